@@ -9,90 +9,27 @@ Commits survive a killed process (WAL, synchronous NORMAL), not always a power c
 """
 
 import sqlite3
-import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker.api import Consumer, DeadLetter, Delivery, Publisher
+from broker.embedded_file import QueueFile
 from broker.messages import Message, decode, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
 from core.errors import BrokerError, MessageError, MessageRefused
 from core.logging import get_logger
 
-BUSY_S = 10.0  # how long a write waits for another process's
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1  # between two looks at an empty queue
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 SUBSCRIBER_LEASE_S = 60.0  # a subscriber that has not looked for this long is gone
 TOUCH_S = 5.0  # how often a subscriber says that it is there
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS bindings (
-    exchange TEXT NOT NULL, run_id TEXT NOT NULL, queue TEXT NOT NULL, lease_until REAL,
-    PRIMARY KEY (exchange, run_id, queue)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS messages (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS messages_queue ON messages (queue, id);
-CREATE TABLE IF NOT EXISTS consumers (queue TEXT PRIMARY KEY, token TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS dead (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, reason TEXT NOT NULL,
-    body BLOB NOT NULL);
-"""
-
-
-class _File:
-    """One connection to the queue file, shared by the threads of a process behind a lock."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise self._failure(error) from error
-
-    @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                yield self._connection
-            except sqlite3.Error as error:
-                raise self._failure(error) from error
-
-    @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of the block or nothing of it."""
-        with self.read() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
-
-    def _failure(self, error: Exception) -> BrokerError:
-        return BrokerError(
-            f"queue file {self._path}: {error}", mend="check the folder's rights and free space"
-        )
 
 
 class EmbeddedPublisher:
     """Publishes into the file; a commit is the confirm."""
 
-    def __init__(self, file: _File, compress_above: int) -> None:
+    def __init__(self, file: QueueFile, compress_above: int) -> None:
         self._file = file
         self._compress_above = compress_above
 
@@ -122,7 +59,7 @@ class EmbeddedPublisher:
 class EmbeddedConsumer:
     """Reads a queue in order from the oldest message that was not acknowledged."""
 
-    def __init__(self, file: _File, queue: str) -> None:
+    def __init__(self, file: QueueFile, queue: str) -> None:
         self._file = file
         self._queue = queue
         self._token = uuid.uuid4().hex
@@ -132,16 +69,15 @@ class EmbeddedConsumer:
 
     def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:
         end = time.monotonic() + timeout_s
-        pause = FIRST_PAUSE_S
         while True:
+            mark = self._file.mark()
             rows = self._rows(limit)
             deliveries = self._decoded(rows)
             left = end - time.monotonic()
             if deliveries or left <= 0:
                 return deliveries
             if not rows:
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                self._file.await_commit(mark, left)
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         with self._file.write() as connection:
@@ -193,7 +129,7 @@ class EmbeddedConsumer:
 class EmbeddedSubscriber(EmbeddedConsumer):
     """Reads a run's events from now on; acknowledges by itself."""
 
-    def __init__(self, file: _File, run_id: str) -> None:
+    def __init__(self, file: QueueFile, run_id: str) -> None:
         super().__init__(file, f"events.{run_id}.{uuid.uuid4().hex}")
         self._run_id = run_id
         self._touched = 0.0
@@ -231,7 +167,7 @@ class EmbeddedBroker:
     """The Broker of `sqlite:///file`; the file is made where it is missing."""
 
     def __init__(self, url: str, compress_above: int = 4096) -> None:
-        self._file = _File(Path(url.removeprefix("sqlite:///")))
+        self._file = QueueFile(Path(url.removeprefix("sqlite:///")))
         self._compress_above = compress_above
 
     def declare_run(self, run_id: str) -> None:

@@ -14,7 +14,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from core.errors import MessageError
-from core.types import Status
+from core.types import ABORT, Status
 
 VERSION = 1
 MAX_BYTES = 128 * 1024 * 1024  # of a decoded body
@@ -34,11 +34,15 @@ class RunEpisode(Wire, frozen=True, kw_only=True, tag="RunEpisode"):
     fence: int
 
 
-class StepRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StepRecord(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """One policy call and the environment's answer.
 
     `start`, `end`: span of the sampled tokens in the trajectory. `requested_at`: seconds since the
     epoch on the database's clock. `call`: the parsed calls as JSON text. `answer`: what came back.
+    `redrawn`: policies that refused or died before this one answered. A step that ends as `abort`
+    has no call: the next step goes on with the same turn.
     """
 
     policy_index: int
@@ -52,10 +56,14 @@ class StepRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     finish_reason: str
     call: str
     answer: str
+    redrawn: int = 0
 
 
 class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A policy that a trajectory used. `trainable`: its log-probabilities are usable."""
+    """A policy that a trajectory used. `trainable`: its log-probabilities are usable.
+
+    The tokens of one that is not are masked: loss mask and log-probability 0 over its spans.
+    """
 
     checkpoint_id: str
     version: int
@@ -63,12 +71,17 @@ class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     server_id: str
     trainable: bool = True
 
+    @property
+    def masked(self) -> bool:
+        return not self.trainable
+
 
 class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A finished episode as tokens; arrays have one entry a token, all of the same length T.
 
-    `token_ids` int32, `loss_mask` uint8 (1 = sampled by a policy), `logprobs` float32 (natural log,
-    behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 where the mask is 0).
+    `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
+    (natural log, behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 outside
+    the steps' spans).
     """
 
     run_id: str
@@ -94,6 +107,11 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def __len__(self) -> int:
         return len(self.loss_mask)
+
+    @property
+    def turns(self) -> int:
+        """Turns that the environment answered; a span that broke off is none of its own."""
+        return sum(step.finish_reason != ABORT for step in self.steps)
 
     def tokens(self) -> NDArray[np.int32]:
         return np.frombuffer(self.token_ids, dtype="<i4")
@@ -122,6 +140,12 @@ class CheckpointPublished(Wire, frozen=True, kw_only=True, tag="CheckpointPublis
     checkpoint_id: str
 
 
+class PoolChanged(Wire, frozen=True, kw_only=True, tag="PoolChanged"):
+    """A wake-up: the registry has another set of live policies. Losing it only delays."""
+
+    run_id: str
+
+
 class RunControl(Wire, frozen=True, kw_only=True, tag="RunControl"):
     """A wake-up: the run's row has another state."""
 
@@ -129,7 +153,7 @@ class RunControl(Wire, frozen=True, kw_only=True, tag="RunControl"):
     action: str  # pause | resume | stop
 
 
-Message = RunEpisode | EpisodeFinished | CheckpointPublished | RunControl
+Message = RunEpisode | EpisodeFinished | CheckpointPublished | PoolChanged | RunControl
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -185,11 +209,13 @@ def check(trajectory: Trajectory) -> None:
             raise MessageError(f"{where}: step {number} names policy {step.policy_index}")
         if (trajectory.sampled_by()[step.start : step.end] != step.policy_index).any():
             raise MessageError(f"{where}: policy_index disagrees with step {number}")
-        covered[step.start : step.end] = 1
+        covered[step.start : step.end] = trajectory.policies[step.policy_index].trainable
     if not np.array_equal(covered, mask):
-        raise MessageError(f"{where}: loss_mask is not the union of the steps' spans")
+        raise MessageError(f"{where}: loss_mask is not the union of the trainable steps' spans")
     if not np.isfinite(trajectory.behaviour()).all():
         raise MessageError(f"{where}: a log-probability is not finite")
+    if trajectory.behaviour()[mask == 0].any():
+        raise MessageError(f"{where}: a log-probability where the loss mask is 0")
 
 
 def _plain(wire: bytes) -> Any:

@@ -29,10 +29,14 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Run(Section, frozen=True):
-    """What is run and when it ends. `home`: folder of logs, checkpoints and the embedded stores."""
+    """What is run and when it ends. `home`: folder of logs, checkpoints and the embedded stores.
+
+    `checkpoints`: a URL that fsspec understands, for hosts that share no folder.
+    """
 
     name: Name = "run"
     home: str = "runs/run"
+    checkpoints: str = ""  # under `home` where empty
     seed: int = 0
     stop_updates: Positive | None = None
     stop_hours: Seconds | None = None
@@ -60,6 +64,7 @@ class Task(Section, frozen=True):
     split: str = "train"
     eval_split: str = "test"
     max_turns: Positive | None = None  # the task's own limit where absent
+    horizons: list[tuple[Natural, Positive]] = []  # from that version on at most so many turns
     options: dict[str, Any] = {}
 
 
@@ -76,6 +81,11 @@ class Dispatch(Section, frozen=True):
     lease_s: Seconds = 15.0  # the dispatcher's own row lease
     tick_s: Seconds = 0.2
     retire_at: Share | None = None  # items whose recent success reaches it leave the stream
+    window: tuple[Share, Share] | None = None  # items whose recent success lies outside rest
+    window_pause: Positive = 2  # passes through the split that such an item rests
+    mixing: Literal["fixed", "progress"] = "fixed"  # by weight, or by weight times progress
+    mixing_floor: Share = 0.05  # of `progress`: least share of each task
+    mixing_groups: Positive = 16  # of `progress`: groups of each of its two windows
 
 
 class Worker(Section, frozen=True):
@@ -89,31 +99,71 @@ class Worker(Section, frozen=True):
 
 
 class Sampling(Section, frozen=True):
-    """Which policy samples a step, and how. `stale_share`: p of `mixed`."""
+    """Which policy samples a step, and how (docs/sampling.md). `stale_share`: p of `mixed`."""
 
-    strategy: Literal["current", "mixed", "uniform", "weighted"] = "mixed"
+    strategy: Literal["current", "mixed", "uniform", "weighted", "adaptive"] = "mixed"
     stale_share: Share = 0.25
-    weights: dict[str, float] = {}  # of `weighted`: track -> weight
+    weights: dict[str, Annotated[float, Meta(ge=0.0)]] = {}  # of `weighted`: track -> weight
     sticky_steps: Positive = 1
+    floor: Share = 0.05  # of `adaptive`: least weight of each live track
+    min_effective_sample_size: Share = 0.5  # of `adaptive`: of the batch's tokens
+    max_kl: Annotated[float, Meta(ge=0.0)] = 0.1  # of `adaptive`: KL(μ ‖ π), nats a token
+    window_groups: Positive = 64  # of `adaptive`: groups of each task that it learns from
     temperature: Annotated[float, Meta(ge=0.0)] = 1.0
     max_step_tokens: Positive = 64  # sampled tokens of one step
     max_tokens: Positive = 2048  # tokens of one trajectory
 
 
 class Model(Section, frozen=True):
-    """The policy that is trained. `path`: a transformers directory with tokenizer and template."""
+    """The policy that is trained. `path`: a transformers directory with tokenizer and template,
+    or `hub:OWNER/NAME[@REVISION]`, fetched when a run begins.
+    """
 
     path: str = "models/tiny"
+    chat_template: str = ""  # a Jinja file that takes the place of the model's own template
     call_style: Literal["plain", "hermes", "glm", "json"] = "plain"
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "cpu"
+
+
+class Vllm(Section, frozen=True):
+    """vLLM in an environment of its own, which its policy server starts and watches.
+
+    `args`: appended to its command line; `env`: added to its environment.
+    """
+
+    python: str = ".venv-vllm/bin/python"  # that environment's interpreter
+    args: list[str] = []
+    env: dict[str, str] = {}
+    start_s: Seconds = 600.0  # until it answers
+    call_s: Seconds = 60.0  # of each call that is not a completion
+    max_adapters: Positive = 4  # adapters in one batch
+    cpu_adapters: Positive = 16  # adapters in memory
+    context: Positive | None = None  # tokens of prompt and completion; the model's own where absent
+
+
+class External(Section, frozen=True):
+    """A model behind somebody else's OpenAI-compatible API (docs/external-policies.md)."""
+
+    url: str = ""  # up to and including /v1
+    model: str = ""
+    key_env: str = ""  # variable with the key; empty: none is sent
+    tokens: bool = False  # it takes and returns token ids of our vocabulary, with log-probabilities
+    max_requests: Positive | None = None  # of the run, tries that failed among them
+    max_tokens: Positive | None = None  # of the run, prompts and answers, by its own count
+    requests_per_minute: Positive | None = None
+    concurrency: Positive = 16  # requests at once
+    retries: Natural = 4  # after 429, 5xx and time-outs
+    timeout_s: Seconds = 60.0  # of one try
+    answer_tokens: Positive = 512  # of its own, in one answer
+    parameters: dict[str, Any] = {}  # more fields of its requests, or others instead of ours
 
 
 class PolicyServer(Section, frozen=True):
     """A server process and the tracks it follows: current, lagged(k), refreshed(k), pinned(id)."""
 
     name: Name
-    engine: Literal["local", "scripted"] = "local"
+    engine: Literal["local", "vllm", "scripted", "external"] = "local"
     tracks: list[str] = msgspec.field(default_factory=lambda: ["current"])
     host: str = "127.0.0.1"
     port: Natural = 0  # 0: any free port
@@ -122,6 +172,21 @@ class PolicyServer(Section, frozen=True):
     cache_tokens: Positive = 131_072  # tokens of kept KV, all policies together
     beat_s: Seconds = 1.0
     lease_s: Seconds = 6.0
+    drain_s: Seconds = 30.0  # of a checkpoint that is replaced; then its requests are aborted
+    vllm: Vllm = Vllm()
+    external: External = External()
+
+
+class Lora(Section, frozen=True):
+    """Training an adapter on the frozen model instead of its weights. `rank` 0: the weights."""
+
+    rank: Natural = 0
+    alpha: Annotated[float, Meta(gt=0.0)] = 16.0  # an adapter's change is scaled by alpha / rank
+    targets: list[str] = msgspec.field(  # names of linear modules
+        default_factory=lambda: [
+            *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+        ]
+    )
 
 
 class Trainer(Section, frozen=True):
@@ -153,10 +218,42 @@ class Trainer(Section, frozen=True):
     min_groups: Positive | None = None  # dispatch.groups_per_update where absent
     max_groups: Positive | None = None  # twice that where absent
     micro_batch_tokens: Positive = 1536  # padded tokens of one forward pass
+    lora: Lora = Lora()
     snapshot_every: Positive = 10  # updates
     keep_checkpoints: Positive = 8  # the newest; what is still needed stays besides
     lease_s: Seconds = 15.0
     threads: Positive = 1
+
+
+AlarmName = Literal[
+    "skipped",
+    "grad_norm",
+    "effective_sample_size",
+    "mismatch_kl",
+    "max_ratio",
+    "clip_fraction",
+    "entropy",
+    "entropy_fall",
+    "zero_spread_share",
+    "stale_share",
+]
+AtLeast0 = Annotated[float, Meta(ge=0.0)]
+
+
+class Alarms(Section, frozen=True):
+    """What updates may say of each task before people are told (docs/alarms.md)."""
+
+    min_effective_sample_size: Share = 0.5  # of the task's tokens
+    max_mismatch_kl: AtLeast0 = 0.05  # KL(μ ‖ π), nats a token
+    max_ratio: AtLeast0 = 100.0  # largest π/μ of a token
+    max_clip_fraction: Share = 0.3  # of the task's tokens
+    min_entropy: AtLeast0 = 0.01  # nats a token
+    max_entropy_fall: Share = 0.5  # below its mean of late, as a share of that
+    max_grad_norm: AtLeast0 = 10.0  # times trainer.max_grad_norm
+    max_zero_spread_share: Share = 0.8  # of the task's groups since the last update
+    max_stale_share: Share = 0.2  # of the same
+    min_groups: Positive = 8  # fewest groups that these two shares are taken of
+    off: list[AlarmName] = []  # never raised
 
 
 class Envs(Section, frozen=True):
@@ -191,11 +288,18 @@ class Config(Section, frozen=True):
     model: Model = Model()
     policy: list[PolicyServer] = []
     trainer: Trainer = Trainer()
+    alarms: Alarms = Alarms()
     envs: Envs = Envs()
 
     def policy_servers(self) -> list[PolicyServer]:
-        """The servers to start; one local server for current and lagged(4) where none is named."""
-        return self.policy or [PolicyServer(name="policy", tracks=["current", "lagged(4)"])]
+        """The servers to start; one local server for current and lagged(4) where none is named.
+
+        One of an external model follows no track.
+        """
+        if not self.policy:
+            return [PolicyServer(name="policy", tracks=["current", "lagged(4)"])]
+        replace = msgspec.structs.replace
+        return [replace(s, tracks=[]) if s.engine == "external" else s for s in self.policy]
 
     def policy_token_env(self) -> str:
         """The variable of the pool's token, empty for none. Raises ConfigError where they differ:
@@ -209,8 +313,19 @@ class Config(Section, frozen=True):
             )
         return names[0]
 
+    def secret_names(self) -> list[str]:
+        """The variables whose values the processes of the run will ask for, sorted."""
+        servers = self.policy_servers()
+        names = {server.token_env for server in servers} | {self.envs.token_env}
+        names |= {server.external.key_env for server in servers if server.engine == "external"}
+        return sorted(names - {""})
+
     def home(self) -> Path:
         return Path(self.run.home).resolve()
+
+    def cache(self) -> Path:
+        """The folder of local copies of checkpoints that lie under a URL."""
+        return self.home() / "cache"
 
     def store_url(self) -> str:
         if self.store.url == "embedded":
@@ -245,6 +360,11 @@ def secret(variable: str) -> str:
     value = os.environ.get(variable, "") if variable else ""
     if variable and not value:
         raise ConfigError(f"{variable} is not set", mend=f"export {variable}=…")
+    if not (value.isascii() and value.isprintable()):  # the refusal of a library would show it
+        raise ConfigError(
+            f"{variable} holds what no header can, such as a line end",
+            mend="letters, digits and signs of ASCII alone",
+        )
     return value
 
 

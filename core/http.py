@@ -31,11 +31,12 @@ class Disconnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """JSON, with its status and further headers."""
+    """A body with its status, its content type and further headers."""
 
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "application/json"
 
 
 class Request:
@@ -227,7 +228,7 @@ def _head(scope: Mapping[str, Any]) -> int:
 
 async def _send(response: Response, send: Send) -> None:
     headers = [
-        (b"content-type", b"application/json"),
+        (b"content-type", response.kind.encode()),
         (b"content-length", str(len(response.body)).encode()),
         *((name.encode(), value.encode("latin-1")) for name, value in response.headers.items()),
     ]

@@ -108,7 +108,8 @@ def _finite(text: str) -> float:
 def _refuse_unknown(kind: Any, value: Any, source: str, where: str) -> None:
     """Walk the tree beside its types; an unknown key names the nearest known one."""
     if get_origin(kind) in (dict, list):
-        children = value.items() if isinstance(value, dict) else enumerate(value or [])
+        listed = value if isinstance(value, list) else []
+        children = value.items() if isinstance(value, dict) else enumerate(listed)
         for key, child in children:
             _refuse_unknown(get_args(kind)[-1], child, source, f"{where}{key}.")
     elif isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):

@@ -12,15 +12,31 @@ import msgspec
 from core.errors import CheckpointError
 
 FILE = "manifest.json"
+ADAPTER = "adapter_config.json"  # its presence tells an adapter's directory from a model's
+
+
+class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the weights say of a fixed text, so that a server can tell that it loaded these.
+
+    `logprobs`: one fewer than `token_ids`; logprobs[i] is the natural log of
+    p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1, in fp32, of the weights as saved.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`files`: relative path, with `/`, to hex SHA-256. `parent`: None at the root."""
+    """`files`: relative path, with `/`, to hex SHA-256. `parent`: None at the root.
+
+    `probe`: of every checkpoint that a trainer made; a run's version 0 is the model's own bytes.
+    """
 
     checkpoint_id: str
     version: int
     parent: str | None
     files: dict[str, str]
+    probe: Probe | None = None
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -68,6 +84,32 @@ def verify(directory: Path) -> Manifest:
         if found != expected:
             raise CheckpointError(f"{path}: SHA-256 is {found[:12]}…, not {expected[:12]}…")
     return manifest
+
+
+def base_of(directory: Path) -> Path | None:
+    """The whole model that an adapter's directory names; None where the directory is a whole model.
+
+    Where the base is not at the path that it had on the trainer's machine, it is the directory of
+    the same name beside the adapter. Raises CheckpointError.
+    """
+    named = named_base(directory)
+    if named is None:
+        return None
+    for base in (named, directory.parent / named.name):
+        if (base / "config.json").is_file():
+            return base
+    raise CheckpointError(f"{directory / ADAPTER}: its base {named} is not there")
+
+
+def named_base(directory: Path) -> Path | None:
+    """As `base_of`, as it is written: there or not."""
+    path = directory / ADAPTER
+    try:
+        return Path(msgspec.json.decode(path.read_bytes())["base_model_name_or_path"])
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: names no base: {error}") from error
 
 
 def _sha256(path: Path) -> str:

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 CURRENT = "current"  # the track of the newest checkpoint
 SOLVED = 1.0  # a score from which an episode counts as a success
+ABORT = "abort"  # the finish_reason of a span whose policy went before its turn ended
 
 
 class Status(StrEnum):
@@ -77,6 +78,7 @@ class CheckpointState(StrEnum):
     LIVE = "live"  # on the surviving lineage, files present
     ROLLED_BACK = "rolled_back"
     DELETED = "deleted"  # files removed by retention
+    EXTERNAL = "external"  # stands for a model of somebody else: no files, no lineage
 
 
 class UpdateState(StrEnum):

@@ -1,5 +1,7 @@
 """What only a file can do to us."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,25 @@ def test_a_folder_that_cannot_hold_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BrokerError, match=str(tmp_path)):
         connect(f"sqlite:///{tmp_path / 'file' / 'queue.db'}")
+
+
+def test_a_message_is_received_soon_after_its_commit_by_another_process_or_this(
+    tmp_path: Path,
+) -> None:
+    """Also where commits follow within one tick of the file's clock."""
+    url = f"sqlite:///{tmp_path / 'queue.db'}"
+    here, there = connect(url), connect(url)
+    here.declare_run("run")
+    consumer = here.consumer(trainer_queue("run"))
+    for number in range(40):
+        publisher = (here, there)[number % 2].publisher()
+        sent = (TRAJECTORIES, "run", finished("run", member=number))
+        late = threading.Timer(0.004 * (number % 5), publisher.publish, sent)
+        late.start()
+        began = time.monotonic()
+        (delivery,) = consumer.receive(1, 5.0)
+        assert time.monotonic() - began < 0.5
+        consumer.ack([delivery])
+        late.join()
+    there.close()
+    here.close()

@@ -9,6 +9,7 @@ from broker.messages import (
     CheckpointPublished,
     EpisodeFinished,
     Message,
+    PoolChanged,
     RunControl,
     RunEpisode,
     Trajectory,
@@ -19,13 +20,16 @@ from broker.messages import (
 )
 from core.errors import MessageError
 
+BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
+
 control = st.builds(RunControl, run_id=st.text(), action=st.sampled_from(["pause", "resume"]))
 published = st.builds(
     CheckpointPublished, run_id=st.text(), version=st.integers(0, 2**60), checkpoint_id=st.text()
 )
+changed = st.builds(PoolChanged, run_id=st.text())
 command = st.builds(RunEpisode, run_id=st.text(), episode_id=st.text(), fence=st.integers(0, 2**60))
 messages = st.one_of(
-    control, published, command, st.builds(EpisodeFinished, trajectory=trajectories)
+    control, published, changed, command, st.builds(EpisodeFinished, trajectory=trajectories)
 )
 
 
@@ -100,6 +104,40 @@ def test_a_trajectory_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(MessageError, match=reason):
         check(msgspec.structs.replace(trajectory(), **change))
+
+
+def test_the_tokens_of_an_untrainable_policy_are_masked() -> None:
+    body = trajectory()
+    teacher = msgspec.structs.replace(body.policies[1], trainable=False)
+    assert (body.policies[1].masked, teacher.masked) == (False, True)
+    acted = msgspec.structs.replace(body, policies=(body.policies[0], teacher))
+    with pytest.raises(MessageError, match="loss_mask"):
+        check(acted)
+    mask = np.where(body.sampled_by() == 1, 0, body.mask()).astype(np.uint8)
+    masked = msgspec.structs.replace(acted, loss_mask=mask.tobytes())
+    with pytest.raises(MessageError, match="log-probability where the loss mask is 0"):
+        check(masked)
+    logprobs = (body.behaviour() * mask).astype("<f4")
+    check(msgspec.structs.replace(masked, logprobs=logprobs.tobytes()))
+
+
+def test_bodies_written_before_there_were_redrawn_steps_keep_their_hash() -> None:
+    """The digest of this body as it was written then."""
+    body = trajectory()
+    assert body_sha256(body) == BEFORE
+    redrawn = msgspec.structs.replace(body.steps[0], redrawn=1)
+    other = msgspec.structs.replace(body, steps=(redrawn, *body.steps[1:]))
+    assert body_sha256(other) != BEFORE
+    received = decode(encode(EpisodeFinished(trajectory=other)))
+    assert isinstance(received, EpisodeFinished)
+    assert received.trajectory.steps[0].redrawn == 1
+
+
+def test_a_span_that_broke_off_is_no_turn() -> None:
+    body = trajectory()
+    broken = msgspec.structs.replace(body.steps[0], finish_reason="abort", call="", answer="")
+    assert body.turns == 2
+    assert msgspec.structs.replace(body, steps=(broken, body.steps[1])).turns == 1
 
 
 def test_a_compressed_bomb_is_refused_before_it_is_unpacked() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import loading
-from core.config import Config, Dispatch, PolicyServer, Run, Sampling, Task, with_secrets
+from core.config import Config, Dispatch, PolicyServer, Run, Sampling, Task, secret, with_secrets
 from core.errors import ConfigError
 from core.loading import loads
 
@@ -27,6 +27,7 @@ tasks = st.builds(
     Task,
     weight=st.floats(0.001, 1e6),
     max_turns=st.none() | st.integers(1, 100),
+    horizons=st.lists(st.tuples(st.integers(0, 99), st.integers(1, 99)), max_size=3),
     options=st.dictionaries(texts, values, max_size=3),
 )
 servers = st.builds(PolicyServer, name=names, tracks=st.lists(texts, max_size=3))
@@ -84,7 +85,7 @@ def test_an_unknown_key_deep_inside_names_its_place() -> None:
 
 
 def test_a_key_like_no_other_lists_what_there_is() -> None:
-    with pytest.raises(ConfigError, match="unknown key zzz; known: broker, dispatch, "):
+    with pytest.raises(ConfigError, match="unknown key zzz; known: alarms, broker, "):
         loads("zzz = 1\n")
 
 
@@ -159,6 +160,16 @@ def test_secrets_come_from_the_environment_where_they_are_used(
     for written in (loading.to_toml(config), loading.dumps(config)):
         assert "quiet" not in written
         assert "${HUSH}" in written
+
+
+@pytest.mark.parametrize("value", ["s3cret\n", "s3cret\r", "s3\tcret", "s3crét"])
+def test_a_secret_that_no_header_can_hold_is_refused_unseen(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HUSH", value)
+    with pytest.raises(ConfigError, match="HUSH holds what no header can") as caught:
+        secret("HUSH")
+    assert "s3" not in str(caught.value) + caught.value.mend
 
 
 @given(st.text(max_size=40).filter(lambda text: "${" not in text))

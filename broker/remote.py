@@ -1,0 +1,128 @@
+"""A store that fsspec reaches: every call ends, in time, with an answer or one clear error."""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from core.config import with_secrets
+from core.errors import AgentRLError, CheckpointError
+
+T = TypeVar("T")
+KEY = "run.checkpoints"
+CALL_S = 60.0  # one call may take so long, and longer where it moves much
+SLOWEST = 2**20  # bytes a second below which a transfer counts as hung
+LAST_S = 3.0  # how long a call may go on once we are told to stop
+LONGEST_PAUSE_S = 8.0
+NAMED = re.compile(r"\$\{\w+\}")  # a variable in a URL
+
+
+class WeightsAway(CheckpointError):
+    """The store of weights does not answer, or not in time; the same may work later."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """`seconds`: how long after its first failure a call is tried again. `stop`: and no longer."""
+
+    seconds: float
+    stop: threading.Event | None = None
+
+    def stopped(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+    def pause(self, seconds: float) -> None:
+        if self.stop is None:
+            time.sleep(seconds)
+        else:
+            self.stop.wait(seconds)
+
+
+def opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL and the path in it; some connect here.
+
+    Raises CheckpointError, WeightsAway where another try may help, ConfigError.
+    """
+    from fsspec.core import url_to_fs
+
+    expanded = with_secrets(url, KEY)
+    try:
+        fs, path = url_to_fs(expanded)
+    except ImportError as error:
+        raise CheckpointError(f"{KEY}: {url}: {error}", mend="pip install what it names") from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"{KEY}: {url}: {_words(url, error)}", mend="file:///FOLDER, s3://BUCKET/FOLDER, …"
+        ) from error
+    except Exception as error:  # fsspec raises whatever its parts raise
+        raise WeightsAway(f"{KEY}: {url}: {_words(url, error)}") from error
+    return fs, str(path).rstrip("/")
+
+
+def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: int = 0) -> T:
+    """The work's answer, tried again with growing pauses while another try may help.
+
+    size: bytes that it moves. Raises CheckpointError where no try will help, WeightsAway where time
+    ran out.
+    """
+    deadline, pause = math.inf, 0.25
+    while True:
+        try:
+            fs, path = opened(url)
+            return _within(CALL_S + size / SLOWEST, patience, partial(work, fs, path))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
+        except PermissionError as error:
+            mend = "give the run's processes the right to read and write there"
+            raise CheckpointError(f"{url}: denied: {_words(url, error)}", mend=mend) from error
+        except Exception as error:  # fsspec raises whatever its parts raise
+            if isinstance(error, AgentRLError) and not isinstance(error, WeightsAway):
+                raise
+            deadline = min(deadline, time.monotonic() + patience.seconds)
+            if patience.stopped() or time.monotonic() + pause > deadline:
+                text = _words(url, error)
+                mend = f"see that the store of {KEY} answers and has room; the run can be resumed"
+                raise WeightsAway(f"{url}: {text}", mend=mend) from error
+        patience.pause(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def _words(url: str, error: Exception) -> str:
+    """What a store says, which may repeat the URL, without the secrets that stand in it."""
+    text = str(error) or type(error).__name__
+    for named in NAMED.findall(url):
+        if value := with_secrets(named, KEY):
+            text = text.replace(value, named)
+    return text
+
+
+def _within(seconds: float, patience: Patience, work: Callable[[], T]) -> T:
+    """The work's answer, on a thread that is left behind where it hangs. Raises TimeoutError."""
+    answers: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except Exception as error:  # handed over
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="weights", daemon=True)
+    thread.start()
+    began, until = time.monotonic(), time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < until:
+        if patience.stopped():
+            until = min(until, time.monotonic() + LAST_S)
+            thread.join(LAST_S)
+        thread.join(0.1)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"no answer within {time.monotonic() - began:.0f} s")
+    return answers[0]

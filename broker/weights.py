@@ -1,0 +1,217 @@
+"""Weights on their way: checkpoints in a store that every host reaches (`run.checkpoints`).
+
+    trainer  whole directory in the cache ─▶ file by file, manifest.json last ─▶ the row names it
+    others   the URL of a row ─▶ cache folder: downloaded, verified, renamed ─▶ load
+
+They live here because trainer and servers may both import it, and like a body on the broker they
+are published before a row claims them. What has no manifest is no checkpoint, so an upload that was
+interrupted leaves nothing that looks whole. A path that is no URL is a directory, used where it is.
+"""
+
+import os
+import shutil
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.remote import Patience, WeightsAway, opened, tried
+from core import manifest
+from core.errors import CheckpointError, ConfigError
+from core.logging import get_logger
+
+__all__ = ["Shelf", "WeightsAway", "check", "fetch", "is_url", "remove"]
+
+UPLOAD_S = 60.0  # how long after its first failure a file is offered again
+FETCH_S = 20.0  # the same of a download
+CACHED = 12  # checkpoints kept in a cache folder besides first ones, the last used
+ABANDONED_S = 3600.0  # age of a download that nobody will finish
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where a run keeps its checkpoints: under `url`, or where that is empty in the folder `home`.
+
+    `cache`: the folder of local copies of what lies under a URL; `stop` ends what takes long.
+    """
+
+    home: Path
+    cache: Path = Path()
+    url: str = ""
+    stop: threading.Event | None = None
+
+    def local(self, checkpoint_id: str) -> Path:
+        """The directory to write it into."""
+        return (self.cache if self.url else self.home) / checkpoint_id
+
+    def path(self, checkpoint_id: str) -> str:
+        """What its row names."""
+        if self.url:
+            return f"{self.url.rstrip('/')}/{self.home.name}/{checkpoint_id}"
+        return str(self.home / checkpoint_id)
+
+    def put(self, checkpoint_id: str) -> str:
+        """Bring what was written to where others find it: what its row names.
+
+        Raises CheckpointError; nothing that looks whole is there then.
+        """
+        path = self.path(checkpoint_id)
+        if self.url:
+            _upload(self.local(checkpoint_id), path, self.stop)
+            _evict(self.cache)
+        return path
+
+    def names(self) -> list[str]:
+        """What lies under the URL, orphans of interrupted uploads too; empty where there is none.
+
+        Raises CheckpointError.
+        """
+        if not self.url:
+            return []
+        folder = f"{self.url.rstrip('/')}/{self.home.name}"
+
+        def listed(fs: Any, path: str) -> list[str]:
+            fs.invalidate_cache()
+            return fs.ls(path, detail=False) if fs.isdir(path) else []
+
+        found = tried(folder, Patience(FETCH_S, self.stop), listed)
+        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+
+
+def is_url(path: str) -> bool:
+    return "://" in path
+
+
+def check(url: str) -> None:
+    """Raise ConfigError where no installed package speaks the URL's protocol."""
+    try:
+        opened(url)
+    except CheckpointError as error:
+        raise ConfigError(str(error), mend=error.mend) from error
+
+
+def fetch(path: str, cache: Path, stop: threading.Event | None = None) -> Path:
+    """The directory of what a row names, and of its base where it is an adapter: whole, verified.
+
+    stop: ends what takes long. Raises CheckpointError; WeightsAway where a later try may do better.
+    """
+    if not is_url(path):
+        return Path(path)
+    folder, _, name = path.rstrip("/").rpartition("/")
+    directory = _cached(path, cache / name, stop)
+    named = manifest.named_base(directory)
+    if named is not None and not named.exists():
+        _cached(f"{folder}/{named.name}", cache / named.name, stop)
+    _evict(cache)
+    return directory
+
+
+def remove(path: str, stop: threading.Event | None = None) -> None:
+    """Delete what lies under a URL, its manifest first; absent is fine. Raises CheckpointError."""
+
+    def removed(fs: Any, found: str) -> None:
+        fs.invalidate_cache()
+        if fs.exists(f"{found}/{manifest.FILE}"):
+            fs.rm_file(f"{found}/{manifest.FILE}")
+        if fs.exists(found):
+            fs.rm(found, recursive=True)
+
+    tried(path, Patience(FETCH_S, stop), removed)
+
+
+def _upload(directory: Path, url: str, stop: threading.Event | None) -> None:
+    """Every file, the manifest last, each found there in its size."""
+    files = [*manifest.read(directory).files, manifest.FILE]
+    try:
+        for name in files:
+            size = (directory / name).stat().st_size
+
+            def put(fs: Any, path: str, name: str = name, size: int = size) -> None:
+                target = f"{path}/{name}"
+                fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+                fs.put_file(str(directory / name), target)
+                fs.invalidate_cache()
+                found = fs.size(target)
+                if found is not None and found != size:
+                    raise OSError(f"{name}: {found} bytes arrived of {size}")
+
+            tried(url, Patience(UPLOAD_S, stop), put, size=size)
+    except CheckpointError:
+        try:
+            remove(url, stop)
+        except CheckpointError as error:  # the trainer's next start looks for orphans
+            log.warning("An interrupted upload stays", url=url, error=str(error))
+        raise
+
+
+def _cached(url: str, directory: Path, stop: threading.Event | None) -> Path:
+    """The cached copy, downloaded where it is absent or damaged; its time of use is now."""
+    if directory.exists():
+        try:
+            manifest.verify(directory)
+        except CheckpointError:
+            shutil.rmtree(directory, ignore_errors=True)
+    if not directory.exists():
+        partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial")
+        try:
+            _download(url, partial, Patience(FETCH_S, stop))
+            partial.rename(directory)
+        except OSError as error:
+            if not directory.exists():  # else another process was faster
+                text = error.strerror or str(error)
+                raise WeightsAway(f"{directory}: cannot be written: {text}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    os.utime(directory)
+    return directory
+
+
+def _download(url: str, partial: Path, patience: Patience) -> None:
+    partial.mkdir(parents=True)
+    _get(url, manifest.FILE, partial, patience)
+    for name in manifest.read(partial).files:
+        if not (partial / name).resolve().is_relative_to(partial.resolve()):
+            raise CheckpointError(f"{url}/{manifest.FILE}: {name!r} leaves the directory")
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        _get(url, name, partial, patience)
+    manifest.verify(partial)
+
+
+def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
+    def size(fs: Any, path: str) -> int:
+        return int(fs.size(f"{path}/{name}") or 2**30)
+
+    def get(fs: Any, path: str) -> None:
+        fs.get_file(f"{path}/{name}", str(partial / name))
+
+    tried(url, patience, get, size=tried(url, patience, size))
+
+
+def _evict(cache: Path) -> None:
+    """Keep the copies last used, and every first checkpoint: adapters stand on it."""
+    found = [path for path in cache.glob("[!.]*") if (path / manifest.FILE).is_file()]
+    times = {path: _time(path) for path in found}
+    for path in sorted(found, key=lambda one: -times[one])[CACHED:]:
+        if _version(path) != 0:
+            shutil.rmtree(path, ignore_errors=True)
+    for path in cache.glob(".*.partial"):
+        if time.time() - _time(path) > ABANDONED_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process was faster
+        return 0.0
+
+
+def _version(path: Path) -> int:
+    try:
+        return manifest.read(path).version
+    except CheckpointError:
+        return -1

@@ -1,0 +1,136 @@
+"""Wake-up events over both brokers, and over one that is away."""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from broker import connect, wake
+from broker.api import Broker, Consumer, Publisher
+from broker.messages import CheckpointPublished, Message, PoolChanged
+from broker.topology import EVENTS
+from broker.wake import Announcer, Waker
+from core.errors import BrokerError
+
+
+@pytest.fixture(params=["embedded", "rabbit"])
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    rabbit = request.param == "rabbit"
+    url = request.getfixturevalue("amqp_url") if rabbit else f"sqlite:///{tmp_path / 'queue.db'}"
+    with closing(connect(url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run_id() -> str:
+    return f"run-{uuid.uuid4().hex}"
+
+
+class Away:
+    """A broker that refuses until it is back."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.back = threading.Event()
+
+    def subscriber(self, run_id: str) -> Consumer:
+        self._refuse()
+        return self._broker.subscriber(run_id)
+
+    def publisher(self) -> Publisher:
+        self._refuse()
+        return self._broker.publisher()
+
+    def _refuse(self) -> None:
+        if not self.back.is_set():
+            raise BrokerError("away")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._broker, name)
+
+
+def _listening(woken: threading.Event) -> None:
+    """A waker wakes once as it begins to listen: what came before is looked at then."""
+    assert woken.wait(10)
+    woken.clear()
+
+
+def test_an_event_of_its_kind_and_run_wakes(link: Broker, run_id: str) -> None:
+    woken = threading.Event()
+    with (
+        closing(Waker(link, run_id, (PoolChanged,), woken)),
+        closing(link.publisher()) as publisher,
+    ):
+        _listening(woken)
+        published = CheckpointPublished(run_id=run_id, version=1, checkpoint_id="c")
+        for run, event in ((run_id, published), ("another", PoolChanged(run_id="another"))):
+            publisher.publish(EVENTS, run, event)
+        assert not woken.wait(0.5)
+        publisher.publish(EVENTS, run_id, PoolChanged(run_id=run_id))
+        assert woken.wait(10)
+
+
+def test_changes_are_announced_off_the_callers_thread(link: Broker, run_id: str) -> None:
+    event: Message = PoolChanged(run_id=run_id)
+    with closing(link.subscriber(run_id)) as subscriber:
+        with closing(Announcer(link, run_id, event)) as announcer:
+            began = time.monotonic()
+            for _ in range(1000):
+                announcer.announce()
+            assert time.monotonic() - began < 0.5
+            heard = list(subscriber.receive(1000, 10.0))
+        heard += subscriber.receive(1000, 0.2)
+    assert {each.message for each in heard} == {event}
+    assert len(heard) < 1000
+
+
+def test_a_broker_that_is_away_delays(
+    tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "FIRST_PAUSE_S", 0.05)
+    woken = threading.Event()
+    with closing(connect(f"sqlite:///{tmp_path / 'queue.db'}")) as link:
+        listened, spoken = Away(link), Away(link)
+        with (
+            closing(Waker(listened, run_id, (PoolChanged,), woken)),
+            closing(Announcer(spoken, run_id, PoolChanged(run_id=run_id))) as announcer,
+        ):
+            announcer.announce()
+            assert not woken.wait(0.2)
+            listened.back.set()
+            _listening(woken)
+            spoken.back.set()
+            assert woken.wait(20)
+
+
+def test_threads_end_in_time_while_the_broker_is_away(tmp_path: Path, run_id: str) -> None:
+    before = threading.active_count()
+    with closing(connect(f"sqlite:///{tmp_path / 'queue.db'}")) as link:
+        waker = Waker(Away(link), run_id, (PoolChanged,), threading.Event())
+        announcer = Announcer(Away(link), run_id, PoolChanged(run_id=run_id))
+        announcer.announce()
+        time.sleep(0.1)
+        began = time.monotonic()
+        waker.close()
+        announcer.close()
+    assert time.monotonic() - began < 2 * wake.JOIN_S
+    assert threading.active_count() == before
+
+
+def test_an_idle_subscriber_of_the_embedded_broker_asks_the_database_seldom(
+    tmp_path: Path, run_id: str
+) -> None:
+    woken = threading.Event()
+    with closing(connect(f"sqlite:///{tmp_path / 'queue.db'}")) as link:
+        waker = Waker(link, run_id, (PoolChanged,), woken)
+        _listening(woken)
+        time.sleep(0.2)
+        began = time.process_time()
+        time.sleep(2.0)
+        spent = time.process_time() - began
+        waker.close()
+    assert spent < 0.1  # of two seconds

@@ -1,0 +1,63 @@
+"""An fsspec store that fails as it is told; what it holds lies in memory."""
+
+import threading
+from typing import Any, ClassVar
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+
+
+class FaultyFileSystem(MemoryFileSystem):
+    """`faults`: raised one by one by the next transfers; an Event is waited for instead."""
+
+    protocol = "faulty"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    faults: ClassVar[list[Exception | threading.Event]] = []
+    short: ClassVar[set[str]] = set()  # names of files that arrive without their last byte
+    puts: ClassVar[list[str]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return super()._strip_protocol(str(path).replace("faulty://", "memory://"))
+
+    away: ClassVar[list[Exception]] = []  # raised one by one by whoever connects
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if self.away:
+            raise self.away.pop(0)
+        super().__init__(*args, **options)
+
+    def _fail(self) -> None:
+        if self.faults:
+            fault = self.faults.pop(0)
+            if isinstance(fault, Exception):
+                raise fault
+            fault.wait()
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:  # type: ignore[override]
+        self._fail()
+        super().put_file(lpath, rpath, **options)
+        name = rpath.rpartition("/")[2]
+        self.puts.append(name)
+        if name in self.short:
+            self.short.discard(name)
+            self.pipe_file(rpath, self.cat_file(rpath)[:-1])
+
+    def get_file(self, rpath: str, lpath: str, **options: Any) -> None:  # type: ignore[override]
+        self._fail()
+        super().get_file(rpath, lpath, **options)
+
+
+def register() -> None:
+    """Forget what an earlier test left."""
+    for kept in (
+        FaultyFileSystem.store,
+        FaultyFileSystem.faults,
+        FaultyFileSystem.short,
+        FaultyFileSystem.puts,
+        FaultyFileSystem.away,
+    ):
+        kept.clear()
+    FaultyFileSystem.pseudo_dirs[:] = [""]
+    fsspec.register_implementation("faulty", FaultyFileSystem, clobber=True)
