@@ -25,7 +25,10 @@ from db.store import now
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """An attempt that this worker owns until its lease or its deadline ends."""
+    """An attempt that this worker owns until its lease or its deadline ends.
+
+    `horizon`: its group's bound on turns, as far as it was read.
+    """
 
     episode_id: str
     group_id: str
@@ -34,6 +37,7 @@ class Claimed:
     item_id: str
     fence: int
     attempt: int
+    horizon: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,19 @@ def claim(
             due_at=now() + deadline_s,
         )
         .returning(
-            Episode.group_id, Episode.member, Episode.task, Episode.item_id, Episode.attempts
+            Episode.group_id,
+            Episode.member,
+            Episode.task,
+            Episode.item_id,
+            Episode.attempts,
         )
     )
     row = session.execute(statement).one_or_none()
     if row is None:
         return None
     group_id, member, task, item_id, attempt = row
-    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt)
+    most = session.scalar(select(Group.horizon).where(Group.group_id == group_id))
+    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most)
 
 
 def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:

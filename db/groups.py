@@ -19,7 +19,10 @@ from db.store import now
 
 @dataclass(frozen=True, slots=True)
 class NewGroup:
-    """A group to admit: the item at `position` of the task's stream, `round` times rolled back."""
+    """A group to admit: the item at `position` of the task's stream, `round` times rolled back.
+
+    `horizon`: most turns of its episodes; the task's own limit where None.
+    """
 
     group_id: str
     task: str
@@ -27,6 +30,7 @@ class NewGroup:
     round: int
     item_id: str
     size: int
+    horizon: int | None = None
 
 
 def admit(session: Session, run: Run, groups: Sequence[NewGroup]) -> None:

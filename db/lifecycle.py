@@ -135,6 +135,8 @@ def delete_run_rows(session: Session, run_id: str) -> int:
         *(
             delete(model).where(model.run_id == run_id)
             for model in (
+                models.Alarm,
+                models.Mixture,
                 models.Update,
                 models.Step,
                 models.StoredTrajectory,
@@ -142,6 +144,7 @@ def delete_run_rows(session: Session, run_id: str) -> int:
                 models.Group,
                 models.Serving,
                 models.PolicyServer,
+                models.Spending,
                 models.Worker,
                 models.Evaluation,
                 models.Checkpoint,

@@ -3,8 +3,10 @@
 runs ─┬─ groups ── episodes ─┬─ steps            what the workers did
       │                      └─ trajectories     bodies, kept by the recorder
       ├─ updates ── update_groups                what the trainer learned from, with hashes
+      │     └────── alarms                       what of it was beyond a threshold, from when
+      ├─ mixtures                                the share of each task, from when
       ├─ checkpoints ── servings                 what was served where, from when until when
-      └─ workers · policy_servers · evaluations
+      └─ workers · policy_servers · spendings · evaluations
 """
 
 from typing import Any, ClassVar
@@ -79,6 +81,7 @@ class Group(Base):
     __table_args__ = (
         Index("groups_by_position", "run_id", "task", "position", "round", unique=True),
         Index("groups_by_state", "run_id", "state", "ready_at"),
+        Index("groups_by_ready", "run_id", "task", "ready_at"),
     )
 
     group_id: Mapped[str] = mapped_column(primary_key=True)
@@ -87,6 +90,7 @@ class Group(Base):
     position: Mapped[int]
     round: Mapped[int] = mapped_column(default=0)  # how often the position was rolled back before
     item_id: Mapped[str]
+    horizon: Mapped[int | None]  # most turns of its episodes; null: the task's own limit
     size: Mapped[int]
     pending: Mapped[int]  # members without a terminal row
     state: Mapped[GroupState]
@@ -155,6 +159,7 @@ class Step(Base):
     finish_reason: Mapped[str]
     call: Mapped[str] = mapped_column(Text)
     answer: Mapped[str] = mapped_column(Text)
+    redrawn: Mapped[int] = mapped_column(default=0, server_default="0")  # policies replaced
 
 
 class StoredTrajectory(Base):
@@ -205,6 +210,47 @@ class UpdateGroup(Base):
     loss_tokens: Mapped[int]
 
 
+class Alarm(Base):
+    """A metric crossed its threshold (`ended_at` null) or came back: a row each, never one between.
+
+    `task`: empty for the whole update. `update_id`: null where it was seen between two updates.
+    """
+
+    __tablename__ = "alarms"
+    __table_args__ = (Index("alarms_by_name", "run_id", "task", "name"),)
+
+    alarm_id: Mapped[int] = mapped_column(Big, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
+    update_id: Mapped[str | None] = mapped_column(ForeignKey("updates.update_id"))
+    version: Mapped[int]
+    task: Mapped[str]
+    name: Mapped[str]
+    value: Mapped[float]
+    threshold: Mapped[float]
+    raised_at: Mapped[float]
+    ended_at: Mapped[float | None]
+
+
+class Mixture(Base):
+    """The share of groups that a task gets from a decision of the dispatcher to the next.
+
+    `progress`: change of recent success, null where it was not asked or could not be told yet.
+    `admitted`, `owed`: its groups until then, and how many it was behind its share.
+    """
+
+    __tablename__ = "mixtures"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    task: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int]
+    share: Mapped[float]
+    progress: Mapped[float | None]
+    admitted: Mapped[int]
+    owed: Mapped[float]
+    decided_at: Mapped[float]
+
+
 class Checkpoint(Base):
     """The weights at a version. Tracks follow rows that are LIVE, never max(version)."""
 
@@ -250,6 +296,17 @@ class Serving(Base):
     version: Mapped[int]
     live_from: Mapped[float]
     live_until: Mapped[float | None]
+
+
+class Spending(Base):
+    """What a run has asked of an external model: tries, and tokens by the model's own count."""
+
+    __tablename__ = "spendings"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)  # of the policy server
+    requests: Mapped[int] = mapped_column(Big, default=0)
+    tokens: Mapped[int] = mapped_column(Big, default=0)
 
 
 class Worker(Base):

@@ -135,7 +135,7 @@ def staleness(session: Session, run_id: str) -> dict[str, float]:
             (Step.episode_id == UpdateGroup.episode_id) & (Step.fence == UpdateGroup.fence),
         )
         .where(Update.run_id == run_id, Update.version == _version(run_id))
-        .where(Update.state != UpdateState.ROLLED_BACK)
+        .where(Update.state != UpdateState.ROLLED_BACK, Step.version >= 0)
         .group_by(lagged)
     )
     return {name: float(mean) for name, mean in session.execute(query)}

@@ -7,23 +7,33 @@ so every token lies inside the serving row of the checkpoint that sampled it.
 
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from core.types import GROUP_OPEN, CheckpointState
 from db.models import Checkpoint, Episode, Group, PolicyServer, Serving, Step
 from db.store import now
 
+MESSAGES = "external"  # the engine of a server that speaks messages instead of token ids
+
+AWAY_S = 60.0  # how long the lease of a server may have ended before its checkpoints may go
+
 
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
-    """A checkpoint that a server serves right now for a track."""
+    """A checkpoint that a server serves right now for a track. `engine`: the server's."""
 
     server_id: str
     url: str
     track: str
     checkpoint_id: str
     version: int
+    engine: str = "local"
+
+    @property
+    def exact(self) -> bool:
+        """Whether it takes and returns token ids of ours; one that does not is sent messages."""
+        return self.engine != MESSAGES
 
 
 def register_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
@@ -45,16 +55,34 @@ def present_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
     """Every checkpoint whose files are there, oldest version first."""
     query = (
         select(Checkpoint)
-        .where(Checkpoint.run_id == run_id, Checkpoint.state != CheckpointState.DELETED)
+        .where(
+            Checkpoint.run_id == run_id,
+            Checkpoint.state.not_in([CheckpointState.DELETED, CheckpointState.EXTERNAL]),
+        )
         .order_by(Checkpoint.version)
     )
     return list(session.scalars(query))
 
 
 def checkpoints_in_use(session: Session, run_id: str) -> set[str]:
-    """What a server serves, or sampled a step of a group that is still open."""
-    served = select(Serving.checkpoint_id).where(
-        Serving.run_id == run_id, Serving.live_until.is_(None)
+    """What may still be needed: served now, or since the oldest attempt of an open group began.
+
+    An evaluation is a server too. The rows of one that was killed count for `AWAY_S`.
+    """
+    alive = PolicyServer.ended_at.is_(None) & (PolicyServer.lease_until > now() - AWAY_S)
+    served = (
+        select(Serving.checkpoint_id)
+        .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
+        .where(Serving.run_id == run_id, Serving.live_until.is_(None), alive)
+    )
+    oldest = (
+        select(func.min(Episode.started_at))
+        .join(Group, Group.group_id == Episode.group_id)
+        .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
+        .scalar_subquery()
+    )
+    since = select(Serving.checkpoint_id).where(
+        Serving.run_id == run_id, Serving.live_until >= oldest
     )
     sampled = (
         select(Step.checkpoint_id)
@@ -63,7 +91,7 @@ def checkpoints_in_use(session: Session, run_id: str) -> set[str]:
         .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
         .distinct()
     )
-    return {*session.scalars(served), *session.scalars(sampled)}
+    return {*session.scalars(served), *session.scalars(since), *session.scalars(sampled)}
 
 
 def latest_checkpoint(session: Session, run_id: str) -> Checkpoint | None:
@@ -162,10 +190,12 @@ def live_policies(session: Session, run_id: str) -> list[LivePolicy]:
             Serving.track,
             Serving.checkpoint_id,
             Serving.version,
+            PolicyServer.engine,
         )
         .join(Serving, Serving.server_id == PolicyServer.server_id)
         .where(
             PolicyServer.run_id == run_id,
+            PolicyServer.url != "",  # an evaluation answers nobody else
             PolicyServer.ended_at.is_(None),
             PolicyServer.lease_until > now(),
             Serving.live_until.is_(None),

@@ -99,14 +99,14 @@ def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMem
     return [ReadyMember(*row) for row in session.execute(query)]
 
 
-def commit_update(session: Session, new: NewUpdate) -> None:
+def commit_update(session: Session, new: NewUpdate) -> bool:
     """The update, its groups with their hashes and its checkpoint: all of it or nothing.
 
-    Safe to repeat. Raises UpdateRefused, RunEnded, TrainerReplaced.
+    Safe to repeat; False where it stood already. Raises UpdateRefused, RunEnded, TrainerReplaced.
     """
     run = _lock_run(session, new.run_id, new.epoch)
     if session.get(Update, new.update_id) is not None:
-        return
+        return False
     if run.state in RUN_OVER:
         raise RunEnded(f"update {new.update_id}: run {run.name} is over")
     group_ids = _close_trained(session, new)
@@ -142,6 +142,7 @@ def commit_update(session: Session, new: NewUpdate) -> None:
         )
         for member in new.members
     )
+    return True
 
 
 def _lock_run(session: Session, run_id: str, epoch: int) -> Run:

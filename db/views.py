@@ -4,6 +4,9 @@
 `update_groups`) and every open row past its deadline: an empty view is the proof that nothing was
 lost and nothing was trained twice. A body that is not yet stored counts only past its deadline, or
 once its run is over.
+
+`raised_alarms`: what stands now. `group_outcomes`: what became of groups and why. `item_success`:
+how each item went last.
 """
 
 from sqlalchemy import Connection, text
@@ -100,9 +103,54 @@ WHERE NOT EXISTS (
     AND (v.live_until IS NULL OR s.requested_at <= v.live_until + {clock}))
 """
 
+# The latest word on each task and name, of updates that were not rolled back.
+RAISED = """
+WITH told AS (
+  SELECT a.*, ROW_NUMBER() OVER (
+    PARTITION BY a.run_id, a.task, a.name ORDER BY a.alarm_id DESC) AS place
+  FROM alarms a LEFT JOIN updates u ON u.update_id = a.update_id
+  WHERE u.update_id IS NULL OR u.state <> 'rolled_back')
+SELECT run_id, task, name, value, threshold, version, update_id, raised_at
+FROM told WHERE place = 1 AND ended_at IS NULL
+"""
+
+# `partial`: groups that lost members to infrastructure; `lost_members`: how many they lost.
+OUTCOMES = """
+SELECT g.run_id, g.task, g.state, g.reason, COUNT(*) AS number,
+       SUM(CASE WHEN COALESCE(f.lost, 0) > 0 THEN 1 ELSE 0 END) AS partial,
+       SUM(COALESCE(f.lost, 0)) AS lost_members
+FROM groups g
+LEFT JOIN (SELECT group_id, COUNT(*) AS lost FROM episodes WHERE state = 'failed'
+           GROUP BY group_id) f ON f.group_id = g.group_id
+GROUP BY g.run_id, g.task, g.state, g.reason
+"""
+
+# By its latest closed group, as retirement and difficulty windows look at it.
+ITEMS = """
+WITH closed AS (
+  SELECT g.run_id, g.task, g.item_id, g.position, g.horizon,
+         AVG(CASE WHEN e.score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success
+  FROM groups g JOIN episodes e ON e.group_id = g.group_id AND e.state = 'finished'
+  WHERE g.state IN ('trained', 'filtered', 'stale')
+  GROUP BY g.group_id, g.run_id, g.task, g.item_id, g.position, g.horizon, g.round),
+ranked AS (
+  SELECT closed.*, ROW_NUMBER() OVER (
+    PARTITION BY run_id, task, item_id ORDER BY position DESC) AS place,
+    COUNT(*) OVER (PARTITION BY run_id, task, item_id) AS number
+  FROM closed)
+SELECT run_id, task, item_id, number AS closed_groups, position AS last_position, success, horizon
+FROM ranked WHERE place = 1
+"""
+
 CLOCK_S = 0.05  # a worker's estimate of the database's clock may be off by this much
 
-VIEWS = {"accounting": ACCOUNTING, "unserved_steps": UNSERVED}
+VIEWS = {
+    "accounting": ACCOUNTING,
+    "unserved_steps": UNSERVED,
+    "raised_alarms": RAISED,
+    "group_outcomes": OUTCOMES,
+    "item_success": ITEMS,
+}
 
 
 def create_views(connection: Connection) -> None:

@@ -3,7 +3,7 @@ from world import World
 
 from db import streams
 from db.store import Store
-from db.streams import Place
+from db.streams import Latest, Place
 
 
 @pytest.fixture
@@ -35,18 +35,44 @@ def test_a_place_rolled_back_is_repeated_until_a_later_round_has_it(world: World
     assert places() == [Place("dbbench", 1, 1, "item-0")]
 
 
-def test_items_retire_by_their_latest_group(world: World) -> None:
+def test_items_are_known_by_their_latest_closed_group(world: World) -> None:
     world.ready(0, (1.0, 1.0, 1.0, 1.0))
     world.ready(1, (0.0, 1.0, 1.0, 1.0))
     world.sql("UPDATE groups SET state = 'filtered'")
 
-    def retired(share: float | None) -> set[str]:
-        rows = world.store.ask(lambda s: streams.retired_items(s, world.run_id, share))
-        return {item_id for _, item_id in rows}
+    def latest() -> dict[str, Latest]:
+        rows = world.store.ask(lambda s: streams.latest_success(s, world.run_id))
+        return {item_id: row for (_, item_id), row in rows.items()}
 
-    assert retired(None) == set()
-    assert retired(0.9) == {"item-0"}
-    assert retired(0.7) == {"item-0", "item-1"}
+    assert latest() == {"item-0": Latest(0, 1.0), "item-1": Latest(1, 0.75)}
     world.ready(2, (0.0, 0.0, 0.0, 1.0))
-    world.sql("UPDATE groups SET state = 'trained', item_id = 'item-0' WHERE position = 2")
-    assert retired(0.9) == set()
+    world.sql("UPDATE groups SET item_id = 'item-0' WHERE position = 2")
+    assert latest()["item-0"] == Latest(0, 1.0)
+    world.sql("UPDATE groups SET state = 'trained' WHERE position = 2")
+    assert latest()["item-0"] == Latest(2, 0.25)
+    assert world.ask(
+        "SELECT item_id, closed_groups, last_position, success FROM item_success ORDER BY item_id"
+    ) == [("item-0", 2, 2, 0.25), ("item-1", 1, 1, 0.75)]
+
+
+def test_a_tasks_success_is_that_of_its_last_groups_newest_first(world: World) -> None:
+    for position, rewards in enumerate([(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)]):
+        world.ready(position, rewards)
+        world.sql("UPDATE groups SET ready_at = :p WHERE position = :p", p=position)
+    world.sql("UPDATE groups SET state = 'trained' WHERE position = 0")
+    world.sql("UPDATE groups SET state = 'rolled_back' WHERE position = 2")
+
+    def recent(task: str, groups: int) -> list[float]:
+        return world.store.ask(lambda s: streams.recent_success(s, world.run_id, task, groups))
+
+    assert recent("dbbench", 9) == [0.5, 1.0, 0.5]
+    assert recent("dbbench", 2) == [0.5, 1.0]
+    assert recent("alfworld", 2) == []
+
+
+def test_a_repeated_place_is_one_admitted_group(world: World) -> None:
+    world.admit(0, 7)
+    world.admit(0, task="alfworld")
+    world.sql("UPDATE groups SET round = 1 WHERE position = 7")
+    admitted = world.store.ask(lambda s: streams.groups_admitted(s, world.run_id))
+    assert admitted == {"dbbench": 1, "alfworld": 1}

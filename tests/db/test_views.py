@@ -4,8 +4,8 @@ import pytest
 from world import World
 
 from broker.messages import Trajectory, body_sha256
-from core.types import UpdateState
-from db import progress, runs, updates
+from core.types import GroupState, Reason, Status, UpdateState
+from db import episodes, groups, progress, runs, updates
 from db.store import Store
 from db.updates import NewUpdate, TrainedMember
 
@@ -129,3 +129,30 @@ def test_a_step_that_no_live_policy_explains_is_listed(world: World) -> None:
     with world.store.read() as session:
         found = progress.disagreements(session, world.run_id)
     assert {kind for kind, _ in found} == {"unserved_step"}
+
+
+def test_what_became_of_groups_is_counted_with_its_reason(world: World) -> None:
+    _trained(world)
+    (lossy,) = world.admit(1)
+    for number, claimed in enumerate(world.claimed(lossy)):
+        if number:
+            world.finish(claimed, world.body(claimed, float(number > 1)))
+        else:
+            world.store.transact(
+                lambda s, c=claimed: episodes.retry(  # type: ignore[misc]
+                    s, c, Reason.ENV_ERROR, max_attempts=1, detail=Status.ENV_ERROR
+                )
+            )
+    world.ready(2, (1.0, 1.0))
+    with world.store.write() as session:
+        flat = [f"{world.run_id}-dbbench-2"]
+        groups.close_groups(session, flat, GroupState.FILTERED, Reason.ZERO_SPREAD)
+    rows = world.ask(
+        "SELECT task, state, reason, number, partial, lost_members FROM group_outcomes "
+        "ORDER BY state"
+    )
+    assert rows == [
+        ("dbbench", "filtered", "zero_spread", 1, 0, 0),
+        ("dbbench", "ready", None, 1, 1, 1),
+        ("dbbench", "trained", None, 1, 0, 0),
+    ]

@@ -1,0 +1,124 @@
+"""Alarms: what an update, or the groups since the last one, said beyond a threshold.
+
+A row when one is raised and a row when it ends. What stands now is the latest row of each task and
+name whose update was not rolled back: the view `raised_alarms`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, or_, select, text
+from sqlalchemy.orm import Session
+
+from core.types import GroupState
+from db.models import Alarm, Group, Update
+from db.store import now
+
+Counts = dict[str, dict[GroupState, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A metric of a task (empty: of the whole update) beside its threshold; `raised`: beyond it."""
+
+    task: str
+    name: str
+    value: float
+    threshold: float
+    raised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An alarm that stands. `since_s`: seconds since it was raised."""
+
+    task: str
+    name: str
+    value: float
+    threshold: float
+    version: int
+    since_s: float
+    raised_at: float
+
+
+def raised(session: Session, run_id: str) -> list[Raised]:
+    """What stands now, by task and name."""
+    rows = session.execute(
+        text(
+            "SELECT task, name, value, threshold, version, raised_at FROM raised_alarms "
+            "WHERE run_id = :run_id ORDER BY task, name"
+        ),
+        {"run_id": run_id},
+    ).all()
+    clock = session.scalar(select(now())) or 0.0
+    return [
+        Raised(
+            task=row.task,
+            name=row.name,
+            value=row.value,
+            threshold=row.threshold,
+            version=row.version,
+            since_s=max(0.0, clock - row.raised_at),
+            raised_at=row.raised_at,
+        )
+        for row in rows
+    ]
+
+
+def add(
+    session: Session,
+    run_id: str,
+    update_id: str | None,
+    version: int,
+    told: Sequence[tuple[Reading, Raised | None]],
+) -> None:
+    """A row for each reading that is told of, with the alarm that it ends."""
+    clock = session.scalar(select(now())) or 0.0
+    session.add_all(
+        Alarm(
+            run_id=run_id,
+            update_id=update_id,
+            version=version,
+            task=reading.task,
+            name=reading.name,
+            value=reading.value,
+            threshold=reading.threshold,
+            raised_at=before.raised_at if before else clock,
+            ended_at=clock if before else None,
+        )
+        for reading, before in told
+    )
+
+
+def of_update(session: Session, update_id: str) -> list[Reading]:
+    """What was told of with an update."""
+    rows = session.scalars(
+        select(Alarm).where(Alarm.update_id == update_id).order_by(Alarm.alarm_id)
+    )
+    return [Reading(r.task, r.name, r.value, r.threshold, r.ended_at is None) for r in rows]
+
+
+def groups_since_update(
+    session: Session, run_id: str, learned: Collection[str] | None = None
+) -> Counts:
+    """By task: groups that closed since the last update, whatever became of it, or are ready.
+
+    `learned`: of the ready ones only those, that an update is about to close; all where None.
+    """
+    ready = Group.state == GroupState.READY
+    if learned is not None:
+        ready &= Group.group_id.in_(learned)
+    last = select(func.max(Update.committed_at)).where(Update.run_id == run_id).scalar_subquery()
+    closed = Group.state.in_([GroupState.FILTERED, GroupState.STALE, GroupState.FAILED])
+    query = (
+        select(Group.task, Group.state, func.count())
+        .where(
+            Group.run_id == run_id,
+            or_(ready, closed & (Group.closed_at > func.coalesce(last, 0.0))),
+        )
+        .group_by(Group.task, Group.state)
+    )
+    counts: Counts = {}
+    for task, state, number in session.execute(query):
+        counts.setdefault(task, {})[GroupState(state)] = number
+    return counts

@@ -1,0 +1,60 @@
+"""External models in the registry: the row that stands for one, and what was asked of it."""
+
+from collections.abc import Callable
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from core.types import CheckpointState
+from db.models import Checkpoint, Spending
+from db.store import now
+
+VERSION = -1  # of every external model: it is of no lineage
+
+
+def track_of(name: str) -> str:
+    """The track of the policy server `name`, which no server follows."""
+    return f"external({name})"
+
+
+def stand_in(session: Session, run_id: str, name: str) -> Checkpoint:
+    """The row that servings and steps name: made once, never live, never deleted.
+
+    With the one that counts what is spent.
+    """
+    checkpoint_id = f"{run_id}-external-{name}"
+    found = session.get(Checkpoint, checkpoint_id)
+    if found is None:
+        found = Checkpoint(
+            checkpoint_id=checkpoint_id,
+            run_id=run_id,
+            version=VERSION,
+            path=track_of(name),
+            state=CheckpointState.EXTERNAL,
+            created_at=now(),
+        )
+        session.add(found)
+        session.flush()
+    if session.get(Spending, (run_id, name)) is None:
+        session.add(Spending(run_id=run_id, name=name, requests=0, tokens=0))
+        session.flush()
+    return found
+
+
+def spent(session: Session, run_id: str, name: str) -> tuple[int, int]:
+    """Requests and tokens so far."""
+    row = session.get(Spending, (run_id, name))
+    return (row.requests, row.tokens) if row else (0, 0)
+
+
+def spend(run_id: str, name: str, requests: int, tokens: int) -> Callable[[Session], None]:
+    """The work that adds to what `stand_in` made; repeated after its commit it counts twice."""
+
+    def add(session: Session) -> None:
+        session.execute(
+            update(Spending)
+            .where(Spending.run_id == run_id, Spending.name == name)
+            .values(requests=Spending.requests + requests, tokens=Spending.tokens + tokens)
+        )
+
+    return add

@@ -1,0 +1,62 @@
+"""Mixtures: which share of the groups each task gets, decided by the dispatcher, kept for SQL."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db.models import Mixture
+from db.store import now
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Shares from a version on. By task; `admitted`: groups until then, `owed`: behind its share.
+
+    `progress`: None where it was not asked or could not be told.
+    """
+
+    version: int
+    shares: Mapping[str, float]
+    progress: Mapping[str, float | None]
+    admitted: Mapping[str, int]
+    owed: Mapping[str, float]
+
+
+def latest(session: Session, run_id: str) -> Decision | None:
+    """The decision that holds."""
+    last = select(func.max(Mixture.number)).where(Mixture.run_id == run_id).scalar_subquery()
+    rows = session.scalars(
+        select(Mixture).where(Mixture.run_id == run_id, Mixture.number == last)
+    ).all()
+    if not rows:
+        return None
+    return Decision(
+        version=rows[0].version,
+        shares={row.task: row.share for row in rows},
+        progress={row.task: row.progress for row in rows},
+        admitted={row.task: row.admitted for row in rows},
+        owed={row.task: row.owed for row in rows},
+    )
+
+
+def record(session: Session, run_id: str, decision: Decision) -> None:
+    """From now on it holds."""
+    last = session.scalar(select(func.max(Mixture.number)).where(Mixture.run_id == run_id))
+    clock = session.scalar(select(now())) or 0.0
+    session.add_all(
+        Mixture(
+            run_id=run_id,
+            number=0 if last is None else last + 1,
+            task=task,
+            version=decision.version,
+            share=share,
+            progress=decision.progress.get(task),
+            admitted=decision.admitted.get(task, 0),
+            owed=decision.owed.get(task, 0.0),
+            decided_at=clock,
+        )
+        for task, share in decision.shares.items()
+    )
+    session.flush()

@@ -1,0 +1,55 @@
+"""How episodes of late ended, and who acted in them: what adaptive weights are learned from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.types import ABORT, SOLVED, EpisodeState, UpdateState
+from db.models import Episode, Group, Step, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode that finished. `steps`: how many each track sampled."""
+
+    group_id: str
+    solved: bool
+    steps: Mapping[str, int]
+
+
+def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> list[Played]:
+    """The finished episodes of a task's last groups, group by group, whatever became of those."""
+    recent = (
+        select(Group.group_id)
+        .where(Group.run_id == run_id, Group.task == task, Group.ready_at.is_not(None))
+        .order_by(Group.ready_at.desc())
+        .limit(groups)
+        .subquery()
+    )
+    query = (
+        select(Episode.group_id, Episode.episode_id, Episode.score, Step.track, func.count())
+        .join(recent, recent.c.group_id == Episode.group_id)
+        .join(Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence))
+        .where(Episode.state == EpisodeState.FINISHED, Step.finish_reason != ABORT)
+        .group_by(Episode.group_id, Episode.episode_id, Episode.score, Step.track)
+        .order_by(Episode.group_id, Episode.episode_id)
+    )
+    found = []
+    for (group_id, _, score), rows in groupby(session.execute(query), key=lambda row: row[:3]):
+        found.append(Played(group_id, (score or 0.0) >= SOLVED, {row[3]: row[4] for row in rows}))
+    return found
+
+
+def recent_metrics(session: Session, run_id: str, updates: int) -> list[dict[str, Any]]:
+    """The metrics of the last committed updates of the live lineage, newest first."""
+    query = (
+        select(Update.metrics)
+        .where(Update.run_id == run_id, Update.state == UpdateState.COMMITTED)
+        .order_by(Update.version.desc())
+        .limit(updates)
+    )
+    return list(session.scalars(query))
