@@ -1,6 +1,6 @@
-"""Tokens per second of the local engine against transformers' `generate`, in one run.
+"""Tokens per second of the local engine against `generate` and, if asked, vLLM, in one run.
 
-    python benchmarks/engine.py [--model DIR] [--concurrent 1 16 64] [--json]
+    python benchmarks/engine.py [--model DIR] [--concurrent 1 16 64] [--vllm PYTHON] [--json]
 
 Both continue the same prompts with the same weights on one thread. The engine is asked as episodes
 ask it (`episodes`: lengths differ, requests join and leave, turns reuse their prefix) and then as
@@ -13,7 +13,9 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from serving.engine import LocalEngine
-from serving.request import Completion, Request
+from serving.request import Completion, Engine, Request
 
 PROMPT, OBSERVATION, SAMPLED, TURNS = 60, 16, 20, 6  # tokens; turns of an episode
 auto: Any = AutoModelForCausalLM
@@ -46,7 +48,7 @@ def tiny_model(folder: Path) -> Path:
     return folder
 
 
-def episodes(engine: LocalEngine, vocabulary: int, concurrent: int) -> float:
+def episodes(engine: Engine, vocabulary: int, concurrent: int) -> float:
     """Sampled tokens per second over that many episodes at once."""
     rng = random.Random(concurrent)
 
@@ -73,7 +75,7 @@ def episodes(engine: LocalEngine, vocabulary: int, concurrent: int) -> float:
     return sampled / (time.perf_counter() - started)
 
 
-def steps(engine: LocalEngine, vocabulary: int, concurrent: int, length: int) -> float:
+def steps(engine: Engine, vocabulary: int, concurrent: int, length: int) -> float:
     """Sampled tokens per second of equal requests that begin and end together."""
     prompts = equal_prompts(vocabulary, concurrent)
     started = time.perf_counter()
@@ -101,13 +103,17 @@ def equal_prompts(vocabulary: int, concurrent: int) -> list[list[int]]:
     return [[rng.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(concurrent)]
 
 
-def measure(path: Path, concurrent: list[int], length: int) -> list[dict[str, float]]:
+def measure(
+    path: Path, concurrent: list[int], length: int, vllm: Engine | None
+) -> list[dict[str, float]]:
     model = auto.from_pretrained(path).eval()
     vocabulary = model.config.vocab_size
     engine = LocalEngine()
     engine.load("policy", path)
     steps(engine, vocabulary, 4, 8)
     generate(model, 4, 8)
+    if vllm is not None:
+        steps(vllm, vocabulary, 4, 8)
     rows = []
     for count in concurrent:
         row = {
@@ -117,9 +123,28 @@ def measure(path: Path, concurrent: list[int], length: int) -> list[dict[str, fl
             "generate_tok_s": generate(model, count, length),
         }
         row["ratio"] = row["steps_tok_s"] / row["generate_tok_s"]
+        if vllm is not None:
+            row["vllm_episodes"] = episodes(vllm, vocabulary, count)
+            row["vllm_steps"] = steps(vllm, vocabulary, count, length)
         rows.append({name: round(value, 2) for name, value in row.items()})
     engine.close()
     return rows
+
+
+@contextmanager
+def vllm_of(python: Path | None, model: Path, home: Path) -> Iterator[Engine | None]:
+    """A vLLM that holds the model, as policy servers start it; None where no Python is named."""
+    if python is None:
+        yield None
+        return
+    from vllm_pool import engine_at, load
+
+    engine = engine_at(home, python, "vllm", rank=0)
+    try:
+        load(engine, "policy", model)
+        yield engine
+    finally:
+        engine.close()
 
 
 def main() -> None:
@@ -127,13 +152,14 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a transformers directory; random where absent")
     parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--length", type=int, default=64, help="tokens of each equal request")
+    parser.add_argument("--vllm", type=Path, help="a Python that has vLLM, to measure it as well")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(
-            options.model or tiny_model(Path(folder)), options.concurrent, options.length
-        )
+        model = options.model or tiny_model(Path(folder) / "model")
+        with vllm_of(options.vllm, model, Path(folder)) as vllm:
+            rows = measure(model, options.concurrent, options.length, vllm)
     if options.json:
         print(json.dumps(rows))
         return

@@ -8,6 +8,7 @@ transformers' own continuous batching is not used: it is made for CUDA (on one C
 
 import random
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from core.errors import CheckpointError, PolicyError
 from core.logging import get_logger
 from serving.batch import Batch, Row
 from serving.kv import Prefixes
-from serving.model import load
+from serving.model import proven
+from serving.networks import Networks
 from serving.request import Completion, Limits, Request, check
 
 
 class LocalEngine:
     """Policies by name. Every method may be called from any thread."""
+
+    places: int | None = None  # as many policies as memory holds
 
     def __init__(
         self,
@@ -36,8 +40,7 @@ class LocalEngine:
 
         threads: of torch, in the compute thread. dtype: the name of a torch dtype.
         """
-        self._device = device
-        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._networks = Networks(device, getattr(torch, dtype))
         self._max_batch = max_batch
         self._threads = threads
         self._prefixes = Prefixes(cache_tokens)
@@ -49,10 +52,11 @@ class LocalEngine:
         self._thread.start()
 
     def load(self, name: str, path: Path) -> None:
-        """Serve a safetensors directory under a name. A CheckpointError changes nothing."""
+        """Serve a model's or an adapter's directory. A CheckpointError changes nothing."""
         if name in self.names():
             raise CheckpointError(f"policy {name} is loaded already")
-        batch = Batch(name, load(path, self._device, self._dtype), self._prefixes, self._max_batch)
+        model = proven(self._networks.open(path), path)
+        batch = Batch(name, model, self._prefixes, self._max_batch)
         with self._wake:
             self._batches[name] = batch
 
@@ -73,6 +77,16 @@ class LocalEngine:
     def limits(self, policy: str) -> Limits:
         with self._wake:
             return self._batch(policy).model.limits
+
+    def score(self, policy: str, token_ids: Sequence[int]) -> list[float] | None:
+        """As `Loads.score`, through the cache that serves. Raises PolicyError."""
+        with self._wake:
+            model = self._batch(policy).model
+        least, most = min(token_ids, default=-1), max(token_ids, default=0)
+        inside = 2 <= len(token_ids) <= model.limits.context
+        if not inside or least < 0 or most >= model.limits.vocabulary:
+            raise PolicyError(f"policy {policy}: {len(token_ids)} tokens that it cannot score")
+        return model.score(token_ids)
 
     def submit(self, request: Request) -> Future[Completion]:
         """As `Engine.submit`."""

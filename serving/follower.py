@@ -3,39 +3,47 @@
     live lineage ─▶ wanted(track) ─▶ verify, load, probe ─▶ row `serving` ─▶ requests accepted
                                      former checkpoint: refused, drained, unloaded ─▶ row closed
 
+An engine that exchanges weights in place does the lower line first; what drains too long aborts.
+
 A row opens before the first request and closes after the last, so every sampled token lies inside
-one. What cannot be loaded is said once and the former checkpoint stays.
+one. What cannot be loaded is said once and the former checkpoint stays, or is loaded again. What an
+engine lost, because it was started again, is closed at once and loaded anew.
 """
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from core import manifest
-from core.errors import CheckpointError, ConfigError
+from core.errors import ConfigError
 from core.logging import get_logger
 from db import registry
 from db.models import Checkpoint
 from db.store import Store
 from db.tracks import parse, wanted
-from serving.request import Engine
+from serving.proof import Holder, Loads
 from serving.served import Served
 
-DRAIN_S = 30.0  # requests of a former checkpoint that last longer fail
+DRAIN_S = 30.0  # requests of a former checkpoint that last longer fail or are aborted
+ABORT_S = 1.0  # for what an engine aborted to be answered
 
 log = get_logger()
 
 
-class Loads(Engine, Protocol):
-    """An engine whose policies can be exchanged."""
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Whose rows a follower writes. `dtype`: of the weights; `drain_s`: of a former checkpoint.
 
-    def load(self, name: str, path: Path) -> None: ...
+    `cache`: folder of local copies of checkpoints that lie under a URL; `stop` ends a fetch.
+    """
 
-    def unload(self, name: str) -> None: ...
-
-    def close(self) -> None: ...
+    server_id: str
+    tracks: Sequence[str]
+    dtype: str = "float32"
+    drain_s: float = DRAIN_S
+    cache: Path = Path("cache")
+    stop: threading.Event | None = None
 
 
 @dataclass(slots=True)
@@ -47,51 +55,73 @@ class Leaving:
 
 
 class Follower:
-    """Belongs to one thread; `step` never waits for a request."""
+    """Belongs to one thread; `step` waits for no request that may still be sampled."""
 
-    def __init__(
-        self, engine: Loads, served: Served, store: Store, server_id: str, tracks: Sequence[str]
-    ) -> None:
-        """Raises ConfigError for a track that is not understood."""
-        for track in tracks:
+    def __init__(self, engine: Loads, served: Served, store: Store, seat: Seat) -> None:
+        """Raises ConfigError for a track that is not understood, or more than the engine holds."""
+        for track in seat.tracks:
             parse(track)
-        self._engine = engine
+        if engine.places is not None and len(seat.tracks) > engine.places:
+            raise ConfigError(
+                f"policy.tracks: {len(seat.tracks)} tracks, and the engine serves {engine.places}",
+                mend="give each track a [[policy]] of its own",
+            )
+        self._in_place = engine.places is not None
+        self._holder = Holder(engine, seat.dtype, seat.cache, seat.stop)
         self._served = served
         self._store = store
-        self._server_id = server_id
-        self._tracks = tracks
-        self._loaded: set[str] = set()
-        self._refused: set[str] = set()
+        self._seat = seat
         self._missing: set[str] = set()
         self._leaving: dict[str, Leaving] = {}
+        self._last: dict[str, Checkpoint] = {}  # what each track was served from
+
+    @property
+    def soon(self) -> bool:
+        """Whether something drains: step again without waiting for news."""
+        return bool(self._leaving)
 
     def step(self, live: Sequence[Checkpoint]) -> None:
         """Bring every track to what it wants of the live lineage, and let go what nobody wants."""
-        former = self._served.tracks()
-        for track, checkpoint in self._wanted(live).items():
-            held = former.get(track)
-            if held and held.checkpoint_id == checkpoint.checkpoint_id:
+        self._lose()
+        for track in self._seat.tracks:
+            checkpoint = self._wanted(track, live)
+            if checkpoint is None:
                 continue
-            if checkpoint.checkpoint_id not in self._leaving and self._load(checkpoint):
-                self._serve(track, checkpoint)
-                if held:
-                    self._leave(track, held.checkpoint_id)
+            self._bring(track, checkpoint)
+            if self._holder.refuses(checkpoint.checkpoint_id):
+                self._bring(track, self._last.get(track))
         self._let_go()
 
-    def _wanted(self, live: Sequence[Checkpoint]) -> Mapping[str, Checkpoint]:
-        """Checkpoint by track, without those that could not be loaded."""
+    def _bring(self, track: str, checkpoint: Checkpoint | None) -> None:
+        """One track to one checkpoint, as far as it goes in this step."""
+        if checkpoint is None:
+            return
+        name = checkpoint.checkpoint_id
+        held = self._served.tracks().get(track)
+        if held and held.checkpoint_id == name:
+            return
+        if self._in_place and self._holder.whole(checkpoint):
+            if held:
+                self._leave(track, held.checkpoint_id)
+            self._let_go()
+        leaving = self._leaving.get(name)
+        blocked = self._leaving if self._in_place else leaving and track in leaving.tracks
+        if blocked or not self._holder.load(checkpoint):
+            return
+        self._serve(track, checkpoint)
+        if held and not self._in_place:
+            self._leave(track, held.checkpoint_id)
+
+    def _wanted(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
+        """What a track wants; what it had where that is refused."""
+        try:
+            name = wanted(track, [(row.version, row.checkpoint_id) for row in live])
+        except ConfigError:  # nothing is live yet
+            return None
+        if self._holder.refuses(name):
+            return self._last.get(track)
         rows = {row.checkpoint_id: row for row in live}
-        versions = [(row.version, row.checkpoint_id) for row in live]
-        answers = {}
-        for track in self._tracks:
-            try:
-                name = wanted(track, versions)
-            except ConfigError:  # nothing is live yet
-                continue
-            row = rows.get(name) or self._elsewhere(name)
-            if row is not None and name not in self._refused:
-                answers[track] = row
-        return answers
+        return rows.get(name) or self._elsewhere(name)
 
     def _elsewhere(self, checkpoint_id: str) -> Checkpoint | None:
         """A pinned checkpoint outside the live lineage."""
@@ -101,36 +131,20 @@ class Follower:
             log.error("A pinned checkpoint does not exist", checkpoint_id=checkpoint_id)
         return row
 
-    def _load(self, checkpoint: Checkpoint) -> bool:
-        """Whether the engine holds the checkpoint, whole and probed."""
-        name = checkpoint.checkpoint_id
-        if name in self._loaded:
-            return True
-        started = time.monotonic()
-        try:
-            found = manifest.verify(Path(checkpoint.path))
-            if (found.checkpoint_id, found.version) != (name, checkpoint.version):
-                raise CheckpointError(f"{checkpoint.path}: holds {found.checkpoint_id}, not {name}")
-            self._engine.load(name, Path(checkpoint.path))
-        except CheckpointError as error:
-            self._refused.add(name)
-            log.error("A checkpoint cannot be served", checkpoint_id=name, error=str(error))
-            return False
-        self._loaded.add(name)
-        seconds = round(time.monotonic() - started, 3)
-        log.info("Checkpoint loaded", checkpoint_id=name, seconds=seconds)
-        return True
-
     def _serve(self, track: str, checkpoint: Checkpoint) -> None:
+        server_id = self._seat.server_id
         self._store.transact(
-            lambda session: registry.mark_serving(session, self._server_id, track, checkpoint)
+            lambda session: registry.mark_serving(session, server_id, track, checkpoint)
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
+        self._last[track] = checkpoint
         log.info("Serving", track=track, version=checkpoint.version)
 
     def _leave(self, track: str, checkpoint_id: str) -> None:
-        leaving = Leaving(time.monotonic() + DRAIN_S)
+        leaving = Leaving(time.monotonic() + self._seat.drain_s)
         self._leaving.setdefault(checkpoint_id, leaving).tracks.append(track)
+        if self._in_place:
+            self._served.retire(checkpoint_id, timeout_s=0.0)
 
     def _let_go(self) -> None:
         """Close the rows of what still serves another track; drain and unload the rest."""
@@ -140,15 +154,26 @@ class Follower:
                 drained = self._served.retire(name, timeout_s=0.0)
                 if not drained and time.monotonic() < leaving.deadline:
                     continue
-                self._engine.unload(name)
-                self._loaded.discard(name)
+                self._holder.unload(name)
+                self._served.retire(name, timeout_s=ABORT_S)
             self._retired(name, leaving.tracks)
             del self._leaving[name]
 
+    def _lose(self) -> None:
+        """Close what the engine lost; its requests have failed."""
+        tracks = self._served.tracks()
+        for name in self._holder.lost():
+            on = [track for track, serving in tracks.items() if serving.checkpoint_id == name]
+            self._served.retire(name, timeout_s=0.0)
+            leaving = self._leaving.pop(name, None)
+            self._retired(name, [*on, *(leaving.tracks if leaving else [])])
+            log.error("A checkpoint is no longer served: the engine lost it", checkpoint_id=name)
+
     def _retired(self, checkpoint_id: str, tracks: Sequence[str]) -> None:
+        server_id = self._seat.server_id
         for track in tracks:
             self._store.transact(
                 lambda session, track=track: registry.mark_retired(  # type: ignore[misc]
-                    session, self._server_id, track, checkpoint_id
+                    session, server_id, track, checkpoint_id
                 )
             )

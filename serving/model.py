@@ -1,17 +1,18 @@
 """From a directory to a model that is proven to work with our cache, or a CheckpointError."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
+from transformers import AttentionInterface
 
 from core.errors import CheckpointError
 from serving.kv import RowCache
+from serving.networks import Networks, Opened
 from serving.request import Limits
 
 GROUPED = "agentrl_grouped"
@@ -21,11 +22,15 @@ AGREE = {torch.float32: 1e-3, torch.float64: 1e-6}  # log-probabilities; other d
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A causal language model in evaluation mode, and an empty cache of its shape."""
+    """A causal language model in evaluation mode, and an empty cache of its shape.
+
+    `base`: what it shares storage with.
+    """
 
     network: nn.Module
     limits: Limits
     cache: RowCache
+    base: nn.Module
 
     def forward(self, first: int, ids: Tensor, positions: Tensor, width: int) -> Tensor:
         """Run rows first…: ids, positions [n, T] → logits of the last column [n, vocabulary] fp32.
@@ -33,6 +38,24 @@ class Model:
         A query at position p sees the keys at positions 0…p. width: one above the largest position
         that counts.
         """
+        return self.logits(first, ids, positions, width, 1)[:, -1]
+
+    @torch.inference_mode()
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """The log-probability of every token but the first after those before it, at T = 1.
+
+        Through a cache of its own, so that any thread may ask.
+        """
+        own = replace(self, cache=RowCache(self.cache.keys, self.cache.values))
+        own.cache.reserve(1, len(tokens))
+        ids = torch.tensor([tokens], device=own.cache.keys.device)
+        positions = torch.arange(len(tokens), device=ids.device)[None]
+        every = torch.log_softmax(own.logits(0, ids, positions, len(tokens), 0)[0], dim=-1)
+        found: list[float] = every[:-1].gather(-1, ids[0, 1:, None])[:, 0].tolist()
+        return found
+
+    def logits(self, first: int, ids: Tensor, positions: Tensor, width: int, last: int) -> Tensor:
+        """[n, `last`, vocabulary] fp32 of the last columns; of all where it is 0."""
         self.cache.aim(first, positions, width)
         hidden = torch.arange(width, device=ids.device) > positions[:, None, :, None]
         dtype: torch.dtype = self.cache.keys.dtype
@@ -43,24 +66,28 @@ class Model:
             attention_mask=mask.masked_fill_(hidden, torch.finfo(dtype).min),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=last,
         ).logits
-        return logits[:, -1].float()
+        return logits.float()
 
 
 def load(path: Path, device: str, dtype: torch.dtype) -> Model:
-    """The model of a safetensors directory.
+    """The model of a safetensors directory, alone. Raises CheckpointError, as `proven`."""
+    return proven(Networks(device, dtype).open(path), path)
 
-    Raises CheckpointError where it is incomplete, corrupt, of a kind our cache cannot hold, or
-    where two passes through the cache disagree with one plain pass.
+
+def proven(opened: Opened, path: Path) -> Model:
+    """The network with our cache.
+
+    Raises CheckpointError where it is of a kind our cache cannot hold, or where two passes through
+    the cache disagree with one plain pass.
     """
-    network = _network(path, device, dtype)
-    config = network.config.get_text_config()
+    config = opened.network.config.get_text_config()
     if set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
         raise CheckpointError(f"{path}: layers other than attention cannot be served locally")
     try:
         with torch.inference_mode():
-            model = _with_cache(network, config)
+            model = _with_cache(opened, config)
             _probe(model, path)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -69,29 +96,8 @@ def load(path: Path, device: str, dtype: torch.dtype) -> Model:
     return model
 
 
-def _network(path: Path, device: str, dtype: torch.dtype) -> Any:
-    if not (path / "config.json").is_file():
-        raise CheckpointError(f"{path}: no config.json there")
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        loader: Any = AutoModelForCausalLM
-        network, report = loader.from_pretrained(
-            path,
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-        )
-    except Exception as error:  # transformers raises whatever its parts raise
-        raise CheckpointError(f"{path}: {error}") from error
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if report[kind]:
-            raise CheckpointError(f"{path}: {kind.replace('_', ' ')}: {sorted(report[kind])[:3]}")
-    return network.to(device).eval().requires_grad_(False)
-
-
-def _with_cache(network: Any, config: Any) -> Model:
+def _with_cache(opened: Opened, config: Any) -> Model:
+    network = opened.network
     ids = torch.zeros(1, 1, dtype=torch.long, device=network.device)
     output = network(input_ids=ids, use_cache=True)
     layers = output.past_key_values.layers
@@ -101,7 +107,8 @@ def _with_cache(network: Any, config: Any) -> Model:
     )
     context = config.max_position_embeddings
     window = getattr(config, "sliding_window", None) or context
-    return Model(network, Limits(output.logits.shape[-1], min(context, window)), cache)
+    limits = Limits(output.logits.shape[-1], min(context, window))
+    return Model(network, limits, cache, opened.base)
 
 
 def _probe(model: Model, path: Path) -> None:

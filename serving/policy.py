@@ -2,19 +2,24 @@
 
 consumes  checkpoints of the live lineage, requests over HTTP
 produces  completions, rows of policy_servers and servings
-waits for the registry, looked at every POLL_S
+waits for the registry, looked at when an event says so, and every LOOK_S
 ends      when told to stop: refuses, drains, marks itself gone; a run that is over may be measured
 """
 
 import threading
+import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from broker.api import Broker
+from broker.messages import CheckpointPublished, PoolChanged
+from broker.wake import Announcer, Waker
 from core.config import Config, secret
 from core.config import PolicyServer as ServerConfig
 from core.errors import PolicyError
@@ -22,11 +27,14 @@ from core.logging import get_logger
 from db import registry
 from db.models import Checkpoint, PolicyServer
 from db.store import Store
-from serving.follower import Follower, Loads
+from serving.follower import Follower, Seat
+from serving.proof import Loads
 from serving.served import Served
 from serving.server import Face, Server
 
-POLL_S = 0.2
+TICK_S = 0.2  # most time between two looks at the engine and at what is to be let go
+SOON_S = 0.05  # while a checkpoint drains
+LOOK_S = 2.0  # most time between two looks at the registry; TICK_S without a broker
 DRAIN_S = 2.5  # at the end; requests that last longer fail
 
 log = get_logger()
@@ -38,36 +46,100 @@ class EngineDied(PolicyError):
     exit_code = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The run whose checkpoints are served. `broker`: wakes us and is told; else we only look."""
+
+    run_id: str
+    store: Store
+    broker: Broker | None = None
+
+
 def serve_policy(
-    config: Config, server: ServerConfig, run_id: str, store: Store, stop: threading.Event
+    config: Config, server: ServerConfig, run: Followed, stop: threading.Event
 ) -> None:
     """Serve until `stop`. Raises ConfigError, StoreError at start, EngineDied later."""
+    if server.engine == "external":
+        from serving.external import Books, serve_external
+
+        with closing(Watch(run)) as watch:
+            serve_external(config, server, Books(run.run_id, run.store, watch.changed), stop)
+        return
     server_id, token = f"{server.name}-{uuid.uuid4().hex[:8]}", secret(server.token_env)
     served, ended = Served(), threading.Event()
     with ExitStack() as stack:
-        engine = make_engine(config, server)
+        engine = make_engine(config, server, stop)
         stack.callback(engine.close)
-        follower = Follower(engine, served, store, server_id, server.tracks)
+        watch = stack.enter_context(closing(Watch(run)))
+        dtype, cache = config.model.dtype, config.cache()
+        seat = Seat(server_id, server.tracks, dtype, server.drain_s, cache, stop)
+        follower = Follower(engine, served, run.store, seat)
         face = Face(engine, served, token)
         http = Server(face, server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
-        _register(store, server, server_id, run_id, http.url)
-        stack.callback(store.transact, lambda session: registry.end_server(session, server_id))
+        _register(run.store, server, server_id, run.run_id, http.url)
+        stack.callback(run.store.transact, lambda session: registry.end_server(session, server_id))
         pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="beat"))
-        beats = pool.submit(_beat, store, server, server_id, ended)
+        beats = pool.submit(_beat, run.store, server, server_id, ended)
         stack.callback(ended.set)
         stack.callback(served.close, DRAIN_S)
         while not stop.is_set():
-            follower.step(_live(store, run_id))
+            before = served.tracks()
+            follower.step(watch.live())
+            if served.tracks() != before:
+                watch.changed()
             if beats.done():
                 beats.result()
             if not engine.alive():
                 raise EngineDied(f"policy server {server.name}: the engine's thread ended")
-            stop.wait(POLL_S)
+            watch.wait(SOON_S if follower.soon else TICK_S)
 
 
-def make_engine(config: Config, server: ServerConfig) -> Loads:
-    """The engine the configuration names; torch is told its threads here."""
+class Watch:
+    """The live lineage, read when an event says that it grew, else every LOOK_S."""
+
+    def __init__(self, run: Followed) -> None:
+        self._run = run
+        self._wake = threading.Event()
+        self._live: Sequence[Checkpoint] = ()
+        self._look_at = 0.0
+        self._waker = self._announcer = None
+        if run.broker is not None:
+            event = PoolChanged(run_id=run.run_id)
+            self._waker = Waker(run.broker, run.run_id, (CheckpointPublished,), self._wake)
+            self._announcer = Announcer(run.broker, run.run_id, event)
+
+    def live(self) -> Sequence[Checkpoint]:
+        """The lineage at the last look; patient while the store is away."""
+        if self._wake.is_set() or time.monotonic() >= self._look_at:
+            self._wake.clear()
+            self._live = _live(self._run.store, self._run.run_id)
+            self._look_at = time.monotonic() + (LOOK_S if self._waker else TICK_S)
+        return self._live
+
+    def wait(self, timeout_s: float) -> None:
+        self._wake.wait(timeout_s)
+
+    def changed(self) -> None:
+        """Tell the pools that a serving row changed; never waits for the broker."""
+        if self._announcer is not None:
+            self._announcer.announce()
+
+    def close(self) -> None:
+        for thread in (self._waker, self._announcer):
+            if thread is not None:
+                thread.close()
+
+
+def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> Loads:
+    """The engine the configuration names; torch is told its threads here.
+
+    stop: set when the process is to end, whatever the engine waits for. Raises ConfigError.
+    """
+    if server.engine == "vllm":
+        from serving.vllm import VllmEngine
+
+        return VllmEngine(config, server, stop)
     if server.engine == "scripted":
         from serving.scripted import ScriptedEngine, limits_of
 

@@ -17,6 +17,10 @@ class RequestError(PolicyError):
         self.field = field
 
 
+class EngineAway(PolicyError):
+    """The engine is starting, or starting again: what it is asked for now may be asked later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Continue `prompt` with a policy.
@@ -40,8 +44,8 @@ class Completion:
     """The sampled tokens, a sampled stop token included.
 
     logprobs: natural log, of the distribution each token was sampled from, log_softmax(logits / T)
-    in fp32; at temperature 0 of T = 1. finish_reason: stop | length. cached_tokens: prompt tokens
-    whose keys and values were at hand.
+    in fp32; at temperature 0 of T = 1. finish_reason: stop | length | abort: what there was of one
+    that had to end early. cached_tokens: prompt tokens whose keys and values were at hand.
     """
 
     token_ids: list[int]

@@ -29,6 +29,8 @@ class ScriptedEngine:
         self._names: set[str] = set()
         self._lock = threading.Lock()
 
+    places: int | None = None  # as many policies as anyone likes
+
     def load(self, name: str, path: Path) -> None:  # noqa: ARG002 - the signature of engines
         with self._lock:
             self._names.add(name)
@@ -50,6 +52,11 @@ class ScriptedEngine:
             if policy not in self._names:
                 raise PolicyError(f"policy {policy} is not loaded")
         return self._limits
+
+    def score(self, policy: str, token_ids: Sequence[int]) -> list[float] | None:  # noqa: ARG002
+        """None: there are no weights to tell apart."""
+        self.limits(policy)
+        return None
 
     def submit(self, request: Request) -> Future[Completion]:
         """As `Engine.submit`; log-probabilities are those of the uniform distribution."""

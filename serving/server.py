@@ -69,6 +69,8 @@ class Face:
             request = body.request()
             check(request, self._engine.limits(body.model))
             completion = await asyncio.wrap_future(self._engine.submit(request))
+            if not completion.token_ids:
+                raise PolicyError(f"checkpoint {body.model} left before the first token")
         return _json(200, wire.encode(next(self._numbers), body, completion))
 
     async def _models(self, _: HttpRequest) -> Response:

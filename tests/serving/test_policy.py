@@ -7,14 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
+from lineage import register
 from sqlalchemy import select
 
+import broker
+from broker.api import Broker
+from broker.messages import CheckpointPublished, PoolChanged
+from broker.topology import EVENTS
 from core import loading, manifest
 from core.config import Config, PolicyServer, Task
 from core.errors import ConfigError
@@ -24,7 +29,7 @@ from db.models import Checkpoint, Run, Serving
 from db.store import Store, now, open_store
 from serving import policy
 from serving.engine import LocalEngine
-from serving.policy import EngineDied, serve_policy
+from serving.policy import EngineDied, Followed, serve_policy
 
 Save = Callable[[str], Path]
 http = urllib3.PoolManager(retries=False)
@@ -52,13 +57,11 @@ class Lineage:
         manifest.write(path, described)
         if broken:
             (path / "model.safetensors").write_bytes(b"torn")
-        with self.store.write() as session:
-            row = Checkpoint(
-                checkpoint_id=name, run_id="run", version=version, path=str(path),
-                state=CheckpointState.LIVE, created_at=now(),
-            )  # fmt: skip
-            registry.register_checkpoint(session, row)
+        register(self.store, name, version, path)
         return name
+
+    def run(self, broker: Broker | None = None) -> Followed:
+        return Followed("run", self.store, broker)
 
     def live(self) -> dict[str, str]:
         """checkpoint_id by track, as samplers see it."""
@@ -89,14 +92,14 @@ def lineage(tmp_path: Path, save_model: Save) -> Iterator[Lineage]:
 
 
 @contextmanager
-def serving(lineage: Lineage, *tracks: str, **options: Any) -> Iterator[threading.Thread]:
+def serving(
+    lineage: Lineage, *tracks: str, link: Broker | None = None, **options: Any
+) -> Iterator[threading.Thread]:
     """A policy server in a thread; told to stop at the end, and joined."""
     server = PolicyServer(name="policy", tracks=list(tracks), beat_s=0.1, **options)
     config = Config(tasks={"dbbench": Task()}, policy=[server])
     stop = threading.Event()
-    thread = threading.Thread(
-        target=serve_policy, args=(config, server, "run", lineage.store, stop)
-    )
+    thread = threading.Thread(target=serve_policy, args=(config, server, lineage.run(link), stop))
     thread.start()
     yield thread
     stop.set()
@@ -160,7 +163,9 @@ def test_a_swap_waits_for_the_requests_of_the_former_checkpoint(lineage: Lineage
         assert lineage.servings() == [("current", "c0", True), ("current", "c1", True)]
         status, answer = begun.result(timeout=30)
         assert (status, len(answer["choices"][0]["token_ids"])) == (200, 1000)
-        time.sleep(0.6)
+        deadline = time.monotonic() + 30
+        while lineage.servings()[0][2] and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert lineage.servings() == [("current", "c0", False), ("current", "c1", True)]
 
 
@@ -197,14 +202,34 @@ def test_a_run_that_is_over_can_still_be_measured(lineage: Lineage) -> None:
     assert lineage.live() == {}
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_checkpoint_is_served_at_its_event_and_at_the_next_look_without_one(
+    lineage: Lineage, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """And the pools are told of it."""
+    monkeypatch.setattr(policy, "LOOK_S", 60.0 if told else 1.0)
+    lineage.publish(0)
+    with (
+        closing(broker.connect(f"sqlite:///{lineage.home / 'queue.db'}")) as link,
+        closing(link.subscriber("run")) as pools,
+        serving(lineage, "current", link=link),
+    ):
+        lineage.await_live({"current": "c0"})
+        assert [each.message for each in pools.receive(9, 5.0)] == [PoolChanged(run_id="run")]
+        lineage.publish(1)
+        if told:
+            event = CheckpointPublished(run_id="run", version=1, checkpoint_id="c1")
+            link.publisher().publish(EVENTS, "run", event)
+        lineage.await_live({"current": "c1"})
+        assert PoolChanged(run_id="run") in [each.message for each in pools.receive(9, 5.0)]
+
+
 def test_a_scripted_server_needs_no_weights(lineage: Lineage, save_model: Save) -> None:
     lineage.publish(0)
     server = PolicyServer(name="policy", engine="scripted")
     config = loading.loads(f'tasks.dbbench = {{}}\nmodel.path = "{save_model("a")}"\n')
     stop = threading.Event()
-    thread = threading.Thread(
-        target=serve_policy, args=(config, server, "run", lineage.store, stop)
-    )
+    thread = threading.Thread(target=serve_policy, args=(config, server, lineage.run(), stop))
     thread.start()
     lineage.await_live({"current": "c0"})
     assert complete(lineage.url(), "c0")[0] == 200
@@ -228,7 +253,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_no_row(
     config = Config(tasks={"dbbench": Task()})
     before = threading.active_count()
     with pytest.raises(error):
-        serve_policy(config, server, "run", lineage.store, threading.Event())
+        serve_policy(config, server, lineage.run(), threading.Event())
     assert threading.active_count() == before
     assert lineage.live() == {}
 
@@ -255,7 +280,7 @@ def test_a_server_whose_engine_died_says_so_and_ends(
     server = PolicyServer(name="policy", tracks=["current"])
     config = Config(tasks={"dbbench": Task()}, policy=[server])
     with ThreadPoolExecutor(2) as pool:
-        ended = pool.submit(serve_policy, config, server, "run", lineage.store, threading.Event())
+        ended = pool.submit(serve_policy, config, server, lineage.run(), threading.Event())
         lineage.await_live({"current": "c0"})
         url = lineage.url()
         assert http.request("GET", f"{url}/health").status == 200
@@ -272,4 +297,4 @@ def test_a_taken_port_is_refused(lineage: Lineage) -> None:
         server = PolicyServer(name="policy", port=taken.getsockname()[1])
         config = Config(tasks={"dbbench": Task()})
         with pytest.raises(ConfigError, match="cannot listen"):
-            serve_policy(config, server, "run", lineage.store, threading.Event())
+            serve_policy(config, server, lineage.run(), threading.Event())

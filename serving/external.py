@@ -1,0 +1,179 @@
+"""The policy server of an external model: one process, so that budget and pace are everybody's.
+
+consumes  messages (or token ids) over HTTP
+produces  a teacher's turns, rows of policy_servers, servings and spendings
+waits for requests; looks every POLL_S whether it may still ask
+ends      when told to stop; without budget or key it closes its row and stays, serving nothing
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from core.config import Config, secret
+from core.config import PolicyServer as ServerConfig
+from core.http import HttpServer
+from core.logging import get_logger
+from db import external, registry
+from db.models import Checkpoint, PolicyServer
+from db.registry import MESSAGES, LivePolicy
+from db.store import Store
+from serving.external_face import ExternalFace, Voice
+from serving.external_upstream import Budget, Upstream
+from serving.scripted import limits_of
+from serving.served import Served
+
+POLL_S = 0.2
+DRAIN_S = 2.5  # at the end; requests that last longer fail
+TOKENS = "external-tokens"  # the engine of one that takes and returns token ids
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where the server's rows are; `changed`: told when a serving row has."""
+
+    run_id: str
+    store: Store
+    changed: Callable[[], None] = lambda: None
+
+
+def serve_external(
+    config: Config, server: ServerConfig, books: Books, stop: threading.Event
+) -> None:
+    """Serve until `stop`. Raises ConfigError and StoreError."""
+    name, beaten = server.name, time.monotonic()
+    run_id, store = books.run_id, books.store
+
+    def spend(requests: int, tokens: int) -> None:
+        store.transact(external.spend(run_id, name, requests, tokens))
+
+    spent = store.ask(lambda session: external.spent(session, run_id, name))
+    budget, served = Budget(server.external, spent, spend), Served()
+    with answering(config, server, Means(budget, served), stop) as url:
+        row = Registration(books, server, url)
+        try:
+            while not stop.is_set():
+                row.look(budget.closed, served)
+                if time.monotonic() - beaten >= server.beat_s:
+                    beaten = time.monotonic()
+                    row.beat()
+                stop.wait(POLL_S)
+        finally:
+            served.close(DRAIN_S)
+            row.leave()
+
+
+class Registration:
+    """The server's rows, from its registration to its end."""
+
+    def __init__(self, books: Books, server: ServerConfig, url: str) -> None:
+        """Register. Raises StoreError."""
+        run_id = books.run_id
+        self._store, self._changed, self._lease_s = books.store, books.changed, server.lease_s
+        self._track = external.track_of(server.name)
+        self._serving: bool | None = False  # None: not any more
+        server_id = self._server_id = f"{server.name}-{uuid.uuid4().hex[:8]}"
+
+        def register(session: Session) -> Checkpoint:
+            row = PolicyServer(
+                server_id=server_id,
+                run_id=run_id,
+                name=server.name,
+                engine=engine_of(server),
+                url=url,
+            )
+            registry.register_server(session, row, lease_s=server.lease_s)
+            found = external.stand_in(session, run_id, server.name)
+            session.flush()
+            session.refresh(found)
+            session.expunge(found)
+            return found
+
+        self._checkpoint = self._store.transact(register)
+        log.info("Policy server is up", server_id=server_id, url=url)
+
+    def look(self, closed: str, served: Served) -> None:
+        """Serve while there is a budget; say once why there is none. `closed`: that reason."""
+        row, track, server_id = self._checkpoint, self._track, self._server_id
+        if closed and self._serving is not None:
+            served.retire(row.checkpoint_id, 0.0)
+            self._store.transact(
+                lambda s: registry.mark_retired(s, server_id, track, row.checkpoint_id)
+            )
+            log.error("An external model is asked no more", track=track, error=closed)
+            self._serving = None
+            self._changed()
+        elif self._serving is False:
+            self._store.transact(lambda s: registry.mark_serving(s, server_id, track, row))
+            served.serve(track, row.checkpoint_id, row.version)
+            log.info("Serving", track=track)
+            self._serving = True
+            self._changed()
+
+    def beat(self) -> None:
+        self._store.transact(
+            lambda s: registry.beat_server(s, self._server_id, lease_s=self._lease_s)
+        )
+
+    def leave(self) -> None:
+        self._store.transact(lambda s: registry.end_server(s, self._server_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a server may spend and serves; `gone`: its status once it may ask no more."""
+
+    budget: Budget
+    served: Served
+    gone: int = 404  # draw another policy
+
+
+@contextmanager
+def answering(
+    config: Config, server: ServerConfig, means: Means, stop: threading.Event
+) -> Iterator[str]:
+    """The face of the server's model on a socket; its URL. Raises ConfigError."""
+    given, token = server.external, secret(server.token_env)
+    with ExitStack() as stack:
+        upstream = Upstream(given, secret(given.key_env), means.budget, stop)
+        stack.callback(upstream.close)
+        vocabulary = limits_of(Path(config.model.path)).vocabulary if given.tokens else 0
+        patience_s = config.worker.policy_wait_s
+        voice = Voice(upstream, given.answer_tokens, patience_s, vocabulary, means.gone)
+        http = HttpServer("policy", server.host, server.port, guarded=bool(token))
+        stack.callback(http.close)
+        http.start(ExternalFace(voice, means.served, token, given.concurrency).application())
+        yield http.url
+
+
+@contextmanager
+def measured(config: Config, server: ServerConfig) -> Iterator[LivePolicy]:
+    """The model for an evaluation in this process, which has the whole budget to itself.
+
+    Nothing else can be drawn there, so its end of means fails what is left at once.
+    """
+    budget, served = Budget(server.external, (0, 0), lambda _requests, _tokens: None), Served()
+    track, stop = external.track_of(server.name), threading.Event()
+    served.serve(track, track, external.VERSION)
+    alone = msgspec.structs.replace(server, token_env="", host="127.0.0.1", port=0)
+    try:
+        with answering(config, alone, Means(budget, served, gone=402), stop) as url:
+            yield LivePolicy("eval", url, track, track, external.VERSION, engine_of(server))
+    finally:
+        stop.set()
+        if budget.closed:
+            log.error("An external model is asked no more", track=track, error=budget.closed)
+
+
+def engine_of(server: ServerConfig) -> str:
+    """What its row says, from which workers know whether to send messages or tokens."""
+    return TOKENS if server.external.tokens else MESSAGES

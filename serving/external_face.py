@@ -1,0 +1,231 @@
+"""The HTTP face of an external model: what a worker asks of any policy server, and chat.
+
+    /v1/chat/completions   messages and tools in, a message out            `tokens = false`
+    /v1/completions        token ids in and out, checked against ours      `tokens = true`
+
+404: it serves no more; 503: no answer this time. Either way the worker draws another policy.
+"""
+
+import asyncio
+import contextlib
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from core.errors import AgentRLError
+from core.http import Application, Handler, Request, Response, admits
+from core.logging import get_logger
+from serving import wire
+from serving.external_upstream import Closed, Unavailable, Upstream
+from serving.request import RequestError
+from serving.served import NotServedError, Served
+
+log = get_logger()
+
+Answer = Callable[[bytes, float], bytes]  # of a body, until then
+
+
+class ChatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker's question. `model`: the checkpoint that stands for the external model."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+    temperature: float = 1.0
+
+
+class Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str = "{}"
+
+
+class Call(msgspec.Struct, frozen=True):
+    function: Function
+
+
+class Message(msgspec.Struct, frozen=True):
+    content: str | None = None
+    tool_calls: list[Call] | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    message: Message
+    finish_reason: str | None = None
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """Tokens of the upstream; `masked`: without log-probabilities that could train."""
+
+    token_ids: list[int]
+    logprobs: wire.Logprobs
+    finish_reason: str
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How the upstream is asked, and what is answered when it may be asked no more (`gone`).
+
+    `vocabulary`: token ids are below it, 0: messages are spoken.
+    """
+
+    upstream: Upstream
+    answer_tokens: int
+    patience_s: float
+    vocabulary: int = 0
+    gone: int = 404
+
+
+class ExternalFace:
+    """The handlers. `token`: the pool's, empty where none is asked for."""
+
+    def __init__(self, voice: Voice, served: Served, token: str, concurrency: int) -> None:
+        self._voice = voice
+        self._served = served
+        self._token = token
+        self._places = asyncio.Semaphore(concurrency)
+        self._warned = False
+
+    def application(self) -> Application:
+        path, answer = ("/v1/chat/completions", self._chat)
+        if self._voice.vocabulary:
+            path, answer = ("/v1/completions", self._complete)
+        routes: dict[tuple[str, str], Handler] = {
+            ("POST", path): self._guarded(answer),
+            ("GET", "/health"): self._health,
+        }
+        return Application(routes, _fault, _alive)
+
+    def _guarded(self, answer: Answer) -> Handler:
+        async def guarded(request: Request) -> Response:
+            until = time.monotonic() + self._voice.patience_s
+            if not admits(self._token, request.header(b"authorization") or ""):
+                return _fault(401, "the bearer token is missing or wrong")
+            given = await request.body(wire.MAX_BODY)
+            if given is None:
+                return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes")
+            try:
+                async with self._places:
+                    reply = _on_a_thread(lambda: answer(given, until))
+                    return Response(200, await asyncio.wrap_future(reply))
+            except (RequestError, msgspec.MsgspecError) as error:
+                return _fault(400, str(error))
+            except (NotServedError, Closed) as error:
+                return _fault(self._voice.gone if isinstance(error, Closed) else 404, str(error))
+            except AgentRLError as error:
+                log.warning("External model gave no answer", error=str(error))
+                return _fault(503, str(error))
+
+        return guarded
+
+    def _chat(self, given: bytes, until: float) -> bytes:
+        """Raises NotServedError, Unavailable, Closed, MsgspecError."""
+        body = msgspec.json.decode(given, type=ChatBody)
+        voice = self._voice
+        fields: dict[str, Any] = {
+            "messages": body.messages,
+            "temperature": body.temperature,
+            "max_tokens": voice.answer_tokens,
+        }
+        if body.tools:
+            fields["tools"] = body.tools
+        with self._served.request(body.model):
+            answer = voice.upstream.ask("/chat/completions", fields, until - time.monotonic())
+        choice = _first(answer, Choice)
+        return msgspec.json.encode({"choices": [choice]})
+
+    def _complete(self, given: bytes, until: float) -> bytes:
+        """Raises NotServedError, Unavailable, Closed, RequestError."""
+        body = wire.decode(given)
+        voice = self._voice
+        fields = {
+            "prompt": body.prompt,
+            "max_tokens": body.max_tokens,
+            "temperature": body.temperature,
+            "stop_token_ids": body.stop_token_ids,
+            "seed": body.seed,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        with self._served.request(body.model):
+            answer = voice.upstream.ask("/completions", fields, until - time.monotonic())
+        choice = _first(answer, _Tokens)
+        tokens = choice.token_ids
+        if not tokens or len(tokens) > body.max_tokens:
+            raise Unavailable("external model: its answer holds no token ids of the number asked")
+        if min(tokens) < 0 or max(tokens) >= voice.vocabulary:
+            raise Unavailable("external model: its token ids are not of the model's vocabulary")
+        logprobs = usable(choice.logprobs, len(tokens))
+        if logprobs is None and not self._warned:
+            self._warned = True
+            log.warning("An external model's log-probabilities are of no use: tokens are masked")
+        texts = [f"token_id:{token}" for token in tokens]
+        sampled = Sampled(
+            tokens,
+            wire.Logprobs(logprobs or [0.0] * len(tokens), texts),
+            choice.finish_reason or "stop",
+            masked=logprobs is None,
+        )
+        return msgspec.json.encode({"choices": [sampled]})
+
+    async def _health(self, _: Request) -> Response:
+        tracks = self._served.tracks()
+        return Response(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    token_ids: list[int] = []
+    logprobs: Any = None
+    finish_reason: str | None = None
+
+
+def usable(given: Any, count: int) -> list[float] | None:
+    """Log-probabilities that can train: one a token, finite, at most 0; else None."""
+    found = given.get("token_logprobs") if isinstance(given, Mapping) else None
+    if not isinstance(found, Sequence) or len(found) != count:
+        return None
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in found):
+        return None
+    return [float(x) for x in found] if all(math.isfinite(x) and x <= 0 for x in found) else None
+
+
+def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
+    """Its answer. The end of the process waits for no such thread, as it would for a pool's."""
+    reply: Future[bytes] = Future()
+    reply.set_running_or_notify_cancel()  # whoever waits may be cancelled, it may not
+
+    def run() -> None:
+        try:
+            found = work()
+        except BaseException as error:  # handed over
+            reply.set_exception(error)
+        else:
+            reply.set_result(found)
+
+    threading.Thread(target=run, name="external", daemon=True).start()
+    return reply
+
+
+@contextlib.asynccontextmanager
+async def _alive() -> AsyncIterator[None]:
+    yield
+
+
+def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
+    """The first choice. Raises Unavailable."""
+    try:
+        return msgspec.convert(answer["choices"][0], kind)
+    except (msgspec.ValidationError, KeyError, IndexError, TypeError) as error:
+        raise Unavailable(
+            f"external model: an ill-formed answer: {type(error).__name__}"
+        ) from error
+
+
+def _fault(status: int, message: str) -> Response:
+    return Response(status, msgspec.json.encode({"error": {"message": message}}))

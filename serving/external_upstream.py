@@ -1,0 +1,248 @@
+"""Somebody else's API, within its means: a budget, a pace, retries with back-off.
+
+    ask ─▶ pace ─▶ budget ─▶ POST ─▶ 200: the answer
+            ▲                  ├─ 429, 5xx, time-out: wait (Retry-After), again
+            └──────────────────┘─ 401, 403, budget spent: closed for good
+
+The key goes into one header and nowhere else: no error, log, row or answer holds it, and what an
+upstream says of itself is repeated without it.
+"""
+
+import email.utils
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import urllib3
+
+from core.config import External
+from core.errors import ConfigError, PolicyError
+from core.logging import get_logger
+
+BACKOFF_S = 0.5  # before the second try, doubled for each further one
+LONGEST_S = 30.0  # of a wait between two tries
+QUEUE_S = 10.0  # a request that the pace would hold longer is refused
+MAX_ANSWER = 8 * 1024 * 1024  # bytes
+CHUNK = 1 << 16  # bytes read at once
+SHOWN = 200  # characters of a refusal
+BYTES_A_TOKEN = 4  # where an answer does not count its tokens
+
+log = get_logger()
+
+
+class Unavailable(PolicyError):
+    """No answer this time; another policy may give one."""
+
+
+class Closed(PolicyError):
+    """There will be no answer any more: the budget is spent, or the key refused."""
+
+
+class Budget:
+    """What may still be asked. `spend(requests, tokens)`: keeps count where restarts find it."""
+
+    def __init__(
+        self, config: External, spent: tuple[int, int], spend: Callable[[int, int], None]
+    ) -> None:
+        """`spent`: requests and tokens so far."""
+        self._config = config
+        self._requests, self._tokens = spent
+        self._spend = spend
+        self._lock = threading.Lock()
+        self.closed = ""  # why; empty while it is open
+        self._look()
+
+    def take(self) -> None:
+        """Count one try. Raises Closed."""
+        with self._lock:
+            self._look()
+            if self.closed:
+                raise Closed(self.closed)
+            self._requests += 1
+        self._spend(1, 0)
+
+    def add(self, tokens: int) -> None:
+        with self._lock:
+            self._tokens += tokens
+            self._look()
+        self._spend(0, tokens)
+
+    def close(self, why: str) -> Closed:
+        """Never ask again; the error to raise."""
+        with self._lock:
+            self.closed = self.closed or why
+        return Closed(self.closed)
+
+    def _look(self) -> None:
+        config = self._config
+        if config.max_requests is not None and self._requests >= config.max_requests:
+            self.closed = self.closed or f"max_requests: all {config.max_requests} are spent"
+        if config.max_tokens is not None and self._tokens >= config.max_tokens:
+            self.closed = self.closed or f"max_tokens: all {config.max_tokens} are spent"
+
+
+class Pace:
+    """So many requests a minute, evenly, and none while the upstream asks for a pause."""
+
+    def __init__(self, per_minute: int | None, stop: threading.Event) -> None:
+        self._gap_s = 60.0 / per_minute if per_minute else 0.0
+        self._next = 0.0
+        self._lock = threading.Lock()
+        self._stop = stop
+
+    def wait(self, patience_s: float) -> None:
+        """Until this request's turn. Raises Unavailable where that is too far away."""
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next)
+            if turn - now > min(QUEUE_S, patience_s):
+                raise Unavailable(f"the next request may go in {turn - now:.0f} s")
+            self._next = turn + self._gap_s
+        if self._stop.wait(turn - now):
+            raise Unavailable("the server is stopping")
+
+    def hold(self, seconds: float) -> None:
+        """Nobody asks for so long."""
+        with self._lock:
+            self._next = max(self._next, time.monotonic() + seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """This request alone."""
+        self._stop.wait(seconds)
+
+
+class Upstream:
+    """Requests to one API; safe for many threads."""
+
+    def __init__(self, config: External, key: str, budget: Budget, stop: threading.Event) -> None:
+        """Raises ConfigError for an address that is none."""
+        self._host = checked(config)
+        self._url = config.url.rstrip("/")
+        self._config = config
+        self._key = key
+        self._budget = budget
+        self._pace = Pace(config.requests_per_minute, stop)
+        self._http = urllib3.PoolManager(maxsize=config.concurrency, block=False)
+
+    def ask(self, path: str, fields: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
+        """The JSON object that answers. Raises Unavailable, Closed."""
+        body = {"model": self._config.model, **fields, **self._config.parameters}
+        given = msgspec.json.encode(body)
+        deadline, wait_s, why = time.monotonic() + patience_s, 0.0, ""
+        for attempt in range(self._config.retries + 1):
+            left = deadline - time.monotonic()
+            if wait_s > left or left <= 0:
+                break
+            self._pace.wait(left)
+            self._budget.take()
+            everyone, asked_s = False, 0.0
+            try:
+                status, asked_s, data = self._post(path, given, deadline)
+            except urllib3.exceptions.HTTPError as error:
+                why = type(error).__name__
+            else:
+                if status == 200:
+                    return self._answer(data, len(given))
+                why = self._refusal(status, data)
+                everyone = status == 429 or asked_s > 0
+            wait_s = max(asked_s, BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0))
+            if everyone:
+                self._pace.hold(min(wait_s, LONGEST_S))
+            elif attempt < self._config.retries and time.monotonic() + wait_s < deadline:
+                self._pace.sleep(wait_s)
+                wait_s = 0.0
+        raise Unavailable(f"external model at {self._host}: {why or 'no time left'}")
+
+    def close(self) -> None:
+        self._http.clear()
+
+    def _post(self, path: str, body: bytes, deadline: float) -> tuple[int, float, bytes]:
+        """Status, seconds of Retry-After, body up to MAX_ANSWER. Raises HTTPError.
+
+        However slowly it trickles in, no try lasts longer than it may.
+        """
+        headers = {"content-type": "application/json"}
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
+        began = time.monotonic()
+        read_s = max(0.1, min(self._config.timeout_s, deadline - began))
+        response = self._http.request(
+            "POST",
+            f"{self._url}{path}",
+            body=body,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=5, read=read_s),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+        data = bytearray()
+        try:
+            while len(data) <= MAX_ANSWER and (chunk := response.read1(CHUNK)):
+                data += chunk
+                if time.monotonic() > began + read_s:
+                    raise urllib3.exceptions.TimeoutError
+        finally:
+            response.close()  # one that was read to its end has given its connection back
+        return response.status, _retry_after(response.headers.get("retry-after")), bytes(data)
+
+    def _answer(self, data: bytes, asked: int) -> dict[str, Any]:
+        """Raises Unavailable; an answer of no use is paid for, too."""
+        try:
+            answer = msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._budget.add((asked + len(data)) // BYTES_A_TOKEN)
+            raise Unavailable(f"external model at {self._host}: its answer is no JSON") from error
+        usage = answer.get("usage")
+        total = usage.get("total_tokens") if isinstance(usage, dict) else None
+        counted = isinstance(total, int) and total > 0
+        self._budget.add(total if counted and total else (asked + len(data)) // BYTES_A_TOKEN)
+        return answer
+
+    def _refusal(self, status: int, data: bytes) -> str:
+        """What a status says. Raises Closed, and Unavailable for what trying again cannot mend."""
+        if status in (401, 403):
+            variable = self._config.key_env or "key_env, which is not set"
+            raise self._budget.close(f"the key was refused ({status}); see {variable}")
+        text = data.decode(errors="replace")
+        text = (text.replace(self._key, "…") if self._key else text)[:SHOWN]
+        if status == 402 or (status == 429 and "insufficient_quota" in text):
+            raise self._budget.close(f"the account has nothing left ({status})")
+        told = f"{status} {text}"
+        if status not in (408, 409, 425, 429) and status < 500:
+            raise Unavailable(f"external model at {self._host}: {told}")
+        return told
+
+
+def checked(config: External) -> str:
+    """The host of its address, which errors may name. Raises ConfigError."""
+    try:
+        parts = urlsplit(config.url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+    except ValueError:
+        sound = None
+    if not sound:
+        raise ConfigError("policy.external.url: no http(s) URL that ends in /v1")
+    if parts.username or parts.password:
+        raise ConfigError("policy.external.url: holds a secret", mend="use policy.external.key_env")
+    if not config.model:
+        raise ConfigError("policy.external.model is not set")
+    return parts.netloc
+
+
+def _retry_after(text: str | None) -> float:
+    """Seconds that the header asks for, as a number or a date; 0 where it is neither."""
+    if not text:
+        return 0.0
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return 0.0

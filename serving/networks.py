@@ -1,0 +1,111 @@
+"""From directories to networks: a whole model, or an adapter folded into a copy of its base.
+
+    whole    ─▶ transformers ─▶ a tree of modules on the loaded storage
+    adapter  ─▶ its base, loaded once ─▶ a tree on the same storage ─▶ B·A added to the targets
+
+So policies on one base share what their adapters leave alone.
+"""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from core.errors import CheckpointError
+from core.manifest import base_of
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A network of a policy's own. `base` keeps the shared storage known while the policy lives."""
+
+    network: Any
+    base: nn.Module
+
+
+class Networks:
+    """Of one device and dtype. What no policy uses any more is freed."""
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._bases: WeakValueDictionary[Path, nn.Module] = WeakValueDictionary()
+
+    def open(self, path: Path) -> Opened:
+        """Raises CheckpointError for a directory that is incomplete, corrupt or unfit."""
+        base_path = base_of(path)
+        base = self._base((base_path or path).resolve())
+        network = _sharing(base)
+        if base_path is None:
+            return Opened(network, base)
+        try:
+            return Opened(_merged(network, path), base)
+        except CheckpointError:
+            raise
+        except Exception as error:  # peft raises whatever its parts raise
+            raise CheckpointError(f"{path}: not an adapter of its base: {error}") from error
+
+    def _base(self, path: Path) -> nn.Module:
+        held = self._bases.get(path)
+        if held is None:
+            held = _whole(path, self._device, self._dtype)
+            self._bases[path] = held
+        return held
+
+
+def _sharing(network: nn.Module) -> Any:
+    """The modules anew, the storage of their parameters the same, ties kept."""
+    known = {id(p): nn.Parameter(p.data, requires_grad=False) for p in network.parameters()}
+    return copy.deepcopy(network, known)
+
+
+def _merged(network: Any, path: Path) -> Any:
+    """The network with the adapter in its weights; only those of targets get storage of their own.
+
+    In bfloat16 the sum is rounded as whole weights are when they are saved.
+    """
+    from peft import (
+        PeftConfig,
+        get_peft_model,
+        get_peft_model_state_dict,
+        load_peft_weights,
+        set_peft_model_state_dict,
+    )
+
+    config = PeftConfig.from_pretrained(str(path))
+    config.base_model_name_or_path = network.name_or_path  # it may have moved
+    tuner = get_peft_model(network, config)
+    weights = load_peft_weights(str(path), device=str(network.device))
+    expected = get_peft_model_state_dict(tuner, save_embedding_layers=False)
+    if odd := expected.keys() ^ weights.keys():
+        raise CheckpointError(f"{path}: weights do not fit the adapter's description: {min(odd)}")
+    set_peft_model_state_dict(tuner, weights)
+    return tuner.merge_and_unload(safe_merge=True).requires_grad_(False).eval()
+
+
+def _whole(path: Path, device: str, dtype: torch.dtype) -> Any:
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: no config.json there")
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        loader: Any = AutoModelForCausalLM
+        network, report = loader.from_pretrained(
+            path,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    except Exception as error:  # transformers raises whatever its parts raise
+        raise CheckpointError(f"{path}: {error}") from error
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[kind]:
+            raise CheckpointError(f"{path}: {kind.replace('_', ' ')}: {sorted(report[kind])[:3]}")
+    return network.to(device).eval().requires_grad_(False)

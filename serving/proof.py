@@ -1,0 +1,170 @@
+"""A checkpoint on an engine: whole, loaded, and saying of the manifest's probe what it says there.
+
+row ─▶ here (broker/weights.py) ─▶ digests ─▶ Engine.load ─▶ Engine.score against the probe ─▶ held
+                 └─────────────────────┴────────────┴─────────────┴─▶ refused, said once;
+                                                                      the engine keeps what it had
+"""
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from broker import weights
+from broker.weights import WeightsAway
+from core import manifest
+from core.errors import CheckpointError, PolicyError
+from core.logging import get_logger
+from core.manifest import Probe
+from db.models import Checkpoint
+from serving.request import Engine, EngineAway
+
+AGREE = {"float32": 1e-4}  # log-probabilities of a probe; other dtypes: 0.1
+RETRY_S = 60.0  # after an engine's own failure; a checkpoint's is for ever
+AWAY_S = 5.0  # after a failure to fetch
+
+log = get_logger()
+
+
+class Loads(Engine, Protocol):
+    """An engine whose policies can be exchanged. `places`: how many it holds at once.
+
+    None: as many as memory holds; 1: weights are exchanged in place.
+    """
+
+    @property
+    def places(self) -> int | None: ...
+
+    def load(self, name: str, path: Path) -> None:
+        """Raises EngineAway while it starts, CheckpointError for what never will do, PolicyError.
+
+        What it held before is then held still.
+        """
+
+    def unload(self, name: str) -> None:
+        """Its unfinished requests fail, or end with what they have (finish reason `abort`)."""
+
+    def names(self) -> list[str]:
+        """What it holds: nothing after it was started again."""
+
+    def score(self, name: str, token_ids: Sequence[int], /) -> list[float] | None:
+        """logprobs[i] = log p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1, fp32.
+
+        None: there is nothing to compare. Raises PolicyError.
+        """
+
+    def close(self) -> None: ...
+
+
+class Holder:
+    """What an engine holds for us; belongs to one thread."""
+
+    def __init__(
+        self, engine: Loads, dtype: str, cache: Path, stop: threading.Event | None = None
+    ) -> None:
+        """cache: folder of local copies of checkpoints that lie under a URL. stop: ends a fetch."""
+        self._engine = engine
+        self._dtype = dtype
+        self._cache = cache
+        self._stop = stop
+        self._held: set[str] = set()
+        self._whole: dict[str, Path] = {}  # where its files are
+        self._refused: dict[str, float] = {}  # until when
+
+    def whole(self, row: Checkpoint) -> bool:
+        """Whether its files are here and what its manifest says; looked at once.
+
+        If not, it is refused, for a while where they may come yet.
+        """
+        name = row.checkpoint_id
+        if self.refuses(name):
+            return False
+        if name not in self._whole:
+            try:
+                path = weights.fetch(row.path, self._cache, self._stop)
+                found = manifest.verify(path)
+                if (found.checkpoint_id, found.version) != (name, row.version):
+                    raise CheckpointError(f"{row.path}: holds {found.checkpoint_id}, not {name}")
+            except CheckpointError as error:
+                away = isinstance(error, WeightsAway)
+                self._refuse(name, error, AWAY_S if away else math.inf)
+                return False
+            self._whole[name] = path
+        return True
+
+    def load(self, row: Checkpoint) -> bool:
+        """Whether the engine holds the checkpoint, proven. One that it does not may be refused."""
+        name = row.checkpoint_id
+        if name in self._held:
+            return True
+        if not self.whole(row):
+            return False
+        started, path = time.monotonic(), self._whole[name]
+        try:
+            probe = manifest.read(path).probe
+            self._engine.load(name, path)
+            self._prove(name, path, probe)
+        except EngineAway:
+            return False
+        except PolicyError as error:
+            self._refuse(name, error, RETRY_S)
+            return False
+        except CheckpointError as error:
+            self._refuse(name, error, math.inf)
+            return False
+        self._held.add(name)
+        self._refused.pop(name, None)
+        seconds = round(time.monotonic() - started, 3)
+        log.info("Checkpoint loaded", checkpoint_id=name, seconds=seconds, probed=probe is not None)
+        return True
+
+    def unload(self, name: str) -> None:
+        self._held.discard(name)
+        self._whole.pop(name, None)
+        if name in self._engine.names():
+            self._engine.unload(name)
+
+    def refuses(self, name: str) -> bool:
+        return time.monotonic() < self._refused.get(name, -math.inf)
+
+    def lost(self) -> list[str]:
+        """What the engine held and does not any more, told once."""
+        gone = sorted(self._held.difference(self._engine.names()))
+        self._held.difference_update(gone)
+        return gone
+
+    def _prove(self, name: str, path: Path, probe: Probe | None) -> None:
+        """Raise CheckpointError where the engine says something else; it is unloaded then."""
+        try:
+            said = None if probe is None else self._engine.score(name, probe.token_ids)
+            if probe is None or said is None:
+                return
+            off, bound = distance(said, probe.logprobs), AGREE.get(self._dtype, 0.1)
+            if not off <= bound:
+                raise CheckpointError(
+                    f"{path}: log-probabilities of its probe are off by {off:.2g}, above {bound:g}"
+                )
+        except (CheckpointError, PolicyError):
+            if name in self._engine.names():
+                self._engine.unload(name)
+            raise
+
+    def _refuse(self, name: str, error: Exception, for_s: float) -> None:
+        self._refused[name] = time.monotonic() + for_s
+        again = "never" if for_s == math.inf else f"in {for_s:g} s"
+        log.error(
+            "A checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again
+        )
+
+
+def distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest difference of two lists of log-probabilities; infinite where none is defined."""
+    if len(one) != len(other):
+        return math.inf
+    worst = 0.0
+    for a, b in zip(one, other, strict=True):
+        off = abs(a - b)
+        worst = max(worst, math.inf if math.isnan(off) else off)
+    return worst

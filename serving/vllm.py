@@ -1,0 +1,262 @@
+"""The vLLM engine: checkpoints named by id, in a vLLM that we keep up (serving/vllm_process.py).
+
+    submit ─▶ a thread of the pool ─▶ vLLM /v1/completions ─▶ Future
+    load   ─▶ trainer.lora.rank > 0: an adapter is added, many live at once       (places None)
+              else: pause · reload_weights · reset_prefix_cache · resume, in place   (places 1)
+
+The first load launches it. While it is away, everything raises EngineAway and `names` is empty.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core import manifest
+from core.config import Config, PolicyServer
+from core.errors import CheckpointError, PolicyError
+from core.logging import get_logger
+from serving.proof import AGREE, distance
+from serving.request import Completion, EngineAway, Limits, Request, check
+from serving.scripted import limits_of
+from serving.vllm_adapter import base_of, check_same, same_model, shapes, write_zero
+from serving.vllm_answers import Answers
+from serving.vllm_http import Line, VllmError
+from serving.vllm_launch import check_tracks, launch, version
+from serving.vllm_process import NAME, VllmProcess
+from serving.vllm_wire import Answer
+
+STEP_S = 0.2  # between two looks at `stop` while we wait for a call
+VOICE = (1, 2, 3, 1, 2, 3)  # tokens whose log-probabilities tell whether old weights came back
+
+log = get_logger()
+
+
+class VllmEngine:
+    """Policies by name. Loads belong to one thread, the rest to any."""
+
+    def __init__(
+        self, config: Config, server: PolicyServer, stop: threading.Event | None = None
+    ) -> None:
+        """stop: ends waiting for calls under way. Raises ConfigError for another vLLM than ours."""
+        check_tracks(config, server)
+        log.info("vLLM found", version=version(server.vllm))
+        self._lora = config.trainer.lora
+        self._dtype = config.model.dtype
+        self._section = server.vllm
+        self._heads = config.model.device == "cpu"  # serving/vllm_worker.py
+        self._stop = stop or threading.Event()
+        self._base = self._launched = Path()  # of all adapters; what vLLM was launched with
+        self._good = Path()  # in place: what served last
+        self._warm = 0  # the generation that has scored
+        self._voice: list[float] = []  # in place: of what it holds
+        self._holds: tuple[int, Path] | None = None  # in place: generation, weights
+        self._shapes: dict[str, tuple[int, ...]] = {}  # in place: of its tensors, the same for ever
+        self._paths: dict[str, tuple[int, Path]] = {}  # name: generation, directory
+        self._limits: dict[str, Limits] = {}
+        self._lock = threading.Lock()
+        self._process = VllmProcess(launch(config, server), self._model)
+        self._answers = Answers(self.line, server.max_batch)
+        self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
+        self._zeros = config.home() / "zero" / server.name
+        self._zero: Path | None = None  # once it is written
+
+    @property
+    def places(self) -> int | None:
+        return None if self._lora.rank else 1
+
+    def load(self, name: str, path: Path) -> None:
+        """Make a checkpoint answer to its name.
+
+        Raises EngineAway, CheckpointError where it is unfit, PolicyError where vLLM failed; then
+        what was held before is held, or vLLM starts again with it.
+        """
+        base = base_of(path)
+        if not self._process.started():
+            self._base = self._good = base if self._lora.rank else path
+            self._check_kind(path)
+            self._process.start()
+        generation = self._process.generation()
+        if not generation:
+            raise EngineAway("vLLM is starting")
+        if self._lora.rank:
+            self._add(name, path, base)
+        else:
+            self._check_kind(path)
+            self._exchange(path, generation)
+        with self._lock:
+            self._limits[name] = self._bounded(limits_of(base))
+            self._paths[name] = generation, path
+
+    def unload(self, name: str) -> None:
+        """Forget a policy; what it is sampling ends as it is, with finish reason `abort`."""
+        self._answers.abort(name, self._stop)
+        with self._lock:
+            generation, _ = self._paths.pop(name, (0, Path()))
+            self._limits.pop(name, None)
+        if self._lora.rank and generation and generation == self._process.generation():
+            with suppress(EngineAway, VllmError):  # a vLLM that starts again has forgotten it, too
+                self._call("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def names(self) -> list[str]:
+        """What vLLM holds right now: nothing while it is away."""
+        generation = self._process.generation()
+        with self._lock:
+            return sorted(name for name, (of, _) in self._paths.items() if of == generation)
+
+    def alive(self) -> bool:
+        """False once vLLM has failed to start too often."""
+        return not self._process.dead()
+
+    def limits(self, policy: str) -> Limits:
+        with self._lock:
+            if policy not in self._limits:
+                raise PolicyError(f"policy {policy} is not loaded")
+            return self._limits[policy]
+
+    def submit(self, request: Request) -> Future[Completion]:
+        """As `Engine.submit`."""
+        check(request, self.limits(request.policy))
+        with self._lock:
+            held = self._paths.get(request.policy)
+        if held is not None and not self._lora.rank:
+            self._good = held[1]
+        return self._answers.submit(request, self._name(request.policy))
+
+    def score(self, name: str, token_ids: Sequence[int]) -> list[float]:
+        """log p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1. Raises PolicyError."""
+        body = {
+            "model": self._name(name),
+            "prompt": list(token_ids),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+            "return_token_ids": True,
+        }
+        generation = self._process.generation()
+        content = self._call("/v1/completions", body)
+        self._warm = generation
+        try:
+            told = msgspec.json.decode(content, type=Answer).choices[0].prompt_logprobs or []
+            return [
+                entry[str(token)].logprob
+                for token, entry in zip(token_ids[1:], told[1:], strict=True)
+                if entry is not None
+            ]
+        except (msgspec.MsgspecError, LookupError, ValueError) as error:
+            raise VllmError(f"vLLM, /v1/completions: an answer we cannot read: {error}") from error
+
+    def close(self) -> None:
+        """End vLLM; what is unfinished fails."""
+        self._stop.set()
+        self._process.close()
+        self._answers.close()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+
+    def _model(self) -> Path:
+        """What vLLM is launched with: the base of all adapters, or the weights that served last."""
+        self._launched = self._base if self._lora.rank else self._good
+        return self._launched.absolute()
+
+    def _name(self, policy: str) -> str:
+        """What vLLM calls it."""
+        return policy if self._lora.rank else NAME
+
+    def line(self, policy: str) -> Line:
+        """To the vLLM that holds a policy. Raises EngineAway."""
+        with self._lock:
+            generation, _ = self._paths.get(policy, (0, None))
+        line = self._process.line()
+        if generation != self._process.generation():
+            raise EngineAway(f"vLLM does not hold policy {policy}")
+        return line
+
+    def _check_kind(self, path: Path) -> None:
+        if not self._lora.rank and (path / manifest.ADAPTER).is_file():
+            raise CheckpointError(f"{path}: is an adapter, and trainer.lora.rank is 0")
+
+    def _bounded(self, limits: Limits) -> Limits:
+        context = min(limits.context, self._section.context or limits.context)
+        return Limits(limits.vocabulary, context)
+
+    # --- weights ------------------------------------------------------------------------------
+
+    def _add(self, name: str, path: Path, base: Path) -> None:
+        if not same_model(base, self._base):
+            raise CheckpointError(f"{path}: stands on {base}, and vLLM on {self._base}")
+        adapter = path if (path / manifest.ADAPTER).is_file() else self._zero_adapter()
+        try:
+            self._call(
+                "/v1/load_lora_adapter",
+                {"lora_name": name, "lora_path": str(adapter), "load_inplace": True},
+            )
+        except VllmError as error:
+            if 400 <= error.status < 500:
+                raise CheckpointError(str(error)) from error
+            raise
+
+    def _zero_adapter(self) -> Path:
+        if self._zero is None:
+            self._zero = write_zero(self._zeros, self._base, self._lora)
+        return self._zero
+
+    def _exchange(self, path: Path, generation: int) -> None:
+        """Weights in place; where a step fails the former ones are put back, or launched anew."""
+        if self._holds is None or self._holds[0] != generation:
+            self._holds = generation, self._launched
+            self._voice = self.score(NAME, VOICE)
+        former = self._holds[1]
+        if former == path:
+            return
+        self._shapes = self._shapes or shapes(former)
+        check_same(self._shapes, path)
+        try:
+            self._swap(path)
+            voice = self.score(NAME, VOICE)
+        except VllmError as error:
+            self._put_back(former)
+            raise PolicyError(f"{path}: could not be loaded: {error}") from error
+        self._holds, self._voice = (generation, path), voice
+
+    def _swap(self, path: Path) -> None:
+        self._call("/pause?mode=keep", {})
+        rpc = {
+            "method": "reload_weights",
+            "kwargs": {"weights_path": str(path.absolute())},
+            "timeout": self._section.call_s,
+        }
+        self._call("/collective_rpc", rpc)
+        if self._heads:
+            self._call("/collective_rpc", {"method": "refresh_head"})
+        if b"true" not in self._call("/reset_prefix_cache", {}):
+            raise VllmError("vLLM, /reset_prefix_cache: its cache of prefixes stays")
+        self._call("/resume", {})
+
+    def _put_back(self, former: Path) -> None:
+        try:
+            self._swap(former)
+            if not distance(self.score(NAME, VOICE), self._voice) <= AGREE.get(self._dtype, 0.1):
+                raise VllmError("it does not sample as before")
+        except PolicyError as error:
+            if not self._stop.is_set():
+                self._process.restart(f"the former weights could not be put back: {error}")
+            self._holds = None
+
+    def _call(self, target: str, body: Any) -> bytes:
+        """One call that is no completion, within its time. Raises EngineAway, VllmError."""
+        line, limit = self._process.line(), self._section.call_s
+        if self._warm != self._process.generation():  # what it first computes may take long
+            limit = self._section.start_s
+        pending = self._calls.submit(line.post, target, body, limit)
+        deadline = time.monotonic() + limit + 1.0
+        while not wait([pending], STEP_S).done:
+            if self._stop.is_set():
+                raise EngineAway("the policy server stops")
+            if time.monotonic() > deadline:
+                raise VllmError(f"vLLM, {target}: no answer within {limit:g} s")
+        return pending.result()

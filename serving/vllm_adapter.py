@@ -1,0 +1,107 @@
+"""Checkpoint directories as vLLM needs them: whose adapter, which tensors, a zero adapter.
+
+The base is served as an adapter that changes nothing: on vLLM's CPU backend a request to the base
+itself, batched with requests to adapters, gets an adapter's weights.
+"""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from core import manifest
+from core.config import Lora
+from core.errors import CheckpointError
+
+TIED = "lm_head.weight"  # of tied models some save it and some do not
+HEADER = 100 * 2**20  # bytes; safetensors' own bound
+
+
+def base_of(path: Path) -> Path:
+    """The whole model that a checkpoint stands on: its own directory, or an adapter's base.
+
+    Raises CheckpointError.
+    """
+    return manifest.base_of(path) or path
+
+
+def same_model(one: Path, other: Path) -> bool:
+    """Whether two directories are one checkpoint, perhaps copied."""
+    if one.resolve() == other.resolve():
+        return True
+    try:
+        return manifest.read(one).checkpoint_id == manifest.read(other).checkpoint_id
+    except CheckpointError:
+        return False
+
+
+def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a directory's safetensors files. Raises CheckpointError."""
+    found: dict[str, tuple[int, ...]] = {}
+    for file in sorted(path.glob("*.safetensors")):
+        for name, entry in _header(file).items():
+            if name != "__metadata__":
+                found[name] = tuple(entry["shape"])
+    if not found:
+        raise CheckpointError(f"{path}: no safetensors file there")
+    return found
+
+
+def check_same(shapes_here: dict[str, tuple[int, ...]], path: Path) -> None:
+    """Raise CheckpointError unless a directory's tensors are those that are loaded.
+
+    vLLM says nothing that a caller hears of where a tensor is missing: its old values stay.
+    """
+    found = shapes(path)
+    for name in sorted((found.keys() ^ shapes_here.keys()) - {TIED}):
+        raise CheckpointError(f"{path}: tensor {name} is not of both models")
+    for name in found.keys() & shapes_here.keys():
+        if found[name] != shapes_here[name]:
+            raise CheckpointError(f"{path}: {name} is {found[name]}, not {shapes_here[name]}")
+
+
+def write_zero(folder: Path, base: Path, lora: Lora) -> Path:
+    """An adapter of the base that changes nothing, in `folder`. Raises CheckpointError."""
+    tensors = {}
+    for name, shape in shapes(base).items():
+        module = name.removesuffix(".weight")
+        if len(shape) == 2 and module.rpartition(".")[2] in lora.targets:
+            wide, deep = shape
+            place = f"base_model.model.{module}"
+            tensors[f"{place}.lora_A.weight"] = np.zeros((lora.rank, deep), np.float32)
+            tensors[f"{place}.lora_B.weight"] = np.zeros((wide, lora.rank), np.float32)
+    if not tensors:
+        raise CheckpointError(f"{base}: no module is named {' or '.join(lora.targets)}")
+    config: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base.absolute()),
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": lora.targets,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / manifest.ADAPTER).write_text(json.dumps(config))
+    try:
+        save_file(tensors, folder / "adapter_model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    return folder
+
+
+def _header(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            if length > HEADER:
+                raise CheckpointError(f"{file}: no safetensors file")
+            header: dict[str, Any] = json.loads(opened.read(length))
+    except (OSError, struct.error, ValueError) as error:
+        raise CheckpointError(f"{file}: no safetensors file: {error}") from error
+    return header

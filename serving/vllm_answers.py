@@ -1,0 +1,108 @@
+"""Completions under way at vLLM: asked by a pool of threads, ended early where they must be.
+
+submit ─▶ a thread: /v1/completions ─▶ Future        abort(policy) ─▶ what there is, as `abort`
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+
+from core.errors import PolicyError
+from core.logging import get_logger
+from serving.request import Completion, EngineAway, Request
+from serving.vllm_http import Line, VllmError
+from serving.vllm_wire import completion, request_body
+
+ANSWER_S = 600.0  # of silence, of one completion
+ABORT_S = 5.0  # for aborted requests to come back
+STEP_S = 0.05
+
+log = get_logger()
+
+
+class Answers:
+    """Requests by number. `line`: to the vLLM that holds a policy; raises EngineAway."""
+
+    def __init__(self, line: Callable[[str], Line], threads: int) -> None:
+        self._line = line
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._asks: dict[str, tuple[str, threading.Event]] = {}  # number: policy, aborted
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="vllm-answer")
+        self._ends = ThreadPoolExecutor(1, thread_name_prefix="vllm-end")
+
+    def submit(self, request: Request, model: str) -> Future[Completion]:
+        """model: the name vLLM has for the policy."""
+        future: Future[Completion] = Future()
+        number, aborted = f"{next(self._numbers)}", threading.Event()
+        with self._lock:
+            self._asks[number] = request.policy, aborted
+
+        def cancelled(done: Future[Completion]) -> None:
+            if done.cancelled():
+                aborted.set()
+                with suppress(RuntimeError):  # closed
+                    self._ends.submit(self._end_aborted, request.policy)
+
+        future.add_done_callback(cancelled)
+        body = request_body(request, number, model)
+        self._threads.submit(self._answer, number, body, future)
+        return future
+
+    def abort(self, policy: str, stop: threading.Event) -> None:
+        """End what a policy samples and wait until it came back.
+
+        Asked again and again: vLLM does not know of a request that is still on its way to it.
+        """
+        with self._lock:
+            asks = [aborted for of, aborted in self._asks.values() if of == policy]
+        for aborted in asks:
+            aborted.set()
+        self._end_aborted(policy, stop)
+
+    def close(self) -> None:
+        for pool in (self._threads, self._ends):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _end_aborted(self, policy: str, stop: threading.Event | None = None) -> None:
+        """Tell vLLM until what was aborted of a policy is gone."""
+        deadline = time.monotonic() + ABORT_S
+        while time.monotonic() < deadline and not (stop and stop.is_set()):
+            with self._lock:
+                asks = self._asks.items()
+                numbers = [n for n, (of, aborted) in asks if of == policy and aborted.is_set()]
+            if not numbers:
+                return
+            body = {"request_ids": [f"cmpl-{number}-0" for number in numbers]}
+            try:
+                self._line(policy).post("/abort_requests", body, ABORT_S)
+            except (EngineAway, VllmError) as error:
+                log.warning("Requests could not be aborted", policy=policy, error=str(error))
+                return
+            time.sleep(STEP_S)
+
+    def _answer(self, number: str, body: dict[str, object], future: Future[Completion]) -> None:
+        """In a thread of the pool: ask, and settle the future."""
+        try:
+            settled: Completion | PolicyError = self._complete(number, body)
+        except PolicyError as error:
+            settled = error
+        with self._lock:
+            self._asks.pop(number, None)
+        with suppress(InvalidStateError):  # cancelled
+            if isinstance(settled, PolicyError):
+                future.set_exception(settled)
+            else:
+                future.set_result(settled)
+
+    def _complete(self, number: str, body: dict[str, object]) -> Completion:
+        with self._lock:
+            policy, aborted = self._asks[number]
+        if aborted.is_set():
+            return Completion([], [], "abort")
+        content = self._line(policy).post("/v1/completions", body, ANSWER_S)
+        self._line(policy)  # left meanwhile, not aborted in time: other weights may have gone on
+        return completion(content)

@@ -1,0 +1,86 @@
+"""Requests to vLLM over a Unix socket: nobody but this user can reach what it lets callers do."""
+
+import http.client
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.errors import PolicyError
+
+
+class VllmError(PolicyError):
+    """vLLM is away, hangs or refused. `status`: of its answer, 0 where there was none."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _Connection(http.client.HTTPConnection):
+    """http.client over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class Line:
+    """Asks one server, from any thread; connections are kept open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._closed = False
+
+    def post(self, target: str, body: Any, timeout_s: float) -> bytes:
+        """The body of a 200. timeout_s: of silence. Raises VllmError."""
+        return self._ask("POST", target, msgspec.json.encode(body), timeout_s)
+
+    def get(self, target: str, timeout_s: float) -> bytes:
+        """As `post`."""
+        return self._ask("GET", target, None, timeout_s)
+
+    def close(self) -> None:
+        """What is under way fails by itself: its server is gone."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _keep(self, connection: _Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float) -> bytes:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else _Connection(self._path, timeout_s)
+        connection.timeout = timeout_s  # should it have to connect again
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout_s)
+            headers = {"content-type": "application/json"}
+            connection.request(method, target, body, headers)
+            answer = connection.getresponse()
+            content: bytes = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            words = str(error) or type(error).__name__
+            raise VllmError(f"vLLM, {target}: {words}") from error
+        self._keep(connection)
+        if answer.status != 200:
+            words = content[:300].decode(errors="replace")
+            raise VllmError(f"vLLM, {target}: {answer.status} {words}", answer.status)
+        return content

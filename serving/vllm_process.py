@@ -1,0 +1,242 @@
+"""vLLM as a child: launched, awaited, watched, launched again, and never left behind.
+
+    thread:  launch ─▶ /health, one token ─▶ up ─▶ watched ─┐ ended · silent · restart()
+                ▲                                            │
+                └────────────── back-off ◀── group ended ◀───┘
+
+It listens on a Unix socket in a folder of its own; `vllm_guard.py` ends it with us.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.logging import get_logger
+from serving.request import EngineAway
+from serving.vllm_http import Line, VllmError
+
+NAME = "base"  # what vLLM calls the weights it was launched with
+GUARD = Path(__file__).with_name("vllm_guard.py")
+WORKER = Path(__file__).with_name("vllm_worker.py")
+TOLD_S = 15.0  # between two lines about a start that lasts
+LOOK_S = 0.5
+BEAT_S = 5.0  # between two looks at /health
+FAILURES = 2  # starts in a row that came to nothing, after which a person must look
+BACK_OFF_S = (1.0, 5.0, 15.0)
+END_S = 6.0  # the guard's own bounds and a little
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`command`: without model and socket. `log`: the file that takes what it says."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    start_s: float
+    call_s: float
+
+
+@dataclass(slots=True)
+class _Child:
+    """A vLLM and its folder, which its guard removes."""
+
+    guard: "subprocess.Popen[bytes]"
+    folder: Path
+    line: Line
+    began: float = field(default_factory=time.monotonic)
+
+
+class VllmProcess:
+    """One vLLM at a time; its thread is the only one that starts or ends it."""
+
+    def __init__(self, launch: Launch, model: Callable[[], Path]) -> None:
+        """model: the directory to launch with, asked at every launch."""
+        self._launch = launch
+        self._model = model
+        self._child: _Child | None = None
+        self._generation = 0
+        self._up = False
+        self._dead = ""
+        self._closed = threading.Event()
+        self._again = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="vllm", daemon=True)
+
+    def start(self) -> None:
+        """Begin; `line` raises EngineAway until it is up."""
+        self._thread.start()
+
+    def started(self) -> bool:
+        return self._thread.ident is not None
+
+    def line(self) -> Line:
+        """To the vLLM that is up. Raises EngineAway."""
+        child = self._child
+        if not self._up or child is None:
+            raise EngineAway("vLLM is starting")
+        return child.line
+
+    def generation(self) -> int:
+        """0 while it is away; else the number of the launch that is up."""
+        return self._generation if self._up else 0
+
+    def dead(self) -> str:
+        """Why it will not come up again by itself; empty while it may."""
+        return self._dead
+
+    def restart(self, reason: str) -> None:
+        """End the vLLM that is up and launch another; returns at once."""
+        log.error("vLLM is started again", reason=reason)
+        self._up = False
+        self._again.set()
+        self._cut()
+
+    def close(self) -> None:
+        """End it, all of it, within END_S."""
+        self._up = False
+        self._closed.set()
+        self._cut()
+        if self.started():
+            self._thread.join(END_S + LOOK_S + 1.0)
+
+    def _cut(self) -> None:
+        """Let the guard end it now: our thread may be waiting for its answer."""
+        child = self._child
+        if child is not None and child.guard.stdin is not None:
+            child.guard.stdin.close()
+
+    def _keep(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            self._again.clear()
+            try:
+                child = self._child = self._begin()
+            except OSError as error:
+                self._dead = f"vLLM cannot be launched: {error}"
+                log.error("vLLM cannot be launched", error=str(error))
+                return
+            try:
+                trouble = self._await(child)
+                if not trouble:
+                    failures = 0
+                    trouble = self._watch(child)
+                else:
+                    failures += 1
+            finally:
+                self._up = False
+                self._end(child)
+            if self._closed.is_set():
+                return
+            words = last_line(self._launch.log)
+            log.error("vLLM is down", reason=trouble, said=words, log=str(self._launch.log))
+            if failures == FAILURES:
+                self._dead = f"{trouble}; it said: {words} ({self._launch.log})"
+                return
+            self._closed.wait(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+
+    def _begin(self) -> _Child:
+        launch, model = self._launch, self._model()
+        folder = Path(tempfile.mkdtemp(prefix="agentrl-vllm-"))  # a socket's path must be short
+        place = ["--model", str(model), "--uds", str(folder / "socket")]
+        command = [sys.executable, "-I", str(GUARD), str(folder), *launch.command, *place]
+        shutil.copy(WORKER, folder)  # alone: beside our other modules it would hide some of others
+        environment = {**os.environ, **launch.environment}
+        environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(folder)}
+        launch.log.parent.mkdir(parents=True, exist_ok=True)
+        with launch.log.open("ab") as output:
+            guard = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        log.info("vLLM is launched", model=str(model), pid=guard.pid, log=str(launch.log))
+        return _Child(guard, folder, Line(folder / "socket"))
+
+    def _await(self, child: _Child) -> str:
+        """Return empty once it samples, else what went wrong."""
+        deadline = child.began + self._launch.start_s
+        told = child.began
+        while not self._answers(child, deadline):
+            if trouble := self._trouble(child):
+                return trouble
+            now = time.monotonic()
+            if now > deadline:
+                return f"vLLM did not answer within {self._launch.start_s:g} s"
+            if now - told >= TOLD_S:
+                told = now
+                words = last_line(self._launch.log)
+                log.info("vLLM is starting", seconds=round(now - child.began), said=words)
+            self._closed.wait(LOOK_S)
+        self._generation += 1
+        self._up = True
+        log.info("vLLM is up", seconds=round(time.monotonic() - child.began, 1))
+        return ""
+
+    def _answers(self, child: _Child, deadline: float) -> bool:
+        """Whether it is healthy and samples a token: the first may take long."""
+        if not (child.folder / "socket").exists():
+            return False
+        left = max(1.0, deadline - time.monotonic())
+        with contextlib.suppress(VllmError):
+            child.line.get("/health", min(left, self._launch.call_s))
+            body = {"model": NAME, "prompt": [0, 0], "max_tokens": 1, "return_token_ids": True}
+            child.line.post("/v1/completions", body, left)
+            return True
+        return False
+
+    def _watch(self, child: _Child) -> str:
+        """Return what went wrong."""
+        beat = time.monotonic() + BEAT_S
+        while not (trouble := self._trouble(child)):
+            if time.monotonic() >= beat:
+                try:
+                    child.line.get("/health", self._launch.call_s)
+                except VllmError as error:
+                    return self._trouble(child) or str(error)
+                beat = time.monotonic() + BEAT_S
+            self._closed.wait(LOOK_S)
+        return trouble
+
+    def _trouble(self, child: _Child) -> str:
+        if self._closed.is_set():
+            return "closed"
+        if self._again.is_set():
+            return "asked to start again"
+        code = child.guard.poll()
+        return "" if code is None else f"vLLM ended with {code}"
+
+    def _end(self, child: _Child) -> None:
+        """The guard ends the group; one that cannot is killed, and its child with it."""
+        self._cut()
+        try:
+            child.guard.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.guard.kill()
+            child.guard.wait()
+        child.line.close()
+
+
+def last_line(path: Path) -> str:
+    """What the end of a log says, shortened."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    words = [line.strip() for line in lines if line.strip()]
+    return words[-1][:300] if words else ""

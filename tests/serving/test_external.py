@@ -1,0 +1,299 @@
+"""The policy server of an external model: its rows, its face, its end of means."""
+
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from acting import serve
+from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from sqlalchemy import select, text
+
+from core.config import Config, External, Model, PolicyServer, Task, Worker
+from core.types import CheckpointState, RunState
+from db import external, migrate, registry
+from db.models import Checkpoint, Run, Serving
+from db.models import PolicyServer as ServerRow
+from db.registry import LivePolicy
+from db.store import Store, now, open_store
+from serving.external_face import ExternalFace, Voice, usable
+from serving.external_upstream import Budget, Unavailable, Upstream
+from serving.policy import Followed, serve_policy
+from serving.scripted import ScriptedEngine, limits_of
+from serving.served import Served
+
+ROOT = Path(__file__).parents[2]
+http = urllib3.PoolManager(retries=False)
+ASKED = {"messages": [{"role": "user", "content": "?"}], "temperature": 0.5}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as opened:
+        migrate.upgrade(opened)
+        with opened.write() as session:
+            session.add(
+                Run(run_id="run", name="run", config="", seed=0, state=RunState.RUNNING,
+                    created_at=now())
+            )  # fmt: skip
+        yield opened
+
+
+@pytest.fixture
+def there() -> Iterator[Endpoint]:
+    with endpoint(lambda _: says("hello", ("look", {"thing": "mug"}))) as found:
+        yield found
+
+
+@contextmanager
+def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
+    """The server in a thread, as `agentrl policy` runs it."""
+    fields = {"url": there.url, "model": "big", "key_env": "BIG_KEY", "retries": 0}
+    server = PolicyServer(
+        name="teacher", engine="external", beat_s=0.1, external=External(**(fields | given))
+    )
+    config = Config(
+        tasks={"dbbench": Task()},
+        policy=[server],
+        model=Model(path=str(ROOT / "models" / "tiny")),
+        worker=Worker(policy_wait_s=5.0),
+    )
+    stop = threading.Event()
+    run = Followed("run", store)
+    thread = threading.Thread(target=serve_policy, args=(config, server, run, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIG_KEY", KEY)
+
+
+def live(store: Store) -> list[LivePolicy]:
+    with store.read() as session:
+        return registry.live_policies(session, "run")
+
+
+def awaited(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 20
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def post(policy: LivePolicy, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    given = json.dumps({"model": policy.checkpoint_id} | body).encode()
+    answer = http.request("POST", f"{policy.url}{path}", body=given)
+    return answer.status, json.loads(answer.data)
+
+
+def test_it_registers_a_track_of_its_own_and_speaks_messages(store: Store, there: Endpoint) -> None:
+    with teacher(store, there):
+        (policy,) = awaited(lambda: live(store))
+        assert (policy.track, policy.version, policy.exact) == ("external(teacher)", -1, False)
+        status, answer = post(policy, "/v1/chat/completions", ASKED)
+        assert status == 200
+        message = answer["choices"][0]["message"]
+        assert message["content"] == "hello"
+        assert message["tool_calls"][0]["function"]["name"] == "look"
+        assert post(policy, "/v1/completions", {})[0] == 404
+        assert post(policy, "/v1/chat/completions", ASKED | {"model": "other"})[0] == 404
+        assert post(policy, "/v1/chat/completions", ASKED | {"more": 1})[0] == 400
+        time.sleep(0.5)  # its lease is kept
+        assert live(store)
+    assert live(store) == []
+    path, body = there.asked[0]
+    assert path == "/v1/chat/completions"
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("big", 512, 0.5)
+    with store.read() as session:
+        assert external.spent(session, "run", "teacher") == (1, 7)
+
+
+def test_its_row_is_of_no_lineage_and_is_made_once(store: Store, there: Endpoint) -> None:
+    for _ in range(2):
+        with teacher(store, there):
+            awaited(lambda: live(store))
+    with store.read() as session:
+        (row,) = session.scalars(select(Checkpoint))
+        assert (row.state, row.version) == (CheckpointState.EXTERNAL, -1)
+        assert registry.live_checkpoints(session, "run") == []
+        assert registry.present_checkpoints(session, "run") == []
+        servings = list(session.scalars(select(Serving)))
+        assert len(servings) == 2
+        assert all(each.live_until is not None for each in servings)
+
+
+def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
+    store: Store, there: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with teacher(store, there, max_requests=1):
+        (policy,) = awaited(lambda: live(store))
+        assert post(policy, "/v1/chat/completions", ASKED)[0] == 200
+        assert post(policy, "/v1/chat/completions", ASKED)[0] == 404
+        awaited(lambda: not live(store))
+        time.sleep(0.5)
+    assert capsys.readouterr().out.count("asked no more") == 1
+    with teacher(store, there, max_requests=1):
+        time.sleep(0.6)
+        assert live(store) == []
+    assert len(there.asked) == 1
+
+
+def test_a_refused_key_closes_the_row_and_is_written_nowhere(
+    store: Store, there: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there.script = lambda _: fails(401, f"Incorrect API key provided: {KEY}")
+    with teacher(store, there):
+        (policy,) = awaited(lambda: live(store))
+        status, answer = post(policy, "/v1/chat/completions", ASKED)
+        assert status == 404
+        assert "BIG_KEY" in str(answer)
+        awaited(lambda: not live(store))
+    there.script = lambda _: fails(500, f"your key is {KEY}")
+    with teacher(store, there):
+        (policy,) = awaited(lambda: live(store))
+        assert post(policy, "/v1/chat/completions", ASKED)[0] == 503
+    written = capsys.readouterr()
+    assert "asked no more" in written.out
+    assert KEY not in written.out + written.err + str(answer)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes()
+
+
+def test_a_request_that_waited_for_a_place_too_long_is_not_paid_for(there: Endpoint) -> None:
+    given, served, kept = External(url=there.url, model="big"), Served(), list[tuple[int, int]]()
+    served.serve("external(t)", "t", -1)
+    budget = Budget(given, (0, 0), lambda *each: kept.append(each))
+    with closing(Upstream(given, KEY, budget, threading.Event())) as upstream:
+        face = ExternalFace(Voice(upstream, 512, 5.0), served, "", 1)
+        body = json.dumps({"model": "t", "messages": []}).encode()
+        with pytest.raises(Unavailable, match="no time left"):
+            face._chat(body, time.monotonic())
+        assert (kept, there.asked) == ([], [])
+        assert face._chat(body, time.monotonic() + 20)
+
+
+@pytest.mark.slow
+def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
+    gate = threading.Event()
+    there.script = lambda _: says("late") if gate.wait(60) else fails(500)
+    program = f'''
+import threading
+from core.config import Config, External, PolicyServer, Task
+from serving.external import measured
+import urllib3, json
+server = PolicyServer(
+    name="t", engine="external", external=External(url="{there.url}", model="big", retries=0)
+)
+with measured(Config(tasks={{"dbbench": Task()}}), server) as policy:
+    body = json.dumps({{"model": policy.checkpoint_id, "messages": []}})
+    ask = lambda: urllib3.request(
+        "POST", policy.url + "/v1/chat/completions", body=body, retries=False
+    )
+    threading.Thread(target=ask, daemon=True).start()
+    input()
+'''
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, cwd=ROOT)
+    try:
+        awaited(lambda: there.asked)
+        child.communicate(b"\n", timeout=20)  # far below a try's 60 s
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        gate.set()
+
+
+def tokens(ids: list[int], logprobs: Any) -> Answer:
+    choice = {"token_ids": ids, "logprobs": {"token_logprobs": logprobs}, "finish_reason": "stop"}
+    return {"choices": [choice], "usage": {"total_tokens": 5}}
+
+
+SAMPLE = {"prompt": [1, 2], "max_tokens": 4, "return_token_ids": True, "logprobs": 0, "seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "masked"),
+    [
+        ([-0.5, -1.5], False),
+        ([-0.5], True),
+        ([-0.5, 0.1], True),
+        ([-0.5, None], True),
+        ([-0.5, float("inf")], True),
+        (None, True),
+    ],
+)
+def test_tokens_of_our_vocabulary_train_where_their_log_probabilities_are_usable(
+    store: Store, there: Endpoint, logprobs: Any, masked: bool
+) -> None:
+    there.script = lambda _: tokens([3, 4], logprobs)
+    with teacher(store, there, tokens=True):
+        (policy,) = awaited(lambda: live(store))
+        assert policy.exact
+        status, answer = post(policy, "/v1/completions", SAMPLE)
+    if logprobs and logprobs[-1] == float("inf"):  # no JSON has it
+        assert status == 503
+        return
+    assert status == 200
+    choice = answer["choices"][0]
+    assert choice["token_ids"] == [3, 4]
+    assert choice["masked"] is masked
+    assert choice["logprobs"]["token_logprobs"] == ([0.0, 0.0] if masked else logprobs)
+    assert there.asked[0][1] | {"model": "big", "prompt": [1, 2], "seed": 3} == there.asked[0][1]
+
+
+@pytest.mark.parametrize("ids", [[], [1, 2, 3, 4, 5], [-1], [99999], None, ["a"]])
+def test_token_ids_that_are_not_ours_are_no_answer(store: Store, there: Endpoint, ids: Any) -> None:
+    there.script = lambda _: tokens(ids, [-1.0])
+    with teacher(store, there, tokens=True):
+        (policy,) = awaited(lambda: live(store))
+        assert post(policy, "/v1/completions", SAMPLE)[0] == 503
+
+
+def test_log_probabilities_of_many_shapes_are_usable_or_not() -> None:
+    assert usable({"token_logprobs": [0, -1.0]}, 2) == [0.0, -1.0]
+    for given in (None, [], {}, {"token_logprobs": "ab"}, {"token_logprobs": [True, -1.0]}):
+        assert usable(given, 2) is None
+
+
+def test_another_policy_server_of_ours_can_be_the_teacher(store: Store, there: Endpoint) -> None:
+    limits = limits_of(ROOT / "models" / "tiny")
+    engine = ScriptedEngine(limits=limits)
+    with serve(engine, {"big": ("current", Path())}) as server:
+        there.url = f"{server.url}/v1"
+        with teacher(store, there, tokens=True):
+            (policy,) = awaited(lambda: live(store))
+            status, answer = post(policy, "/v1/completions", SAMPLE | {"stop_token_ids": [7]})
+    assert status == 200
+    choice = answer["choices"][0]
+    assert choice["masked"] is False
+    uniform = [-math.log(limits.vocabulary)] * len(choice["token_ids"])
+    assert choice["logprobs"]["token_logprobs"] == uniform
+
+
+def test_a_run_is_deleted_with_what_it_spent(store: Store, there: Endpoint) -> None:
+    from db import lifecycle
+
+    with teacher(store, there):
+        (policy,) = awaited(lambda: live(store))
+        post(policy, "/v1/chat/completions", ASKED)
+    with store.write() as session:
+        lifecycle.delete_run_rows(session, "run")
+    with store.read() as session:
+        for table in ("spendings", "checkpoints", "servings", "runs"):
+            assert session.execute(text(f"SELECT count(*) FROM {table}")).scalar() == 0  # noqa: S608
+        assert session.scalars(select(ServerRow)).all() == []

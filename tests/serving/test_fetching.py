@@ -1,0 +1,81 @@
+"""A follower whose checkpoints lie under a URL."""
+
+import time
+from pathlib import Path
+
+import faulty
+import pytest
+from faulty import FaultyFileSystem
+from world import World
+
+from broker.weights import Shelf
+from core import manifest
+from core.manifest import Manifest
+from db import registry
+from db.store import Store
+from serving import proof
+from serving.follower import Follower, Seat
+from serving.scripted import ScriptedEngine
+from serving.served import Served
+
+
+def published(world: World, shelf: Shelf, version: int) -> str:
+    name = f"{world.run_id}-v{version}"
+    directory = shelf.local(name)
+    directory.mkdir(parents=True)
+    (directory / "weights").write_bytes(b"w" * 1000)
+    manifest.write(directory, Manifest(name, version, None, manifest.digests(directory)))
+    row = world.checkpoint(version)
+    row.path = shelf.put(name)
+    with world.store.write() as session:
+        session.add(row)
+    return name
+
+
+def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_it_is_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty.register()
+    monkeypatch.setattr(proof, "AWAY_S", 0.2)
+    monkeypatch.setattr("broker.weights.FETCH_S", 0.1)
+    world, engine, served = World.begin(store), ScriptedEngine(), Served()
+    shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
+    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
+    follower = Follower(engine, served, store, seat)
+
+    def step() -> list[str]:
+        rows = store.ask(lambda session: registry.live_checkpoints(session, world.run_id))
+        follower.step(rows)
+        return engine.names()
+
+    name = published(world, shelf, 1)
+    FaultyFileSystem.faults += [ConnectionError("no route")] * 2
+    assert step() == []
+    assert not served.checkpoints()
+    FaultyFileSystem.faults.clear()
+    assert step() == []
+    time.sleep(0.25)
+    assert step() == [name]
+    assert manifest.verify(tmp_path / "here" / name).version == 1
+    second = published(world, shelf, 2)
+    assert step() == [second]
+    assert served.checkpoints() == [second]
+
+
+def test_a_checkpoint_that_is_damaged_where_it_lies_is_refused_and_the_former_stays(
+    store: Store, tmp_path: Path
+) -> None:
+    faulty.register()
+    world, engine, served = World.begin(store), ScriptedEngine(), Served()
+    shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
+    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
+    follower = Follower(engine, served, store, seat)
+    rows = registry.live_checkpoints
+    first = published(world, shelf, 1)
+    follower.step(store.ask(lambda session: rows(session, world.run_id)))
+    second = published(world, shelf, 2)
+    fs = FaultyFileSystem()
+    fs.pipe_file(f"{shelf.path(second)}/weights", b"x" * 1000)
+    follower.step(store.ask(lambda session: rows(session, world.run_id)))
+    assert (served.checkpoints(), engine.names()) == ([first], [first])
+    assert [path.name for path in (tmp_path / "here").iterdir()] == [first]

@@ -1,0 +1,176 @@
+"""What a follower takes from the lineage and what it refuses, before the local engine."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lineage import begin, register
+
+from core import manifest
+from core.errors import ConfigError, PolicyError
+from db import registry
+from db.models import Checkpoint
+from db.store import Store, open_store
+from serving import proof
+from serving.engine import LocalEngine
+from serving.follower import Follower, Seat
+from serving.proof import distance
+from serving.scripted import ScriptedEngine
+from serving.served import Served
+
+Save = Callable[[str], Path]
+TOKENS = [3, 14, 15, 92, 6]
+
+
+class Lineage:
+    """Checkpoints with probes, for one server of one run."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder, self.store = folder, store
+        self.live: list[Checkpoint] = []
+        begin(store, "s", "local")
+
+    def publish(self, model: Path, logprobs: list[float] | None) -> str:
+        version = len(self.live)
+        name, path = f"c{version}", self.folder / f"c{version}"
+        shutil.copytree(model, path)
+        probe = None if logprobs is None else manifest.Probe(TOKENS, logprobs)
+        digests = manifest.digests(path)
+        manifest.write(path, manifest.Manifest(name, version, None, digests, probe))
+        self.live.append(register(self.store, name, version, path))
+        return name
+
+
+@pytest.fixture
+def lineage(tmp_path: Path, migrated_sqlite: Path) -> Iterator[Lineage]:
+    shutil.copy(migrated_sqlite, tmp_path / "store.db")
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
+    yield Lineage(tmp_path, store)
+    store.close()
+
+
+class Away(ScriptedEngine):
+    """Its score fails as often as told."""
+
+    failures = 0
+
+    def score(self, *_: object) -> list[float] | None:
+        if self.failures:
+            self.failures -= 1
+            raise PolicyError("away for now")
+        return None
+
+
+def test_a_checkpoint_is_served_only_if_it_says_what_its_manifest_says(
+    lineage: Lineage, engine: LocalEngine, save_model: Save
+) -> None:
+    served = Served()
+    follower = Follower(engine, served, lineage.store, Seat("s", ["current", "lagged(1)"]))
+    first, second = engine.score("a", TOKENS), engine.score("b", TOKENS)
+    assert first is not None
+    assert second is not None
+    assert distance(first, second) > 0.1
+    lineage.publish(save_model("a"), first)
+    follower.step(lineage.live)
+    lineage.publish(save_model("b"), first)
+    follower.step(lineage.live)
+    assert served.checkpoints() == ["c0"]
+    assert "c1" not in engine.names()
+    lineage.publish(save_model("b"), [value + 0.9e-4 for value in second])
+    follower.step(lineage.live)
+    assert served.tracks()["current"].checkpoint_id == "c2"
+
+
+def test_bfloat16_is_given_more_room(
+    lineage: Lineage, engine: LocalEngine, save_model: Save
+) -> None:
+    served = Served()
+    seat = Seat("s", ["current"], dtype="bfloat16")
+    follower = Follower(engine, served, lineage.store, seat)
+    truth = engine.score("a", TOKENS)
+    assert truth is not None
+    lineage.publish(save_model("a"), [value + 0.09 for value in truth])
+    follower.step(lineage.live)
+    assert served.checkpoints() == ["c0"]
+    lineage.publish(save_model("a"), [value + 0.11 for value in truth])
+    follower.step(lineage.live)
+    assert served.checkpoints() == ["c0"]
+
+
+def test_an_engine_that_failed_is_asked_again_later(
+    lineage: Lineage, save_model: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "RETRY_S", 0.0)
+    engine, served = Away(), Served()
+    engine.failures = 2
+    follower = Follower(engine, served, lineage.store, Seat("s", ["current"]))
+    lineage.publish(save_model("a"), [-1.0] * 4)
+    follower.step(lineage.live)
+    assert served.checkpoints() == []
+    assert engine.names() == []
+    follower.step(lineage.live)
+    follower.step(lineage.live)
+    assert served.checkpoints() == ["c0"]
+
+
+def test_what_an_engine_lost_is_closed_and_loaded_again(lineage: Lineage, save_model: Save) -> None:
+    engine, served = ScriptedEngine(), Served()
+    follower = Follower(engine, served, lineage.store, Seat("s", ["current", "lagged(1)"]))
+    lineage.publish(save_model("a"), None)
+    follower.step(lineage.live)
+    engine.close()
+    follower.step([])
+    assert served.checkpoints() == []
+    with lineage.store.read() as session:
+        assert registry.live_policies(session, "run") == []
+    follower.step(lineage.live)
+    with lineage.store.read() as session:
+        assert len(registry.live_policies(session, "run")) == 2
+
+
+def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
+    lineage: Lineage, save_model: Save
+) -> None:
+    class Counting(ScriptedEngine):
+        loads: list[str] = []  # noqa: RUF012 - of this test alone
+
+        def load(self, name: str, path: Path) -> None:
+            self.loads.append(name)
+            super().load(name, path)
+
+    engine, served = Counting(), Served()
+    tracks = ["current", "lagged(1)", "lagged(2)"]
+    follower = Follower(engine, served, lineage.store, Seat("s", tracks))
+    for _ in range(5):
+        lineage.publish(save_model("a"), None)
+        follower.step(lineage.live)
+    assert [served.tracks()[track].checkpoint_id for track in tracks] == ["c4", "c3", "c2"]
+    assert engine.loads == ["c0", "c1", "c2", "c3", "c4"]
+    with lineage.store.read() as session:
+        live = {each.track: each.checkpoint_id for each in registry.live_policies(session, "run")}
+        assert len(registry.live_policies(session, "run")) == 3
+    assert live == {"current": "c4", "lagged(1)": "c3", "lagged(2)": "c2"}
+
+
+def test_more_tracks_than_places_are_refused(lineage: Lineage) -> None:
+    class One(ScriptedEngine):
+        places = 1
+
+    with pytest.raises(ConfigError, match="2 tracks, and the engine serves 1"):
+        Follower(One(), Served(), lineage.store, Seat("s", ["current", "lagged(1)"]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "off"),
+    [
+        ([-1.0, -2.0], [-1.0, -2.5], 0.5),
+        ([], [], 0.0),
+        ([-1.0], [], float("inf")),
+        ([float("nan")], [-1.0], float("inf")),
+    ],
+)
+def test_the_distance_of_log_probabilities(
+    one: list[float], other: list[float], off: float
+) -> None:
+    assert distance(one, other) == off

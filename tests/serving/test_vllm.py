@@ -1,0 +1,169 @@
+"""`agentrl policy` with vLLM for real, on the CPU: many adapters at once, weights in place.
+
+One vLLM serves each half of the file, one test after the other in the order they are written.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from running import eventually
+from vllm_run import Asked, VllmRun, vllm_run
+
+from workers.client import NotServed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+ADAPTERS = 4
+TRACKS = ["current", *(f"lagged({lag})" for lag in range(1, ADAPTERS + 1))]
+EXACT = 1e-4
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory, vllm_python: Path) -> Iterator[VllmRun]:
+    """Versions 0 … 4, of which the last four are adapters, all on one vLLM."""
+    with vllm_run(tmp_path_factory.mktemp("pool"), vllm_python, 4, TRACKS) as run:
+        for seed in range(ADAPTERS):
+            run.publish(seed, 4)
+        run.await_live(dict(zip(TRACKS, reversed(run.names), strict=True)))
+        yield run
+
+
+def test_every_request_of_a_mixed_load_has_its_own_policys_log_probabilities(
+    pool: VllmRun,
+) -> None:
+    policies = list(pool.live().values())
+    asked = pool.ask_many(range(80), policies)
+    assert len({each.policy.checkpoint_id for each in asked}) == ADAPTERS + 1
+    assert max(pool.off(each) for each in asked) <= EXACT
+    strangers = [pool.off(each, pool.names[0]) for each in asked if each.policy.version]
+    assert min(strangers) > EXACT  # it would have been seen
+    again = pool.ask_many(range(80), policies)
+    assert [each.answer.token_ids for each in again] == [each.answer.token_ids for each in asked]
+
+
+def test_temperature_0_takes_the_likeliest_token_and_tells_of_temperature_1(
+    pool: VllmRun,
+) -> None:
+    source = random.Random(1)
+    policies = list(pool.live().values())
+    greedy = [pool.ask(policies[number % 5], source) for number in range(20)]
+    greedy = [each for each in greedy if each.ask.temperature == 0.0]
+    assert greedy
+    assert max(pool.off(each) for each in greedy) <= EXACT
+
+
+def test_an_adapter_that_says_something_else_is_refused_and_the_old_one_stays(
+    pool: VllmRun,
+) -> None:
+    before = pool.live()["current"]
+    ended = threading.Event()
+
+    def load(seed: int) -> None:  # a probe shares its batch with requests
+        source = random.Random(seed)
+        while not ended.is_set():
+            pool.ask(before, source)
+
+    with ThreadPoolExecutor(4) as threads:
+        loads = [threads.submit(load, seed) for seed in range(4)]
+        try:
+            assert "off by 0.01" in pool.refused(pool.publish(99, 4, lie=True))
+        finally:
+            ended.set()
+    assert [each.exception() for each in loads] == [None] * 4
+    current = pool.live()["current"]
+    assert current.checkpoint_id == before.checkpoint_id
+    assert pool.off(pool.ask(current, random.Random(2))) <= EXACT
+
+
+def test_a_killed_vllm_comes_back_with_all_of_them(pool: VllmRun) -> None:
+    before = {track: policy.checkpoint_id for track, policy in pool.live().items()}
+    policy = pool.live()["current"]
+    os.kill(min(pool.vllm()), signal.SIGKILL)
+    eventually(lambda: pool.live() == {}, within_s=60, text=pool.output.read_text)
+    with pytest.raises(NotServed):
+        pool.ask(policy, random.Random(3))
+    pool.await_live(before)
+    asked = pool.ask_many(range(20), list(pool.live().values()))
+    assert max(pool.off(each) for each in asked) <= EXACT
+
+
+def test_sigterm_ends_server_and_vllm_in_time(pool: VllmRun) -> None:
+    began = time.monotonic()
+    pool.process.send_signal(signal.SIGTERM)
+    assert pool.process.wait(15) == 0
+    assert time.monotonic() - began < 10
+    assert pool.vllm() == []
+    assert pool.live() == {}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, vllm_python: Path) -> Iterator[VllmRun]:
+    """Version 0, whole, exchanged in place."""
+    with vllm_run(tmp_path_factory.mktemp("single"), vllm_python, 0, ["current"]) as run:
+        run.await_live({"current": run.names[0]})
+        yield run
+
+
+def test_weights_are_exchanged_under_load_and_no_answer_mixes_versions(single: VllmRun) -> None:
+    asked: list[Asked] = []
+    refused: list[NotServed] = []
+    ended = threading.Event()
+
+    def load(seed: int, most: int) -> None:
+        source = random.Random(seed)
+        while not ended.is_set():
+            try:
+                for policy in single.live().values():
+                    asked.append(single.ask(policy, source, most))
+            except NotServed as error:
+                refused.append(error)
+            ended.wait(0.02)
+
+    def answered(name: str) -> None:
+        def heard() -> bool:
+            return any(each.policy.checkpoint_id == name for each in list(asked))
+
+        eventually(heard, within_s=180, text=single.output.read_text)
+
+    threads = [threading.Thread(target=load, args=(n, 1500 if n < 2 else 40)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        for seed in range(3):
+            answered(single.names[-1])
+            time.sleep(2)
+            single.await_live({"current": single.publish(seed, 0)})
+        answered(single.names[-1])
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(200)
+    assert {each.policy.checkpoint_id for each in asked} == set(single.names)
+    parts = [each for each in asked if each.answer.finish_reason == "abort"]
+    assert parts
+    assert max(single.off(each) for each in asked) <= EXACT
+    first = [each for each in asked if each.policy.version == 0 and len(each.answer.token_ids) > 4]
+    assert min(single.off(each, single.names[1]) for each in first) > EXACT
+
+
+def test_a_torn_and_a_lying_checkpoint_are_refused_and_the_old_one_serves(single: VllmRun) -> None:
+    good = single.names[-1]
+    assert "SHA-256" in single.refused(single.publish(11, 0, torn=True))
+    assert single.live()["current"].checkpoint_id == good
+    assert "off by 0.01" in single.refused(single.publish(12, 0, lie=True))
+    single.await_live({"current": good})
+    asked = single.ask_many(range(10), list(single.live().values()))
+    assert max(single.off(each) for each in asked) <= EXACT
+
+
+def test_a_killed_policy_server_leaves_no_vllm(single: VllmRun) -> None:
+    assert single.vllm()
+    single.process.kill()
+    single.process.wait()
+    eventually(lambda: single.vllm() == [], within_s=30, text=lambda: str(single.vllm()))

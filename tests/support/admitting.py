@@ -1,0 +1,59 @@
+"""A dispatcher over a store's rows, and the end of what it admitted."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from world import World
+
+from broker.messages import RunEpisode
+from core.config import Config, Dispatch, Task
+from envs.contract import Item
+from workers.dispatcher import Dispatcher
+from workers.stream import ItemStream
+
+PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, lease_s=60.0)
+BOUND = 4
+
+
+def dispatcher_of(
+    world: World,
+    items: int = 6,
+    weights: dict[str, float] | None = None,
+    horizons: Sequence[tuple[int, int]] = (),
+    **plan: Any,
+) -> Dispatcher:
+    weights = weights or {"a": 1.0}
+    config = Config(
+        tasks={n: Task(weight=weight, horizons=list(horizons)) for n, weight in weights.items()},
+        dispatch=msgspec.structs.replace(PLAN, **plan),
+    )
+    streams = {
+        name: ItemStream([Item(name, f"{name}{n}", {}) for n in range(items)], 0)
+        for name in weights
+    }
+    return Dispatcher(config, world.run_id, world.store, streams)
+
+
+def tick(dispatcher: Dispatcher) -> list[RunEpisode]:
+    sent: list[RunEpisode] = []
+    dispatcher.tick(sent.append)
+    return sent
+
+
+def close(world: World, state: str = "filtered") -> None:
+    """All open groups end, as the trainer might end them."""
+    world.sql("UPDATE episodes SET state = 'finished', score = 1.0 WHERE state = 'queued'")
+    world.sql(f"UPDATE groups SET state = '{state}', pending = 0 WHERE state = 'open'")  # noqa: S608
+
+
+def positions(world: World, task: str = "a") -> list[int]:
+    rows = world.ask("SELECT position FROM groups WHERE task = :t ORDER BY position", t=task)
+    return [position for (position,) in rows]
+
+
+def told_to_stop() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event

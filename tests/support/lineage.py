@@ -1,0 +1,35 @@
+"""Rows of a run that a follower reads: the run with a server of its own, and its checkpoints."""
+
+from pathlib import Path
+
+from core.types import CheckpointState, RunState
+from db import registry
+from db.models import Checkpoint, PolicyServer, Run
+from db.store import Store, now
+
+
+def begin(store: Store, server_id: str, engine: str) -> None:
+    """The run `run`, and a server of it that lives."""
+    server = PolicyServer(server_id=server_id, run_id="run", name="p", engine=engine, url="x")
+    with store.write() as session:
+        session.add(
+            Run(run_id="run", name="run", config="", seed=0, state=RunState.RUNNING,
+                created_at=now())
+        )  # fmt: skip
+        session.flush()
+        registry.register_server(session, server, lease_s=600)
+
+
+def register(
+    store: Store, name: str, version: int, path: Path, *, run_id: str = "run"
+) -> Checkpoint:
+    """A live checkpoint; its row, which no session holds any more."""
+    row = Checkpoint(
+        checkpoint_id=name, run_id=run_id, version=version, path=str(path),
+        state=CheckpointState.LIVE, created_at=now(),
+    )  # fmt: skip
+    with store.write() as session:
+        registry.register_checkpoint(session, row)
+        session.flush()
+        session.expunge(row)
+    return row

@@ -1,0 +1,43 @@
+"""Agent programs of a few lines, and rewards for them."""
+
+from collections.abc import Callable
+
+from envs.contract import Environment
+
+Play = Callable[..., Environment]
+
+PRELUDE = """\
+import json, os, subprocess, sys, time, urllib.error, urllib.request
+item = json.load(sys.stdin)
+
+def ask(messages, **more):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "m", "messages": messages, **more}).encode(),
+        {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+    )
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+def said(answer):
+    return json.loads(answer[1])["choices"][0]["message"]
+
+def tool(name, *parameters):
+    properties = {each: {"type": "string"} for each in parameters}
+    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+user = lambda text: {"role": "user", "content": text}
+"""
+REWARD = """\
+def said(item, result):
+    return result.last_line == item["answer"], 0.5
+
+def told(item, result):
+    import json, pathlib
+    pathlib.Path(item["into"]).write_text(json.dumps([*result.messages]))
+    return float(result.turns)
+"""
