@@ -1,6 +1,6 @@
 """Token-in, token-out over HTTP: the subset of OpenAI's `/v1/completions` that vLLM serves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,16 @@ class NotServed(PolicyError):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a policy sampled. `logprobs`: natural logs of the distribution it was sampled from."""
+    """What a policy sampled. `logprobs`: natural logs of the distribution it was sampled from.
+
+    `finish_reason`: stop, length, or abort: the policy went, another may go on with the turn.
+    `masked`: the log-probabilities are of no use, the tokens train nothing.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: str
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class _Choice(msgspec.Struct):
     token_ids: list[int]
     logprobs: _Logprobs
     finish_reason: str | None = None
+    masked: bool = False
 
 
 class _Answer(msgspec.Struct):
@@ -74,10 +80,16 @@ class PolicyClient:
             "return_token_ids": True,
             "user": ask.session,
         }
+        return _completion(policy, self.post(policy, "/v1/completions", body, timeout_s))
+
+    def post(
+        self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
+    ) -> bytes:
+        """The body that answers. Raises NotServed, PolicyError."""
         try:
             response = self._http.request(
                 "POST",
-                f"{policy.url}/v1/completions",
+                f"{policy.url}{path}",
                 body=msgspec.json.encode(body),
                 headers=self._headers,
                 timeout=urllib3.Timeout(connect=5, read=timeout_s),
@@ -90,7 +102,7 @@ class PolicyClient:
         if response.status != 200:
             reason = response.data[:200].decode(errors="replace")
             raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")
-        return _completion(policy, response.data)
+        return response.data
 
     def close(self) -> None:
         self._http.clear()
@@ -103,6 +115,5 @@ def _completion(policy: LivePolicy, data: bytes) -> Completion:
         raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
     if len(choice.token_ids) != len(choice.logprobs.token_logprobs) or not choice.token_ids:
         raise PolicyError(f"policy server {policy.url}: token ids and log-probabilities differ")
-    return Completion(
-        choice.token_ids, choice.logprobs.token_logprobs, choice.finish_reason or "stop"
-    )
+    reason = choice.finish_reason or "stop"
+    return Completion(choice.token_ids, choice.logprobs.token_logprobs, reason, choice.masked)

@@ -1,7 +1,8 @@
 """An episode's tokens, exactly as sent and sampled.
 
-Only two things ever enter: what a policy sampled (mask 1) and what the chat template adds around it
-(mask 0). Nothing is re-tokenised: a trajectory is the concatenation of what was sent and sampled.
+Only two things ever enter: what a policy sampled (mask 1, or 0 where its log-probabilities are
+useless) and what the chat template adds around it (mask 0). Nothing is re-tokenised: a trajectory
+is the concatenation of what was sent and sampled.
 """
 
 from array import array
@@ -25,7 +26,10 @@ class Arrays:
 
 
 class Conversation:
-    """One episode's tokens; `prompt`, then `sampled`, then `observe`, until the episode is done."""
+    """One episode's tokens; `prompt`, then `sampled`, then `observe`, until the episode is done.
+
+    A turn whose policy broke off is `prompt` and `sampled` again before it is observed.
+    """
 
     def __init__(
         self, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
@@ -37,6 +41,9 @@ class Conversation:
         self._mask = bytearray()
         self._logprobs = array("f")
         self._policies = bytearray()
+        self._exchanges: list[tuple[slice, Sequence[Message]]] = []  # a turn's span, the answer
+        self._first = tuple(first)
+        self._turn: slice | None = None  # the span of the turn that no answer has closed
         self._append(template.encode(template.render(first, tools, generate=True)))
 
     def __len__(self) -> int:
@@ -47,21 +54,41 @@ class Conversation:
         """All tokens so far; they end in the generation prompt when a policy is due."""
         return self._ids.tolist()
 
+    def history(self) -> list[Message]:
+        """The conversation as messages, for a policy that reads no tokens of ours.
+
+        An assistant's turn is the text of its tokens, its calls in the style of the model. A turn
+        that is not yet answered is left out.
+        """
+        messages = list(self._first)
+        for turn, answer in self._exchanges:
+            tokens = self._ids[turn].tolist()
+            ended = tokens[-1:] and tokens[-1] in self._template.stop_ids
+            text = self._template.decode(tokens[:-1] if ended else tokens)
+            messages += [Message("assistant", text), *answer]
+        return messages
+
     def sampled(
-        self, token_ids: Sequence[int], logprobs: Sequence[float], policy_index: int
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        policy_index: int,
+        *,
+        masked: bool = False,
     ) -> tuple[int, int]:
         """Append a completion as it was sampled; its span (start, end).
 
-        `logprobs`: natural logs, one a token. `policy_index`: 0–255. Raises ValueError where the
-        lengths differ.
+        `logprobs`: natural logs, one a token; not looked at where `masked`: such tokens are no part
+        of the loss. `policy_index`: 0–255. Raises ValueError where the lengths differ.
         """
-        if len(token_ids) != len(logprobs):
+        if not masked and len(token_ids) != len(logprobs):
             raise ValueError(f"{len(token_ids)} tokens with {len(logprobs)} log-probabilities")
         start = len(self)
         self._ids.extend(token_ids)
-        self._mask.extend(b"\x01" * len(token_ids))
-        self._logprobs.extend(logprobs)
+        self._mask.extend(bytes([not masked]) * len(token_ids))
+        self._logprobs.extend([0.0] * len(token_ids) if masked else logprobs)
         self._policies.extend(bytes([policy_index]) * len(token_ids))
+        self._turn = slice(self._turn.start if self._turn else start, len(self))
         return start, len(self)
 
     def observe(self, messages: Sequence[Message]) -> None:
@@ -73,7 +100,10 @@ class Conversation:
         if not messages:
             return
         tail = self._template.encode(self._template.tail(messages, self._tools))
-        closed = self._mask[-1] == 1 and tail[:1] == [self._ids[-1]]
+        turn = self._turn or slice(len(self), len(self))
+        closed = turn.stop > turn.start and tail[:1] == [self._ids[-1]]
+        self._exchanges.append((turn, messages))
+        self._turn = None
         self._append(tail[closed:])
 
     def arrays(self) -> Arrays:

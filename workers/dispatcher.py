@@ -5,7 +5,8 @@
     waits for `dispatch.tick_s`
     ends      with its run; `exhausted` when every item is retired
 
-Everything is counted from rows, so a restart forgets nothing; a row lease makes it the only one.
+Which groups come next: workers/admission.py. Everything is counted from rows, so a restart forgets
+nothing; a row lease makes it the only one.
 """
 
 import threading
@@ -19,10 +20,11 @@ from core.config import Config
 from core.errors import BrokerError, ConfigError
 from core.logging import get_logger
 from core.types import RUN_OVER, GroupState, Reason, RunState, Status
-from db import episodes, groups, runs, streams
+from db import episodes, groups, runs
 from db.models import Run
 from db.store import Store
-from workers.stream import ItemStream, next_task
+from workers.admission import Admission
+from workers.stream import ItemStream
 
 AWAY_S = 1.0  # between two ticks while the broker is away
 Send = Callable[[RunEpisode], None]
@@ -38,12 +40,11 @@ class Dispatcher:
     def __init__(
         self, config: Config, run_id: str, store: Store, items: Mapping[str, ItemStream]
     ) -> None:
-        """Raises ConfigError where no batch could ever be filled."""
+        """Raises ConfigError where no batch could ever be filled, or for an unfit curriculum."""
         self._config = config.dispatch
-        self._weights = {name: task.weight for name, task in config.tasks.items()}
         self._run_id = run_id
         self._store = store
-        self._items = items
+        self._admission = Admission(config, run_id, items)
         self._owner = uuid.uuid4().hex
         self._bound = (self._config.max_staleness + 1) * self._config.groups_per_update
         self._fewest = config.trainer.min_groups or self._config.groups_per_update
@@ -113,35 +114,7 @@ class Dispatcher:
         free = self._bound - sum(taken.values())
         if free <= 0:
             return True
-        new = [self._again(group) for group in streams.positions_to_repeat(session, self._run_id)]
-        admitted = streams.positions_taken(session, self._run_id)
-        retired = streams.retired_items(session, self._run_id, self._config.retire_at)
-        weights = {
-            task: weight
-            for task, weight in self._weights.items()
-            if any((task, item_id) not in retired for item_id in self._items[task].by_id)
-        }
-        while len(new) < free and weights:
-            task = next_task(admitted, weights)
-            position = admitted.get(task, 0)
-            while (task, self._items[task].at(position).item_id) in retired:
-                position += 1
-            admitted[task] = position + 1
-            new.append(self._group(task, position, 0, self._items[task].at(position).item_id))
-        groups.admit(session, run, new[:free])
+        new = self._admission.next_groups(session, run, free)
+        groups.admit(session, run, new)
         ready = taken.get(GroupState.READY, 0)
         return bool(new) or GroupState.OPEN in taken or ready >= self._fewest
-
-    def _again(self, group: streams.Place) -> groups.NewGroup:
-        return self._group(group.task, group.position, group.round + 1, group.item_id)
-
-    def _group(self, task: str, position: int, round_: int, item_id: str) -> groups.NewGroup:
-        suffix = f"r{round_}" if round_ else ""
-        return groups.NewGroup(
-            group_id=f"{self._run_id}-{task}-{position}{suffix}",
-            task=task,
-            position=position,
-            round=round_,
-            item_id=item_id,
-            size=self._config.group_size,
-        )

@@ -1,7 +1,8 @@
 """The episode: policy and environment in turn, until one of them ends it.
 
     env.start() ─▶ conversation ─▶ draw a policy ─▶ sample ─▶ parse calls ─▶ env.call() ─┐
-                        ▲                                                                │
+                        ▲              ▲              │ broke off                         │
+                        │              └── its span ◀─┘                                   │
                         └────────────────────── observation ◀───────────────────────────┘
 
 No queue, no database, no Celery here: only its collaborators.
@@ -16,19 +17,23 @@ import msgspec
 
 from broker.messages import PolicyRef, StepRecord, Trajectory
 from core.config import Sampling
-from core.errors import AgentRLError, ConfigError, EnvironmentFailure
-from core.types import TRAINABLE, Status
+from core.errors import AgentRLError, ConfigError, EnvironmentFailure, PolicyError
+from core.logging import get_logger
+from core.types import ABORT, TRAINABLE, Status
 from db.episodes import Claimed
 from db.registry import LivePolicy
-from envs.contract import Environment, Outcome, ToolCall
+from envs.contract import Counting, Environment, Outcome, ToolCall
 from workers.client import Ask, Completion, NotServed, PolicyClient
 from workers.conversation import Conversation
-from workers.policies import Sampler
+from workers.interpreter import Interpreter
+from workers.policies import NoLivePolicy, Sampler
 from workers.template import ChatTemplate
 from workers.toolcalls import Style, parse
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
-REDRAW_S = 0.05  # between a refusal and the next draw
+REDRAW_S, LONGEST_REDRAW_S = 0.05, 0.5  # between a refusal and the next draw, doubled each time
+
+log = get_logger()
 
 
 class OutOfTime(AgentRLError):
@@ -64,10 +69,11 @@ class Kit:
 def act(
     token_ids: Sequence[int], environment: Environment, template: ChatTemplate, style: Style
 ) -> tuple[list[ToolCall] | str, Outcome]:
-    """Read a completion's calls, or its text where it makes none, and apply them."""
+    """Read a turn's calls, or its text where it makes none, and apply them."""
     ended = bool(token_ids) and token_ids[-1] in template.stop_ids
     text = template.decode(token_ids[:-1] if ended else token_ids)
-    calls = parse(text, environment.tools, style)
+    tools = environment.tools
+    calls = parse(text, tools, style) if tools else text
     return calls, environment.call(calls)
 
 
@@ -82,7 +88,10 @@ class EpisodeLoop:
         self._env = env
         self._sampler = sampler
         self._kit = kit
-        self._conversation = Conversation(kit.template, env.tools, env.start().messages)
+        first = env.start().messages  # a task may know its tools only then
+        self._conversation = Conversation(kit.template, env.tools, first)
+        self._deadline = 0.0
+        self._redrawn = 0
         self._policies: list[PolicyRef] = []
         self._steps: list[StepRecord] = []
 
@@ -98,82 +107,154 @@ class EpisodeLoop:
                 f"{self._claimed.item_id} alone has {len(self._conversation)} tokens",
                 mend=f"more than {self._kit.sampling.max_tokens}",
             )
-        started, deadline = self._kit.clock(), time.monotonic() + limits.deadline_s
+        started, self._deadline = self._kit.clock(), time.monotonic() + limits.deadline_s
         outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
         for _ in range(limits.max_turns):
-            if self._kit.stop.is_set():
-                raise Stopped("the worker is stopping")
-            if time.monotonic() > deadline:
-                raise OutOfTime(f"episode {self._claimed.episode_id}: over {limits.deadline_s} s")
             if self._room() <= 0:
                 break
-            answer = self._step(limits)
+            answer = self._turn(limits)
             if answer.done:
                 outcome = _of_agent(answer)
                 break
             self._conversation.observe(answer.messages)
         return self._trajectory(outcome, started)
 
-    def _step(self, limits: Limits) -> Outcome:
-        """One policy call and the environment's answer."""
-        requested_at, began = self._kit.clock(), time.perf_counter()
-        prompt = self._conversation.prompt()
-        policy, completion = self._sample(prompt, limits)
+    def _turn(self, limits: Limits) -> Outcome:
+        """A policy call and the environment's answer; others go on where a policy broke off."""
+        said: list[int] = []
+        while (span := self._span(said, limits)).finish_reason == ABORT:
+            self._steps.append(span)
         sampled = time.perf_counter()
-        index = self._index(policy)
-        start, end = self._conversation.sampled(completion.token_ids, completion.logprobs, index)
-        calls, outcome = act(completion.token_ids, self._env, self._kit.template, self._kit.style)
+        if isinstance(self._env, Counting):
+            before = len(self._conversation) - len(said)
+            self._env.sampled(before, len(said), span.finish_reason)
+        calls, outcome = act(said, self._env, self._kit.template, self._kit.style)
         self._steps.append(
-            StepRecord(
-                policy_index=index,
-                start=start,
-                end=end,
-                prompt_tokens=len(prompt),
-                temperature=self._kit.sampling.temperature,
-                requested_at=requested_at,
-                policy_s=sampled - began,
+            msgspec.structs.replace(
+                span,
                 env_s=time.perf_counter() - sampled,
-                finish_reason=completion.finish_reason,
                 call=calls if isinstance(calls, str) else msgspec.json.encode(calls).decode(),
                 answer="\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT],
             )
         )
         return outcome
 
-    def _sample(self, prompt: list[int], limits: Limits) -> tuple[LivePolicy, Completion]:
-        """A completion of the policy drawn; one that refuses or died is replaced at this step."""
-        deadline = time.monotonic() + limits.policy_wait_s
+    def _span(self, said: list[int], limits: Limits) -> StepRecord:
+        """One policy call, appended to the conversation and to what the turn has said so far."""
+        self._check(limits)
+        requested_at, began = self._kit.clock(), time.perf_counter()
+        prompt, redrawn = self._conversation.prompt(), self._redrawn
+        policy, completion = self._sample(prompt, said, limits)
+        index = self._index(policy, masked=completion.masked)
+        start, end = self._conversation.sampled(
+            completion.token_ids, completion.logprobs, index, masked=completion.masked
+        )
+        said += completion.token_ids
+        return StepRecord(
+            policy_index=index,
+            start=start,
+            end=end,
+            prompt_tokens=len(prompt),
+            temperature=self._kit.sampling.temperature,
+            requested_at=requested_at,
+            policy_s=time.perf_counter() - began,
+            env_s=0.0,
+            finish_reason=self._end(completion, said),
+            call="",
+            answer="",
+            redrawn=self._redrawn - redrawn,
+        )
+
+    def _end(self, completion: Completion, said: Sequence[int]) -> str:
+        """How a span ended; one that broke off where its turn ends anyway did not break off."""
+        if completion.finish_reason != ABORT:
+            return completion.finish_reason
+        if said[-1] in self._kit.stop_ids:
+            return "stop"
+        return ABORT if self._room(said) > 0 else "length"
+
+    def _check(self, limits: Limits) -> None:
+        if self._kit.stop.is_set():
+            raise Stopped("the worker is stopping")
+        if time.monotonic() > self._deadline:
+            raise OutOfTime(f"episode {self._claimed.episode_id}: over {limits.deadline_s} s")
+
+    def _sample(
+        self, prompt: list[int], said: Sequence[int], limits: Limits
+    ) -> tuple[LivePolicy, Completion]:
+        """A completion of the policy drawn; one that refuses or died is replaced at this step.
+
+        `said`: the turn's tokens so far; only a policy that reads tokens can go on with them.
+        """
+        deadline, pause_s = time.monotonic() + limits.policy_wait_s, REDRAW_S
         while True:
             wait_s = max(0.0, deadline - time.monotonic())
-            policy = self._sampler.draw(wait_s=wait_s, stop=self._kit.stop)
+            policy = self._drawn(wait_s, exact=bool(said))
             ask = Ask(
                 prompt=prompt,
-                max_tokens=self._room(),
+                max_tokens=self._room(said),
                 temperature=self._kit.sampling.temperature,
                 stop_ids=self._kit.stop_ids,
                 seed=self._sampler.seed(),
                 session=f"{self._claimed.episode_id}/{self._claimed.fence}",
             )
             try:
-                return policy, self._kit.client.complete(policy, ask, timeout_s=wait_s + 1)
-            except NotServed:
+                completion = self._asked(policy, ask, wait_s + 1)
+            except NotServed as error:
                 if time.monotonic() > deadline or self._kit.stop.is_set():
                     raise
-                self._sampler.failed()
-                self._kit.stop.wait(REDRAW_S)
+                self._replaced(policy, error)
+                self._kit.stop.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_REDRAW_S)
+            else:
+                self._sampler.sampled(len(prompt) + len(completion.token_ids))
+                return policy, completion
 
-    def _room(self) -> int:
-        """Tokens that the next step may sample."""
+    def _drawn(self, wait_s: float, *, exact: bool) -> LivePolicy:
+        """Raises NoLivePolicy at the first step, which costs no attempt; PolicyError later."""
+        try:
+            return self._sampler.draw(wait_s=wait_s, stop=self._kit.stop, exact=exact)
+        except NoLivePolicy as error:
+            if not self._steps:
+                raise
+            raise PolicyError(
+                f"after {len(self._steps)} steps: {error}", mend=error.mend
+            ) from error
+
+    def _asked(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:
+        """Tokens of ours for tokens of ours; a policy that reads none is sent the messages."""
+        if policy.exact:
+            return self._kit.client.complete(policy, ask, timeout_s=timeout_s)
+        kit = self._kit
+        interpreter = Interpreter(kit.client, kit.template, kit.style, self._env.tools)
+        return interpreter.complete(policy, self._conversation.history(), ask, timeout_s)
+
+    def _replaced(self, policy: LivePolicy, error: NotServed) -> None:
+        """Another policy is drawn for this step, and everybody can see it."""
+        self._redrawn += 1
+        log.info(
+            "policy replaced",
+            server_id=policy.server_id,
+            track=policy.track,
+            checkpoint_id=policy.checkpoint_id,
+            error=str(error),
+        )
+        self._sampler.failed()
+
+    def _room(self, said: Sequence[int] = ()) -> int:
+        """Tokens that a policy may sample for the turn that has said so much."""
         sampling = self._kit.sampling
-        return min(sampling.max_step_tokens, sampling.max_tokens - len(self._conversation))
+        in_turn = sampling.max_step_tokens - len(said)
+        return min(in_turn, sampling.max_tokens - len(self._conversation))
 
-    def _index(self, policy: LivePolicy) -> int:
+    def _index(self, policy: LivePolicy, *, masked: bool) -> int:
         """The policy's place in the table of those used."""
         reference = PolicyRef(
             checkpoint_id=policy.checkpoint_id,
             version=policy.version,
             track=policy.track,
             server_id=policy.server_id,
+            trainable=not masked,
         )
         if reference not in self._policies:
             self._policies.append(reference)
@@ -201,8 +282,14 @@ class EpisodeLoop:
             steps=tuple(self._steps),
             started_at=started,
             finished_at=self._kit.clock(),
-            metrics=dict(outcome.metrics),
+            metrics=dict(outcome.metrics) | self._metrics(),
         )
+
+    def _metrics(self) -> dict[str, float]:
+        """What sampling says about itself: policies replaced, weights drawn by."""
+        weights = self._sampler.weights()
+        metrics = {f"weight/{track}": weight for track, weight in weights.items()}
+        return metrics | ({"redrawn": float(self._redrawn)} if self._redrawn else {})
 
 
 def _of_agent(outcome: Outcome) -> Outcome:

@@ -1,6 +1,6 @@
 """Which policy samples the next step: the pool of live policies and the sampler that draws from it.
 
-    registry ─(poll)─▶ PolicyPool ─live()─▶ Sampler.draw() ─▶ one LivePolicy per step
+    registry ─(event, poll)─▶ PolicyPool ─live(), weigh(task)─▶ Sampler.draw() ─▶ a LivePolicy
 
 The sampler is seeded by its episode and attempt, so a replay draws the same tracks.
 """
@@ -8,17 +8,25 @@ The sampler is seeded by its episode and attempt, so a replay draws the same tra
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from core.config import Sampling
+from core.config import Config, Sampling
 from core.errors import PolicyError, StoreError
 from core.logging import get_logger
 from core.types import CURRENT
 from db.registry import LivePolicy, live_policies
 from db.store import Store
+from workers.adaptive import Weigh
+from workers.statistics import look
 
 LOOK_S = 0.02  # least time between two looks at the registry, whoever wants one
+PERIOD_S = 1.0  # most time between two looks
+LEARN_S = 5.0  # between two looks at how episodes ended
+
+EXTERNAL = "external("  # how the tracks of external models begin
+
+Home = tuple[str, str]  # server_id, checkpoint_id: where a prefix may be held
 
 log = get_logger()
 
@@ -36,100 +44,172 @@ class Pool(Protocol):
 
 
 class PolicyPool:
-    """The live policies, re-read every `period_s` by one thread, whatever the number of steps."""
+    """The live policies, read by one thread, whatever the number of steps.
 
-    def __init__(self, read: Callable[[], Sequence[LivePolicy]], *, period_s: float = 0.25) -> None:
+    It looks every `period_s`, and at once where `wanted` is set: by an event, or by a refusal.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Sequence[LivePolicy]],
+        *,
+        period_s: float = PERIOD_S,
+        learn: Callable[[], Mapping[str, Weigh]] | None = None,
+    ) -> None:
+        """`learn`: of strategy `adaptive`, how to weigh each task's tracks; every LEARN_S."""
         self._read = read
         self._period_s = period_s
+        self._learn = learn
+        self._learn_at = 0.0
         self._changed = threading.Condition()
         self._policies: Sequence[LivePolicy] = ()
+        self._weigh: Mapping[str, Weigh] = {}
         self._begun = self._done = 0  # looks
-        self._wanted = threading.Event()
+        self.wanted = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="policy-pool", daemon=True)
         self._thread.start()
 
     @classmethod
-    def of_run(cls, store: Store, run_id: str) -> "PolicyPool":
-        """The pool of a run's registry."""
+    def of_run(cls, store: Store, run_id: str, config: Config) -> "PolicyPool":
+        """The pool of a run's registry; an external model alone waits for one of ours."""
 
         def read() -> Sequence[LivePolicy]:
             with store.read() as session:
-                return live_policies(session, run_id)
+                live = live_policies(session, run_id)
+            return live if any(not each.track.startswith(EXTERNAL) for each in live) else ()
 
-        return cls(read)
+        def learn() -> Mapping[str, Weigh]:
+            return look(store, run_id, config)
+
+        return cls(read, learn=learn if config.sampling.strategy == "adaptive" else None)
 
     def live(self) -> Sequence[LivePolicy]:
         """What the registry held at the last look."""
         return self._policies
 
+    def weigh(self, task: str) -> Weigh | None:
+        """How to weigh a task's tracks now; None where that is not learned."""
+        return self._weigh.get(task)
+
     def refresh(self, timeout_s: float = 1.0) -> None:
         """Look again now, and return once that look is done or `timeout_s` is over."""
         with self._changed:
             next_look = self._begun + 1
-            self._wanted.set()
+            self.wanted.set()
             self._changed.wait_for(lambda: self._done >= next_look, timeout_s)
 
     def close(self) -> None:
         self._stop.set()
-        self._wanted.set()
+        self.wanted.set()
         self._thread.join(5)
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            self._wanted.clear()
+            self.wanted.clear()
             self._begun += 1
-            try:
-                self._policies = self._read()
-            except StoreError as error:  # the next look tells
-                log.warning("policy registry unreadable", error=str(error))
+            self._look()
             with self._changed:
                 self._done = self._begun
                 self._changed.notify_all()
             self._stop.wait(LOOK_S)
-            self._wanted.wait(self._period_s)
+            self.wanted.wait(self._period_s)
+
+    def _look(self) -> None:
+        try:
+            self._policies = self._read()
+            if self._learn and time.monotonic() >= self._learn_at:
+                self._weigh = self._learn()
+                self._learn_at = time.monotonic() + LEARN_S
+        except StoreError as error:  # the next look tells
+            log.warning("policy registry unreadable", error=str(error))
 
 
 class Sampler:
     """Draws the policy of each step of one episode."""
 
-    def __init__(self, pool: Pool, config: Sampling, seed: str) -> None:
-        """`seed`: names the episode and its attempt."""
+    def __init__(self, pool: Pool, config: Sampling, seed: str, weigh: Weigh | None = None) -> None:
+        """`seed`: names the episode and its attempt. `weigh`: of strategy `adaptive`."""
         self._pool = pool
         self._config = config
+        self._seed = seed
+        self._weigh = weigh
         self._random = random.Random(seed)
         self._last: LivePolicy | None = None
         self._kept = 0
+        self._held: dict[Home, int] = {}  # tokens of this episode that a server has seen
+        self._refused: set[Home] = set()  # at this step
+        self._weights: tuple[Sequence[str], Mapping[str, float]] = ((), {})
 
     def seed(self) -> int:
         """A seed for the tokens of one step."""
         return self._random.getrandbits(31)
 
-    def draw(self, *, wait_s: float, stop: threading.Event) -> LivePolicy:
-        """A live policy; waits up to `wait_s` for one. Raises NoLivePolicy."""
+    def weights(self) -> Mapping[str, float]:
+        """The weights of `adaptive` that the episode drew by last; empty for other strategies."""
+        return self._weights[1]
+
+    def draw(self, *, wait_s: float, stop: threading.Event, exact: bool = False) -> LivePolicy:
+        """A live policy; waits up to `wait_s` for one. Raises NoLivePolicy.
+
+        `exact`: only one that reads token ids.
+        """
         deadline = time.monotonic() + wait_s
-        while not (live := newest_per_server(self._pool.live())):
+        while not (live := self._live(exact=exact)):
             if time.monotonic() > deadline or stop.is_set():
                 raise NoLivePolicy("no live policy in the registry", mend="agentrl status CONFIG")
             self._pool.refresh()
             stop.wait(0.1)
         return self._choose(live)
 
+    def sampled(self, tokens: int) -> None:
+        """The policy drawn last has seen the episode's first `tokens` tokens."""
+        if self._last is not None:
+            self._held[_home(self._last)] = tokens
+        self._refused.clear()
+
     def failed(self) -> None:
-        """The policy drawn last refused or died: forget it and look at the registry again."""
+        """The policy drawn last refused or died: pass it over at this step, look again."""
+        if self._last is not None:
+            home = _home(self._last)
+            self._refused.add(home)
+            self._held.pop(home, None)
         self._last = None
         self._pool.refresh()
+
+    def _live(self, *, exact: bool) -> list[LivePolicy]:
+        """What may be drawn; what refused at this step only where there is nothing else."""
+        live = [each for each in newest_per_server(self._pool.live()) if each.exact or not exact]
+        return [each for each in live if _home(each) not in self._refused] or live
 
     def _choose(self, live: Sequence[LivePolicy]) -> LivePolicy:
         kept = self._last
         if kept and self._kept < self._config.sticky_steps and kept in live:
             self._kept += 1
             return kept
-        track = draw_track(sorted({policy.track for policy in live}), self._config, self._random)
-        choices = [policy for policy in live if policy.track == track]
-        home = [policy for policy in choices if kept and policy.server_id == kept.server_id]
-        self._last, self._kept = self._random.choice(home or choices), 1
+        tracks = sorted({policy.track for policy in live})
+        weights = self._shares(tracks)
+        (track,) = self._random.choices(tracks, [weights[each] for each in tracks])
+        self._last, self._kept = self._nearest([p for p in live if p.track == track], kept), 1
         return self._last
+
+    def _shares(self, tracks: Sequence[str]) -> Mapping[str, float]:
+        if self._config.strategy != "adaptive" or self._weigh is None:
+            return shares(tracks, self._config)
+        if self._weights[0] != tracks:
+            source = random.Random(f"{self._seed}/{' '.join(tracks)}")
+            self._weights = tracks, self._weigh(tracks, source)
+        return self._weights[1]
+
+    def _nearest(self, choices: Sequence[LivePolicy], kept: LivePolicy | None) -> LivePolicy:
+        """One that holds the longest prefix of this episode, else one on the server drawn last."""
+
+        def nearness(policy: LivePolicy) -> tuple[int, bool]:
+            held = self._held.get(_home(policy), 0)
+            return held, kept is not None and policy.server_id == kept.server_id
+
+        best = max(map(nearness, choices))
+        return self._random.choice([each for each in choices if nearness(each) == best])
 
 
 def newest_per_server(live: Sequence[LivePolicy]) -> list[LivePolicy]:
@@ -140,20 +220,28 @@ def newest_per_server(live: Sequence[LivePolicy]) -> list[LivePolicy]:
     return list({(policy.server_id, policy.track): policy for policy in live}.values())
 
 
-def draw_track(tracks: Sequence[str], config: Sampling, source: random.Random) -> str:
-    """One of the tracks that live, by the strategy; what a strategy lacks, another track stands in.
+def shares(tracks: Sequence[str], config: Sampling) -> dict[str, float]:
+    """The chance of each live track by the strategy; what it lacks, others stand in for.
 
-    `mixed`: a lagged track with probability `stale_share`, else `current`.
+    `mixed`: `stale_share` for all lagged tracks together, the rest for `current`; external models
+    count as lagged only where nothing else does. `adaptive` without statistics is `uniform`.
     """
-    stale = [track for track in tracks if track != CURRENT]
-    if len(tracks) == 1:
-        return tracks[0]
-    if config.strategy == "uniform":
-        return source.choice(tracks)
+    if config.strategy in ("uniform", "adaptive"):
+        return dict.fromkeys(tracks, 1 / len(tracks))
     if config.strategy == "weighted":
-        weights = [config.weights.get(track, 0.0) for track in tracks]
-        return source.choices(tracks, weights if any(weights) else None)[0]
+        weights = {track: config.weights.get(track, 0.0) for track in tracks}
+        total = sum(weights.values())
+        return {t: w / total if total else 1 / len(tracks) for t, w in weights.items()}
+    others = [track for track in tracks if track != CURRENT]
+    stale = [track for track in others if not track.startswith(EXTERNAL)] or others
+    share = config.stale_share if config.strategy == "mixed" else 0.0
     if CURRENT not in tracks:
-        return source.choice(stale)
-    lag = config.strategy == "mixed" and source.random() < config.stale_share
-    return source.choice(stale) if lag else CURRENT
+        share = 1.0
+    elif not stale:
+        share = 0.0
+    found = dict.fromkeys(tracks, 0.0) | {track: share / len(stale) for track in stale}
+    return found | ({CURRENT: 1.0 - share} if CURRENT in tracks else {})
+
+
+def _home(policy: LivePolicy) -> Home:
+    return policy.server_id, policy.checkpoint_id

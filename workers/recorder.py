@@ -80,6 +80,7 @@ def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
                 "finish_reason": step.finish_reason,
                 "call": _readable(step.call),
                 "answer": _readable(step.answer),
+                "redrawn": step.redrawn,
             }
         )
     return rows

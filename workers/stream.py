@@ -15,6 +15,10 @@ class ItemStream:
         self._orders: dict[int, list[int]] = {}
         self.by_id: Mapping[str, Item] = {item.item_id: item for item in items}
 
+    def __len__(self) -> int:
+        """Items of one pass."""
+        return len(self._items)
+
     def at(self, position: int) -> Item:
         """The item at a position ≥ 0."""
         epoch, place = divmod(position, len(self._items))
@@ -26,8 +30,3 @@ class ItemStream:
             random.Random(f"{self._seed}/{epoch}").shuffle(order)
             self._orders = {epoch: order}
         return self._orders[epoch]
-
-
-def next_task(admitted: Mapping[str, int], weights: Mapping[str, float]) -> str:
-    """The task that is furthest behind its weight. `admitted`: positions taken so far, by task."""
-    return min(sorted(weights), key=lambda task: (admitted.get(task, 0) + 1) / weights[task])

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from core.errors import ConfigError
 from envs.contract import Message, Tool, strings
 
+TEMPLATE = "chat_template.jinja"
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text
 _PROBE = strings("look", "Look at a thing.", "thing")
 
@@ -45,8 +46,11 @@ class ChatTemplate:
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
 
     @classmethod
-    def load(cls, model_dir: Path) -> "ChatTemplate":
-        """The template of a model directory. Raises ConfigError for what is missing or broken."""
+    def load(cls, model_dir: Path, chat_template: str = "") -> "ChatTemplate":
+        """The template of a model directory, or the file that takes its place.
+
+        Raises ConfigError for what is missing or broken.
+        """
         path = model_dir / "tokenizer.json"
         try:
             tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
@@ -55,7 +59,8 @@ class ChatTemplate:
         except Exception as error:  # the tokenizers library raises nothing narrower
             raise ConfigError(f"{path}: {error}", mend=_MEND) from error
         config = _json(model_dir / "tokenizer_config.json")
-        template = cls(model_dir, tokenizer, _compile(model_dir, config), _specials(config))
+        compiled = _compile(model_dir, config, chat_template)
+        template = cls(model_dir, tokenizer, compiled, _specials(config))
         eos = _json(model_dir / "generation_config.json").get("eos_token_id")
         template.stop_ids |= {eos} if isinstance(eos, int) else set(eos or ())
         return template
@@ -66,7 +71,7 @@ class ChatTemplate:
         if not tail or tail[0] not in self.tokenizer.get_added_tokens_decoder():
             raise ConfigError(
                 f"{self.source}: the chat template ends no assistant turn with a special token",
-                mend="use a model whose chat template knows tool turns",
+                mend=_OWN,
             )
         return tail[0]
 
@@ -80,7 +85,9 @@ class ChatTemplate:
                 **self._specials,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise ConfigError(f"{self.source}: the chat template failed: {error}") from error
+            raise ConfigError(
+                f"{self.source}: the chat template failed: {error}", mend=_OWN
+            ) from error
 
     def tail(self, new: Sequence[Message], tools: Sequence[Tool]) -> str:
         """What follows an assistant's text when `new` answers it, generation prompt included.
@@ -101,7 +108,7 @@ class ChatTemplate:
                 if pieces != self.render(whole, [_PROBE], generate=True):
                     raise ConfigError(
                         f"{self.source}: the chat template rewrites earlier turns",
-                        mend="use a template that only appends over tool turns",
+                        mend=_OWN,
                     )
 
     def encode(self, text: str) -> list[int]:
@@ -115,6 +122,7 @@ class ChatTemplate:
 
 
 _MEND = "name a model directory that holds tokenizer.json and a chat template"
+_OWN = "name a template that knows tool turns and only appends in model.chat_template"
 _USER = Message("user", "What is it?")
 _FIRSTS = ((_USER,), (Message("system", "You act."), _USER))
 _TOOL = Message("tool", "It is blue.", "look")
@@ -139,15 +147,20 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _compile(model_dir: Path, config: Mapping[str, Any]) -> Template:
-    path = model_dir / "chat_template.jinja"
-    text = path.read_text("utf-8") if path.exists() else config.get("chat_template")
+def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template:
+    """The named file's template; else the model's, in a file of its own or in its `config`."""
+    path = Path(named) if named else model_dir / TEMPLATE
+    try:
+        text = path.read_text("utf-8") if named or path.exists() else config.get("chat_template")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"model.chat_template {path}: {error}", mend="name a file") from error
     if not isinstance(text, str):
-        raise ConfigError(f"{model_dir}: no chat template", mend=_MEND)
+        raise ConfigError(f"{model_dir}: no chat template", mend=_OWN)
     try:
         return _environment().from_string(text)
     except TemplateError as error:
-        raise ConfigError(f"{model_dir}: chat template: {error}", mend=_MEND) from error
+        source = path if named else model_dir
+        raise ConfigError(f"{source}: chat template: {error}", mend=_MEND) from error
 
 
 def _specials(config: Mapping[str, Any]) -> dict[str, str]:

@@ -66,7 +66,7 @@ def leave_in_time(
 
 def kit(config: Config, client: PolicyClient, clock: "Clock", stop: threading.Event) -> Kit:
     """What every episode of a process shares. Raises ConfigError for an unfit model directory."""
-    template = ChatTemplate.load(Path(config.model.path))
+    template = ChatTemplate.load(Path(config.model.path), config.model.chat_template)
     template.check_append_only()
     return Kit(
         template=template,
@@ -119,7 +119,8 @@ class EpisodeWorker:
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
-        self._pool = PolicyPool.of_run(store, run_id)
+        self._pool = PolicyPool.of_run(store, run_id, config)
+        self.pool_changed = self._pool.wanted
         self._kit = kit(config, self._client, self._clock, self.stop)
         self._beat = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
 
@@ -190,17 +191,23 @@ class EpisodeWorker:
         environment = source.make(item)
         try:
             seed = f"{self._config.run.seed}/{claimed.episode_id}/{claimed.attempt}"
-            sampler = Sampler(self._pool, self._config.sampling, seed)
+            weigh = self._pool.weigh(claimed.task)
+            sampler = Sampler(self._pool, self._config.sampling, seed, weigh)
             loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._kit)
             return loop.run(
                 Limits(
-                    max_turns=self._config.tasks[claimed.task].max_turns or source.max_turns,
+                    max_turns=self._turns(claimed, source.max_turns),
                     deadline_s=self._config.worker.attempt_deadline_s,
                     policy_wait_s=self._config.worker.policy_wait_s,
                 )
             )
         finally:
             environment.close()
+
+    def _turns(self, claimed: Claimed, most: int) -> int:
+        """The task's limit, `most` where the configuration has none, within the group's horizon."""
+        turns = self._config.tasks[claimed.task].max_turns or most
+        return min(turns, claimed.horizon or turns)
 
     def _finish(self, claimed: Claimed, trajectory: Trajectory) -> None:
         """The body first, with a confirm; then the claim that it exists."""
@@ -210,7 +217,7 @@ class EpisodeWorker:
             status=trajectory.status,
             reward=trajectory.reward,
             score=trajectory.score,
-            turns=len(trajectory.steps),
+            turns=trajectory.turns,
             tokens=len(trajectory),
             loss_tokens=int(trajectory.mask().sum()),
             body_sha256=body_sha256(trajectory),

@@ -97,6 +97,35 @@ def test_what_was_sampled_is_never_tokenised_again(template: ChatTemplate) -> No
     assert conversation.prompt()[start:end] == spelled
 
 
+def test_masked_tokens_stand_in_the_conversation_but_not_in_the_loss(
+    template: ChatTemplate,
+) -> None:
+    plain, masked = (Conversation(template, TOOLS, FIRST) for _ in range(2))
+    ids = [*template.encode("look"), template.end_id]
+    plain.sampled(ids, [-1.0] * len(ids), 3)
+    span = masked.sampled(ids, [], 3, masked=True)
+    for conversation in (plain, masked):
+        conversation.observe([Message("tool", "mug", "look")])
+    assert masked.prompt() == plain.prompt()
+    arrays = masked.arrays()
+    assert sum(arrays.loss_mask) == 0
+    assert not np.frombuffer(arrays.logprobs, "<f4").any()
+    assert list(arrays.policy_index[slice(*span)]) == [3] * len(ids)
+
+
+def test_a_turn_of_several_spans_is_one_message_of_the_history(template: ChatTemplate) -> None:
+    conversation = Conversation(template, TOOLS, FIRST)
+    assert conversation.history() == [*FIRST]
+    for word in ("look at", " the mug"):
+        ids = template.encode(word)
+        conversation.sampled(ids, [-1.0] * len(ids), 0)
+    conversation.sampled([template.end_id], [-1.0], 1)
+    assert conversation.history() == [*FIRST]
+    answer = Message("tool", "a mug", "look")
+    conversation.observe([answer])
+    assert conversation.history() == [*FIRST, Message("assistant", "look at the mug"), answer]
+
+
 def test_the_last_answer_adds_nothing(template: ChatTemplate) -> None:
     conversation = Conversation(template, TOOLS, FIRST)
     conversation.sampled([10], [-1.0], 0)

@@ -1,60 +1,22 @@
 import threading
-from typing import Any
 
-import msgspec
 import pytest
+from admitting import BOUND, PLAN, close, dispatcher_of, positions, tick, told_to_stop
 from world import World, at_once
 
 from broker.messages import RunEpisode
-from core.config import Config, Dispatch, Task, Trainer
+from core.config import Config, Task, Trainer
 from core.errors import BrokerError, ConfigError
 from core.types import GroupState, RunState
 from db import groups, runs
 from db.store import Store
-from envs.contract import Item
 from workers import dispatcher as dispatching
 from workers.dispatcher import Dispatcher
-from workers.stream import ItemStream
-
-PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, lease_s=60.0)
-BOUND = 4
 
 
 @pytest.fixture
 def world(store: Store) -> World:
     return World.begin(store)
-
-
-def _dispatcher(
-    world: World, items: int = 6, weights: dict[str, float] | None = None, **plan: Any
-) -> Dispatcher:
-    weights = weights or {"a": 1.0}
-    config = Config(
-        tasks={name: Task(weight=weight) for name, weight in weights.items()},
-        dispatch=msgspec.structs.replace(PLAN, **plan),
-    )
-    streams = {
-        name: ItemStream([Item(name, f"{name}{n}", {}) for n in range(items)], 0)
-        for name in weights
-    }
-    return Dispatcher(config, world.run_id, world.store, streams)
-
-
-def _tick(dispatcher: Dispatcher) -> list[RunEpisode]:
-    sent: list[RunEpisode] = []
-    dispatcher.tick(sent.append)
-    return sent
-
-
-def _close(world: World, state: str = "filtered") -> None:
-    """All open groups end, as the trainer might end them."""
-    world.sql("UPDATE episodes SET state = 'finished', score = 1.0 WHERE state = 'queued'")
-    world.sql(f"UPDATE groups SET state = '{state}', pending = 0 WHERE state = 'open'")  # noqa: S608
-
-
-def _positions(world: World, task: str = "a") -> list[int]:
-    rows = world.ask("SELECT position FROM groups WHERE task = :t ORDER BY position", t=task)
-    return [position for (position,) in rows]
 
 
 def test_a_dispatcher_outlasts_a_broker_that_is_away(
@@ -69,75 +31,75 @@ def test_a_dispatcher_outlasts_a_broker_that_is_away(
             raise BrokerError("away")
         stop.set()
 
-    _dispatcher(world, claim_timeout_s=0.01).serve(send, stop)
+    dispatcher_of(world, claim_timeout_s=0.01).serve(send, stop)
     assert len(sent) > 1
 
 
 def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: World) -> None:
-    dispatcher = _dispatcher(world)
-    sent = _tick(dispatcher)
+    dispatcher = dispatcher_of(world)
+    sent = tick(dispatcher)
     assert len(sent) == BOUND * 2
     assert {command.fence for command in sent} == {1}
     assert {command.run_id for command in sent} == {world.run_id}
-    assert _tick(dispatcher) == []
-    assert _positions(world) == [0, 1, 2, 3]
+    assert tick(dispatcher) == []
+    assert positions(world) == [0, 1, 2, 3]
     world.sql("UPDATE groups SET state = 'ready', pending = 0 WHERE position = 0")
-    assert _tick(dispatcher) == []
+    assert tick(dispatcher) == []
     world.sql("UPDATE groups SET state = 'filtered' WHERE position = 0")
-    assert len(_tick(dispatcher)) == 2
-    assert _positions(world) == [0, 1, 2, 3, 4]
+    assert len(tick(dispatcher)) == 2
+    assert positions(world) == [0, 1, 2, 3, 4]
 
 
 def test_tasks_are_admitted_by_their_weights(world: World) -> None:
-    dispatcher = _dispatcher(world, weights={"a": 3.0, "b": 1.0})
+    dispatcher = dispatcher_of(world, weights={"a": 3.0, "b": 1.0})
     for _ in range(4):
-        _tick(dispatcher)
-        _close(world)
-    assert (len(_positions(world, "a")), len(_positions(world, "b"))) == (12, 4)
+        tick(dispatcher)
+        close(world)
+    assert (len(positions(world, "a")), len(positions(world, "b"))) == (12, 4)
 
 
 def test_a_restart_forgets_nothing(world: World) -> None:
     for _ in range(5):
-        dispatcher = _dispatcher(world)
-        _tick(dispatcher)
-        assert _tick(dispatcher) == []
-        _close(world)
-        dispatcher.serve(lambda _: None, _set())
-    assert _positions(world) == list(range(5 * BOUND))
+        dispatcher = dispatcher_of(world)
+        tick(dispatcher)
+        assert tick(dispatcher) == []
+        close(world)
+        dispatcher.serve(lambda _: None, told_to_stop())
+    assert positions(world) == list(range(5 * BOUND))
     items = [item for (item,) in world.ask("SELECT item_id FROM groups ORDER BY position LIMIT 18")]
     assert all(len(set(items[start : start + 6])) == 6 for start in (0, 6, 12))
 
 
 def test_positions_rolled_back_come_again_with_the_next_round(world: World) -> None:
-    dispatcher = _dispatcher(world)
-    _tick(dispatcher)
-    _close(world, "trained")
+    dispatcher = dispatcher_of(world)
+    tick(dispatcher)
+    close(world, "trained")
     world.sql("UPDATE groups SET state = 'rolled_back' WHERE position IN (1, 3)")
-    sent = _tick(dispatcher)
+    sent = tick(dispatcher)
     again = world.ask("SELECT position FROM groups WHERE round = 1 ORDER BY position")
     assert again == [(1,), (3,)]
     assert len(sent) == BOUND * 2
-    assert _positions(world) == [0, 1, 1, 2, 3, 3, 4, 5]
+    assert positions(world) == [0, 1, 1, 2, 3, 3, 4, 5]
     same = world.ask("SELECT COUNT(DISTINCT item_id) FROM groups WHERE position IN (1, 3)")
     assert same == [(2,)]
 
 
 def test_items_that_are_solved_retire_and_the_run_ends_exhausted(world: World) -> None:
-    dispatcher = _dispatcher(world, items=3, retire_at=0.9)
+    dispatcher = dispatcher_of(world, items=3, retire_at=0.9)
     states = []
     for _ in range(4):
         states.append(dispatcher.tick(lambda _: None))
-        _close(world)
+        close(world)
     assert states[-1] == RunState.EXHAUSTED
     assert world.run().state == RunState.EXHAUSTED
-    assert len(_positions(world)) == BOUND
-    assert _tick(dispatcher) == []
+    assert len(positions(world)) == BOUND
+    assert tick(dispatcher) == []
 
 
 def test_ready_groups_too_few_for_a_batch_do_not_hold_up_the_end(world: World) -> None:
-    dispatcher = _dispatcher(world, items=3, retire_at=0.9)
-    _tick(dispatcher)
-    _close(world)
+    dispatcher = dispatcher_of(world, items=3, retire_at=0.9)
+    tick(dispatcher)
+    close(world)
     world.sql("UPDATE groups SET state = 'ready' WHERE position >= 2")
     world.sql("UPDATE groups SET item_id = 'a0' WHERE position = 2")
     world.sql("UPDATE groups SET item_id = 'a1' WHERE position = 0")
@@ -152,50 +114,50 @@ def _retire(world: World) -> None:
     """One closed and solved group for the item that has none."""
     (group_id,) = world.admit(9, size=2, task="a")
     world.sql("UPDATE groups SET item_id = 'a0', pending = 0 WHERE group_id = :g", g=group_id)
-    _close(world)
+    close(world)
 
 
 def test_a_paused_run_admits_and_sends_nothing(world: World) -> None:
-    dispatcher = _dispatcher(world)
+    dispatcher = dispatcher_of(world)
     for state, expected in ((RunState.PAUSED, 0), (RunState.RUNNING, BOUND * 2)):
         world.store.transact(lambda s, to=state: runs.move_run(s, world.run_id, to))  # type: ignore[misc]
-        assert len(_tick(dispatcher)) == expected
+        assert len(tick(dispatcher)) == expected
 
 
 def test_of_two_dispatchers_one_holds_the_lease(world: World) -> None:
-    one, two = _dispatcher(world), _dispatcher(world)
-    sent = at_once(lambda: _tick(one), lambda: _tick(two))
+    one, two = dispatcher_of(world), dispatcher_of(world)
+    sent = at_once(lambda: tick(one), lambda: tick(two))
     assert sorted(map(len, sent)) == [0, BOUND * 2]
     holder, other = (one, two) if sent[0] else (two, one)
-    _close(world)
-    assert _tick(other) == []
-    holder.serve(lambda _: None, _set())
-    assert len(_tick(other)) == BOUND * 2
+    close(world)
+    assert tick(other) == []
+    holder.serve(lambda _: None, told_to_stop())
+    assert len(tick(other)) == BOUND * 2
 
 
 def test_rows_nobody_claimed_are_sent_again_with_the_same_fence(world: World) -> None:
-    dispatcher = _dispatcher(world, claim_timeout_s=0.001)
-    assert sorted(_tick(dispatcher), key=str) == sorted(_tick(dispatcher), key=str)
+    dispatcher = dispatcher_of(world, claim_timeout_s=0.001)
+    assert sorted(tick(dispatcher), key=str) == sorted(tick(dispatcher), key=str)
 
 
 def test_what_was_lost_is_issued_again_with_the_next_fence(world: World) -> None:
-    dispatcher = _dispatcher(world)
-    command = _tick(dispatcher)[0]
+    dispatcher = dispatcher_of(world)
+    command = tick(dispatcher)[0]
     assert world.claim(command.episode_id) is not None
     world.sql("UPDATE workers SET lease_until = 1")
-    (again,) = _tick(dispatcher)
+    (again,) = tick(dispatcher)
     assert (again.episode_id, again.fence) == (command.episode_id, 2)
     world.sql("UPDATE workers SET lease_until = 1e12")
     claimed = world.claim(again.episode_id, 2)
     assert claimed is not None
     world.finish(claimed, world.body(claimed), body_timeout_s=-1.0)
-    (third,) = _tick(dispatcher)
+    (third,) = tick(dispatcher)
     assert (third.episode_id, third.fence) == (command.episode_id, 3)
 
 
 def test_a_dispatcher_ends_with_its_run(world: World) -> None:
-    dispatcher = _dispatcher(world)
-    _tick(dispatcher)
+    dispatcher = dispatcher_of(world)
+    tick(dispatcher)
     world.store.transact(lambda s: runs.move_run(s, world.run_id, RunState.STOPPED))
     dispatcher.serve(lambda _: pytest.fail("sent"), threading.Event())
     assert world.store.ask(lambda s: groups.open_groups(s, world.run_id)) == {}
@@ -206,9 +168,3 @@ def test_a_batch_larger_than_what_is_ever_open_is_refused(world: World) -> None:
     config = Config(tasks={"a": Task()}, dispatch=PLAN, trainer=Trainer(min_groups=BOUND + 1))
     with pytest.raises(ConfigError, match="min_groups"):
         Dispatcher(config, world.run_id, world.store, {})
-
-
-def _set() -> threading.Event:
-    event = threading.Event()
-    event.set()
-    return event

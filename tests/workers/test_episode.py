@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,13 @@ from core.config import Sampling
 from core.errors import ConfigError, EnvironmentFailure, PolicyError
 from core.types import Status
 from db.registry import LivePolicy
-from envs.contract import Outcome
+from envs.contract import Outcome, ToolCall
 from serving.request import Limits as EngineLimits
 from serving.request import Request
 from serving.scripted import ScriptedEngine
-from workers.client import PolicyClient
+from workers.client import Ask, Completion, PolicyClient
 from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
-from workers.policies import Sampler
+from workers.policies import NoLivePolicy, Sampler
 from workers.template import ChatTemplate
 
 NOWHERE = Path()
@@ -46,6 +48,33 @@ class Recorded:
         tokens += sorted(request.stop_ids)[:1] if source.random() < 0.8 else tokens * 8
         self.turns.append((request.prompt, tokens[: request.max_tokens]))
         return tokens
+
+
+class BreaksOff(PolicyClient):
+    """A pool that swaps so often that every completion breaks off after `tokens` tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.asked: list[tuple[int, int, bool]] = []  # prompt, most tokens, whether it broke off
+
+    def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
+        whole = super().complete(policy, ask, timeout_s=timeout_s)
+        cut = len(whole.token_ids) > self.tokens
+        self.asked.append((len(ask.prompt), ask.max_tokens, cut))
+        reason = "abort" if cut else whole.finish_reason
+        kept = slice(self.tokens)
+        return Completion(whole.token_ids[kept], whole.logprobs[kept], reason)
+
+
+class Teaches(PolicyClient):
+    """Lagged policies are a teacher's: their tokens come without log-probabilities."""
+
+    def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
+        whole = super().complete(policy, ask, timeout_s=timeout_s)
+        if policy.track == "current":
+            return whole
+        return Completion(whole.token_ids, [], whole.finish_reason, masked=True)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +118,7 @@ def _run(
 
 
 def _with(kit: Kit, **sampling: Any) -> Kit:
-    changed = msgspec.structs.replace(kit.sampling, **sampling)
-    return Kit(kit.template, kit.style, kit.stop_ids, changed, kit.client, kit.clock, kit.stop)
+    return replace(kit, sampling=msgspec.structs.replace(kit.sampling, **sampling))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -145,12 +173,93 @@ def test_a_first_prompt_without_room_for_a_step_is_an_error_that_names_the_bound
         _run(Talk([], won()), pool, _with(kit, max_tokens=3))
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(tokens=st.integers(1, 12), turns=st.integers(0, 5), seed=st.integers(0, 10**6))
+def test_a_turn_whose_policy_breaks_off_is_finished_by_others(
+    tokens: int, turns: int, seed: int, pool: Fixed, kit: Kit
+) -> None:
+    with closing(BreaksOff(tokens)) as client:
+        trajectory = _run(
+            Talk(["and?"] * turns, won()), pool, replace(kit, client=client), seed=str(seed)
+        )
+    steps = trajectory.steps
+    assert trajectory.turns == turns + 1
+    assert len(steps) == len(client.asked)
+    bound, mask, said = kit.sampling.max_step_tokens, trajectory.mask(), 0
+    for step, (prompt, most, _) in zip(steps, client.asked, strict=True):
+        assert step.start == step.prompt_tokens == prompt
+        assert most == bound - said
+        assert mask[step.start : step.end].all()
+        if step.finish_reason == "abort":
+            assert (step.call, step.answer, step.env_s) == ("", "", 0.0)
+            said += step.end - step.start
+        else:
+            said = 0
+        assert said < bound
+    for step, after in pairwise(steps):
+        assert (after.start == step.end) == (step.finish_reason == "abort")
+    assert steps[-1].finish_reason != "abort"
+
+
+def test_the_call_of_a_turn_is_read_from_all_its_spans(
+    template: ChatTemplate, kit: Kit, model_dir: Path
+) -> None:
+    """The scripted answer, one call, arrives in pieces of two tokens."""
+    call = 'look{"thing":"mug"}'
+    said = [*template.encode(call), *kit.stop_ids[:1]]
+
+    def spell(request: Request) -> Sequence[int]:
+        done = next(n for n in range(len(said), -1, -1) if request.prompt[-n:] == said[:n] or not n)
+        return said[done:]
+
+    engine = ScriptedEngine(spell, limits=EngineLimits(template.vocab_size, 4096))
+    heard: list[Any] = []
+
+    class Hears(Talk):
+        def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+            heard.append(calls)
+            return super().call(calls)
+
+    with (
+        serve(engine, {"c": ("current", NOWHERE)}) as server,
+        closing(BreaksOff(2)) as client,
+    ):
+        only = Fixed(LivePolicy("s", server.url, "current", "c", 0))
+        trajectory = _run(Hears([], won()), only, replace(kit, client=client))
+    assert heard == [[ToolCall("look", {"thing": "mug"})]]
+    assert len(trajectory.steps) == -(-len(said) // 2)
+    assert trajectory.turns == 1
+
+
+def test_the_tokens_of_a_teacher_are_kept_and_masked(pool: Fixed, kit: Kit) -> None:
+    with closing(Teaches()) as client:
+        trajectory = _run(Talk(["and?"] * 7, won()), pool, replace(kit, client=client))
+    masked = [policy.track for policy in trajectory.policies if policy.masked]
+    assert masked == ["lagged(4)"]
+    for step in trajectory.steps:
+        own = trajectory.policies[step.policy_index].track == "current"
+        assert (trajectory.mask()[step.start : step.end] == own).all()
+        assert step.end > step.start
+
+
+def test_a_policy_that_reads_messages_never_goes_on_with_a_turn(pool: Fixed, kit: Kit) -> None:
+    current = pool.policies[1]
+    reads = LivePolicy("t", current.url, "external(t)", "c0", -1, engine="external")
+    sampler = Sampler(Fixed(current, reads), kit.sampling, "seed")
+    drawn = {sampler.draw(wait_s=0, stop=kit.stop, exact=True).track for _ in range(30)}
+    assert drawn == {"current"}
+    assert {sampler.draw(wait_s=0, stop=kit.stop).track for _ in range(30)} > drawn
+
+
 def test_a_policy_that_is_refused_is_replaced_at_that_step(pool: Fixed, kit: Kit) -> None:
     current = pool.policies[1]
     gone = LivePolicy("s", current.url, "lagged(4)", "gone", 0)
     trajectory = _run(Talk(["and?"] * 6, won()), Fixed(gone, current), kit)
     assert [policy.checkpoint_id for policy in trajectory.policies] == ["c1"]
     assert len(trajectory.steps) == 7
+    redrawn = sum(step.redrawn for step in trajectory.steps)
+    assert redrawn > 0
+    assert trajectory.metrics["redrawn"] == redrawn
 
 
 def test_a_server_that_died_is_replaced_at_that_step(pool: Fixed, kit: Kit) -> None:
@@ -168,6 +277,28 @@ def test_without_a_server_the_attempt_fails_in_bounded_time(kit: Kit) -> None:
         with pytest.raises(PolicyError):
             _run(Talk([], won()), pool, kit, limits)
     assert time.monotonic() - began < 5.0
+
+
+class Dwindles(Fixed):
+    """A pool that is empty after so many looks."""
+
+    looks = 1
+
+    def live(self) -> Sequence[LivePolicy]:
+        self.looks -= 1
+        return self.policies if self.looks >= 0 else ()
+
+
+def test_an_episode_that_loses_its_policies_fails_and_one_that_never_had_any_waits(
+    pool: Fixed, kit: Kit
+) -> None:
+    """The first is an attempt lost, the second none."""
+    limits = Limits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
+    with pytest.raises(PolicyError, match="after 1 steps: no live policy") as lost:
+        _run(Talk(["and?"] * 3, won()), Dwindles(*pool.policies), kit, limits)
+    assert not isinstance(lost.value, NoLivePolicy)
+    with pytest.raises(NoLivePolicy):
+        _run(Talk([], won()), Fixed(), kit, limits)
 
 
 def test_an_environment_that_breaks_gives_no_trajectory(pool: Fixed, kit: Kit) -> None:

@@ -1,4 +1,3 @@
-import random
 import threading
 import time
 from collections import Counter
@@ -7,17 +6,21 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from world import World
 
-from core.config import Sampling
+from core.config import Config, Sampling, Task
 from core.errors import PolicyError, StoreError
 from db import registry
 from db.registry import LivePolicy
 from db.store import Store
-from workers.policies import PolicyPool, Sampler, draw_track, newest_per_server
+from workers.adaptive import OffPolicy, learn, weigher
+from workers.policies import PolicyPool, Sampler, newest_per_server, shares
 
 DRAWS = 4000
 GO_ON = threading.Event()
+CONFIG = Config(tasks={"dbbench": Task()}, sampling=Sampling(strategy="adaptive"))
 
 
 def _policy(track: str = "current", version: int = 0, server: str = "s") -> LivePolicy:
@@ -39,9 +42,13 @@ class Fixed:
 
 
 def _shares(tracks: Sequence[str], **config: Any) -> dict[str, float]:
-    source, sampling = random.Random(7), Sampling(**config)
-    drawn = Counter(draw_track(tracks, sampling, source) for _ in range(DRAWS))
-    return {track: count / DRAWS for track, count in drawn.items()}
+    """As drawn; they are the shares stated."""
+    sampling, pool = Sampling(**config), Fixed(*[_policy(track) for track in tracks])
+    sampler = Sampler(pool, sampling, "seed")
+    drawn = Counter(sampler.draw(wait_s=0, stop=GO_ON).track for _ in range(DRAWS))
+    counted = {track: drawn[track] / DRAWS for track in tracks}
+    assert counted == pytest.approx(shares(tracks, sampling), abs=0.03)
+    return {track: share for track, share in counted.items() if share}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +122,78 @@ def test_a_conversation_stays_on_its_server_across_tracks() -> None:
     assert len({policy.track for policy in drawn}) == 2
 
 
+def test_a_draw_goes_to_the_server_that_holds_the_longest_prefix() -> None:
+    """Of the track drawn; servers without any come after the one drawn last."""
+    tracks = ("current", "lagged(4)")
+    pool = Fixed(*[_policy(t, n, server=s) for n, t in enumerate(tracks) for s in ("a", "b", "c")])
+    sampler = Sampler(pool, Sampling(strategy="uniform"), "seed")
+    held: dict[tuple[str, int], int] = {}
+    for length in range(10, 400, 10):
+        if length == 200:  # the server goes
+            gone = {held_by for held_by, _ in held}
+            pool.policies = [p for p in pool.policies if p.server_id not in gone]
+        policy = sampler.draw(wait_s=0, stop=GO_ON)
+        of_track = {place: seen for place, seen in held.items() if place[1] == policy.version}
+        alive = {p.server_id for p in pool.policies}
+        best = max((n for (server, _), n in of_track.items() if server in alive), default=0)
+        assert of_track.get((policy.server_id, policy.version), 0) == best
+        sampler.sampled(length)
+        held[policy.server_id, policy.version] = length
+    assert len({server for server, _ in held}) == 2
+
+
+def test_what_refused_at_a_step_is_drawn_there_only_where_there_is_nothing_else() -> None:
+    pool = Fixed(*[_policy(server=name) for name in ("a", "b", "c")])
+    sampler = Sampler(pool, Sampling(), "seed")
+    drawn = []
+    for _ in range(3):
+        drawn.append(sampler.draw(wait_s=0, stop=GO_ON).server_id)
+        sampler.failed()
+    assert sorted(drawn) == ["a", "b", "c"]
+    assert sampler.draw(wait_s=0, stop=GO_ON).server_id in "abc"
+    sampler.sampled(10)
+    again = {Sampler(pool, Sampling(), str(n)).draw(wait_s=0, stop=GO_ON) for n in range(20)}
+    assert len(again) == 3
+
+
+TRACKS = st.lists(
+    st.sampled_from(["current", "lagged(2)", "lagged(4)", "refreshed(8)", "external(t)"]),
+    min_size=1,
+    max_size=5,
+    unique=True,
+)
+
+
+@given(
+    seed=st.text(max_size=20),
+    strategy=st.sampled_from(["current", "mixed", "uniform", "weighted", "adaptive"]),
+    pools=st.lists(TRACKS, min_size=1, max_size=6),
+    sticky=st.integers(1, 4),
+    servers=st.integers(1, 3),
+)
+def test_a_replay_draws_the_same_policies(
+    seed: str, strategy: Any, pools: list[list[str]], sticky: int, servers: int
+) -> None:
+    """Over pools that change on the way, with failures at the same steps."""
+    config = Sampling(strategy=strategy, sticky_steps=sticky, weights={"current": 0.5})
+    weigh = weigher(learn([]), OffPolicy(), config, 8)
+
+    def played() -> list[Any]:
+        pool, found = Fixed(), []
+        sampler = Sampler(pool, config, seed, weigh)
+        for number, tracks in enumerate(pools * 3):
+            pool.policies = [_policy(t, 1, server=str(s)) for t in tracks for s in range(servers)]
+            drawn = sampler.draw(wait_s=0, stop=GO_ON)
+            if number % 5 == 4:
+                sampler.failed()
+            else:
+                sampler.sampled(10 * number)
+            found.append((drawn, sampler.seed(), dict(sampler.weights())))
+        return found
+
+    assert played() == played()
+
+
 def test_during_a_swap_the_policy_served_last_is_drawn() -> None:
     old, new, elsewhere = _policy(version=3), _policy(version=4), _policy(version=3, server="b")
     assert newest_per_server([old, elsewhere, new]) == [new, elsewhere]
@@ -141,7 +220,7 @@ def world(store: Store) -> World:
 
 @pytest.fixture
 def pool(world: World) -> Iterator[PolicyPool]:
-    with closing(PolicyPool.of_run(world.store, world.run_id)) as opened:
+    with closing(PolicyPool.of_run(world.store, world.run_id, CONFIG)) as opened:
         yield opened
 
 
@@ -150,7 +229,7 @@ def test_the_pool_follows_the_registry(world: World, pool: PolicyPool) -> None:
     assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
     world.store.transact(lambda s: registry.end_server(s, f"policy-{world.run_id}"))
     pool.refresh()
-    assert pool.live() == []
+    assert not pool.live()
 
 
 def test_a_refresh_returns_after_a_look_that_began_later() -> None:

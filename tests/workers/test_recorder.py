@@ -59,6 +59,18 @@ def test_a_text_with_nul_and_any_unicode_is_stored(world: World, link: Broker) -
     assert decode(bytes(stored)) == EpisodeFinished(trajectory=odd)
 
 
+def test_replaced_policies_and_spans_that_broke_off_can_be_asked_for(
+    world: World, link: Broker
+) -> None:
+    body = world.ready(0, stored=False)[0]
+    broken = msgspec.structs.replace(body.steps[0], finish_reason="abort", redrawn=2)
+    told = msgspec.structs.replace(body, steps=(broken, body.steps[1]))
+    link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=told))
+    _record(world, link)
+    found = world.ask("SELECT finish_reason, redrawn FROM steps ORDER BY number")
+    assert found == [("abort", 2), ("stop", 0)]
+
+
 def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> None:
     for body in world.ready(0, stored=False):
         link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))

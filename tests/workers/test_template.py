@@ -119,3 +119,13 @@ def test_a_directory_without_a_model_is_one_clear_error(tmp_path: Path, model: P
     (model / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
         ChatTemplate.load(model)
+
+
+def test_a_named_file_takes_the_place_of_the_models_own_template(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{% for %}")
+    (model / "mine.jinja").write_text(QWEN_LIKE)
+    template = ChatTemplate.load(model, str(model / "mine.jinja"))
+    template.check_append_only()
+    assert "<tool_response>" in template.tail([Message("tool", "blue", "look")], [TOOL])
+    with pytest.raises(ConfigError, match=r"model\.chat_template .*none\.jinja: .*No such file"):
+        ChatTemplate.load(model, str(model / "none.jinja"))

@@ -135,6 +135,17 @@ def test_episodes_of_a_real_task_run_to_a_terminal_row(world: World, begin: Begi
     assert world.ask("SELECT COUNT(*) FROM episodes WHERE turns BETWEEN 1 AND 4") == [(6,)]
 
 
+def test_an_episode_has_no_more_turns_than_its_groups_horizon(world: World, begin: Begin) -> None:
+    first, second = _admit(world)
+    worker = begin()
+    worker.run(first)
+    world.sql("UPDATE groups SET horizon = 2")
+    worker.run(second)
+    found = [world.episode(command.episode_id) for command in (first, second)]
+    assert [row.turns for row in found] == [3, 2]
+    assert [row.status for row in found] == [Status.COMPLETED, Status.TASK_LIMIT]
+
+
 def test_a_command_twice_runs_once(world: World, begin: Begin, publisher: Checking) -> None:
     worker, (command, _) = begin(), _admit(world)
     worker.run(command)

@@ -1,0 +1,158 @@
+"""Admission: which groups come next, decided from rows in the dispatcher's own transaction.
+
+    places rolled back ─▶ again, as they were
+    success of late ─▶ shares of tasks (rows of `mixtures`) ─▶ the task furthest behind its share
+             ─▶ its next item that is neither retired nor resting ─▶ its horizon at this version
+
+Everything is counted from rows, so a restart goes on where it stood.
+"""
+
+from collections.abc import Mapping
+
+from sqlalchemy.orm import Session
+
+from core.config import Config
+from core.logging import get_logger
+from db import mixtures, streams
+from db.groups import NewGroup
+from db.mixtures import Decision
+from db.models import Run
+from db.streams import Latest, Place
+from workers import curriculum
+from workers.stream import ItemStream
+
+SAME = 1e-9  # shares that differ by less do not
+
+log = get_logger()
+
+
+class Admission:
+    """Of one run. `items`: the stream of each task of the mixture."""
+
+    def __init__(self, config: Config, run_id: str, items: Mapping[str, ItemStream]) -> None:
+        """Raises ConfigError for a curriculum that contradicts itself."""
+        curriculum.check(config)
+        self._plan = config.dispatch
+        self._tasks = config.tasks
+        self._run_id = run_id
+        self._items = items
+        window = self._plan.window
+        self._rest = curriculum.Rest(*window, self._plan.window_pause) if window else None
+
+    def next_groups(self, session: Session, run: Run, free: int) -> list[NewGroup]:
+        """At most `free`; none once every item is retired and no place is to be repeated."""
+        again = streams.positions_to_repeat(session, self._run_id)
+        new = [self._again(place) for place in again[:free]]
+        items = self._latest(session)
+        weights = self._weights(items)
+        if len(new) == free or not weights:
+            return new
+        taken = streams.positions_taken(session, self._run_id)
+        decision, behind = self._shares(session, run, weights)
+        while len(new) < free:
+            task = curriculum.next_task(decision.shares, behind)
+            behind = curriculum.after(task, decision.shares, behind)
+            position = self._position(task, taken.get(task, 0), items)
+            taken[task] = position + 1
+            new.append(self._first(task, position, run.version))
+        return new
+
+    def _latest(self, session: Session) -> Mapping[tuple[str, str], Latest]:
+        """How items went, where anything asks."""
+        if self._plan.retire_at is None and self._rest is None:
+            return {}
+        return streams.latest_success(session, self._run_id)
+
+    def _retired(self, latest: Latest | None) -> bool:
+        at = self._plan.retire_at
+        return at is not None and latest is not None and latest.success >= at
+
+    def _weights(self, items: Mapping[tuple[str, str], Latest]) -> dict[str, float]:
+        """Of the tasks that have an item left."""
+        return {
+            name: task.weight
+            for name, task in self._tasks.items()
+            if any(not self._retired(items.get((name, one))) for one in self._items[name].by_id)
+        }
+
+    def _position(self, task: str, at: int, items: Mapping[tuple[str, str], Latest]) -> int:
+        """The next place of an item that is neither retired nor resting; rest ends with a pass."""
+        stream = self._items[task]
+        while True:
+            latest = items.get((task, stream.at(at).item_id))
+            if latest is None:
+                return at
+            rests = self._rest is not None and self._rest.rests(latest, len(stream), at)
+            if not rests and not self._retired(latest):
+                return at
+            at += 1
+
+    def _shares(
+        self, session: Session, run: Run, weights: Mapping[str, float]
+    ) -> tuple[Decision, dict[str, float]]:
+        """The decision that holds, and how far each task is behind its share."""
+        admitted = streams.groups_admitted(session, self._run_id)
+        stands = mixtures.latest(session, self._run_id)
+        behind = _behind(stands, admitted)
+        if stands is not None and not self._due(stands, run, weights):
+            return stands, behind
+        learned = self._progress(session, weights)
+        floor = self._plan.mixing_floor if learned else 0.0
+        shares = curriculum.shares(weights, learned, floor)
+        kept = {task: behind.get(task, 0.0) for task in shares}
+        decision = Decision(run.version, shares, learned, admitted, kept)
+        mixtures.record(session, self._run_id, decision)
+        log.info("shares of tasks", version=run.version, shares=shares)
+        return decision, kept
+
+    def _due(self, stands: Decision, run: Run, weights: Mapping[str, float]) -> bool:
+        """Whether to decide anew: other tasks, another version, other weights."""
+        if stands.shares.keys() != weights.keys():
+            return True
+        if self._plan.mixing == "progress":
+            return stands.version != run.version
+        fixed = curriculum.shares(weights, {}, 0.0)
+        return any(abs(fixed[task] - share) > SAME for task, share in stands.shares.items())
+
+    def _progress(self, session: Session, weights: Mapping[str, float]) -> dict[str, float | None]:
+        """Of each task; empty where shares are fixed."""
+        if self._plan.mixing == "fixed":
+            return {}
+        window = self._plan.mixing_groups
+        return {
+            task: curriculum.progress(
+                streams.recent_success(session, self._run_id, task, 2 * window), window
+            )
+            for task in weights
+        }
+
+    def _first(self, task: str, position: int, version: int) -> NewGroup:
+        item_id = self._items[task].at(position).item_id
+        most = curriculum.horizon(self._tasks[task].horizons, version)
+        return self._group(Place(task, position, 0, item_id, most))
+
+    def _again(self, place: Place) -> NewGroup:
+        """The place once more, with the horizon it had."""
+        return self._group(
+            Place(place.task, place.position, place.round + 1, place.item_id, place.horizon)
+        )
+
+    def _group(self, place: Place) -> NewGroup:
+        suffix = f"r{place.round}" if place.round else ""
+        return NewGroup(
+            group_id=f"{self._run_id}-{place.task}-{place.position}{suffix}",
+            task=place.task,
+            position=place.position,
+            round=place.round,
+            item_id=place.item_id,
+            size=self._plan.group_size,
+            horizon=place.horizon,
+        )
+
+
+def _behind(stands: Decision | None, admitted: Mapping[str, int]) -> dict[str, float]:
+    """How far each task is behind the share that it has had until now."""
+    if stands is None:
+        return {}
+    since = {task: admitted.get(task, 0) - stands.admitted.get(task, 0) for task in stands.shares}
+    return curriculum.owed(stands.shares, stands.owed, since)

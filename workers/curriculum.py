@@ -1,0 +1,111 @@
+"""The curriculum, pure: how many turns, which items rest, which task comes next.
+
+Formulas and defaults: docs/curriculum.md.
+
+success of groups, newest first ─▶ progress ─▶ shares of tasks ─▶ owed ─▶ the task that comes next
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from core.config import Config
+from core.errors import ConfigError
+from db.streams import Latest
+
+Shares = Mapping[str, float]
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for a curriculum that contradicts itself."""
+    for name, task in config.tasks.items():
+        versions = [version for version, _ in task.horizons]
+        if any(later <= earlier for earlier, later in pairwise(versions)):
+            raise ConfigError(f"tasks.{name}.horizons: versions do not rise: {versions}")
+    plan = config.dispatch
+    if plan.window is not None and plan.window[0] > plan.window[1]:
+        raise ConfigError(f"dispatch.window: {plan.window[0]} is above {plan.window[1]}")
+    most = 1.0 / max(1, len(config.tasks))
+    if plan.mixing == "progress" and plan.mixing_floor > most:
+        raise ConfigError(
+            f"dispatch.mixing_floor: {plan.mixing_floor} is more than an equal share",
+            mend=f"at most 1/{len(config.tasks)} for {len(config.tasks)} tasks",
+        )
+
+
+def horizon(schedule: Sequence[tuple[int, int]], version: int) -> int | None:
+    """Most turns of a group admitted at a version (ScalingInter, arXiv:2509.08755); None: no bound.
+
+    `schedule`: (from version, turns), versions rising.
+    """
+    reached = [turns for start, turns in schedule if start <= version]
+    return reached[-1] if reached else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Difficulty window: success outside [low, high] rests an item for so many passes."""
+
+    low: float
+    high: float
+    passes: int
+
+    def rests(self, latest: Latest, items: int, position: int) -> bool:
+        """Whether the item stays out at a position of its task's stream of so many items.
+
+        It rests in the passes that follow the one of its latest group.
+        """
+        if self.low <= latest.success <= self.high:
+            return False
+        return 0 < position // items - latest.position // items <= self.passes
+
+
+def progress(success: Sequence[float], window: int) -> float | None:
+    """|mean of the newest `window` groups - mean of the `window` before|; None before there are.
+
+    Absolute learning progress (Matiisen et al., arXiv:1707.00183; Portelas et al.,
+    arXiv:1910.07224): a task that is forgotten counts like one that is learned. `success`: of each
+    group, newest first.
+    """
+    if len(success) < 2 * window:
+        return None
+    new, old = success[:window], success[window : 2 * window]
+    return abs(math.fsum(new) - math.fsum(old)) / window
+
+
+def shares(weights: Shares, learned: Mapping[str, float | None], floor: float) -> dict[str, float]:
+    """ε + (1 - Kε) q of each of K tasks; they sum to 1 and none is below ε = `floor` ≤ 1/K.
+
+    q is the task's share by weight, f = w/Σw, where its progress is not known yet; the other tasks
+    divide theirs by f · progress, or keep f where nobody progresses.
+    """
+    total = math.fsum(weights.values())
+    by_weight = {task: weight / total for task, weight in weights.items()}
+    known = {task: by_weight[task] * p for task, p in learned.items() if p is not None}
+    mass, moved = math.fsum(by_weight[task] for task in known), math.fsum(known.values())
+    if moved > 0.0:
+        by_weight |= {task: mass * (each / moved) for task, each in known.items()}
+    return {task: floor + (1.0 - len(weights) * floor) * q for task, q in by_weight.items()}
+
+
+def owed(of: Shares, before: Shares, admitted: Mapping[str, int]) -> dict[str, float]:
+    """How many groups each task is behind its share.
+
+    `before`: behind at the time when the shares were decided; `admitted`: groups since then.
+    """
+    every = sum(admitted.get(task, 0) for task in of)
+    return {
+        task: before.get(task, 0.0) + share * every - admitted.get(task, 0)
+        for task, share in of.items()
+    }
+
+
+def next_task(of: Shares, behind: Mapping[str, float]) -> str:
+    """The task that would be furthest behind its share after one more group."""
+    return max(sorted(of), key=lambda task: behind[task] + of[task])
+
+
+def after(chosen: str, of: Shares, behind: Mapping[str, float]) -> dict[str, float]:
+    """`owed` once the chosen task has one group more."""
+    return {task: behind[task] + share - (task == chosen) for task, share in of.items()}

@@ -1,0 +1,156 @@
+"""Between our tokens and a model that speaks messages: an external policy's turn.
+
+    history ─▶ OpenAI messages, tools ─▶ policy server ─▶ content, calls ─▶ our style ─▶ tokens
+
+Its text becomes tokens once, here, in the style of the model that is trained, and they are masked:
+nobody ever sampled them, so nothing is learned from them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from core.errors import PolicyError
+from db.registry import LivePolicy
+from envs.contract import Message, Tool, ToolCall
+from workers.client import Ask, Completion, PolicyClient
+from workers.template import ChatTemplate
+from workers.toolcalls import Style, parse, render
+
+NO_ANSWER = "(no answer)"  # to a call that the environment answered together with another
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str = "{}"
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+
+
+class Reply(msgspec.Struct):
+    """An external model's turn."""
+
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: Reply
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """For one episode's tools."""
+
+    client: PolicyClient
+    template: ChatTemplate
+    style: Style
+    tools: Sequence[Tool]
+
+    def complete(
+        self, policy: LivePolicy, history: Sequence[Message], ask: Ask, timeout_s: float
+    ) -> Completion:
+        """The external model's turn as masked tokens, cut at `ask.max_tokens`.
+
+        Raises NotServed, PolicyError.
+        """
+        body = {
+            "model": policy.checkpoint_id,
+            "messages": messages(history, self.tools, self.style),
+            "tools": [_schema(tool) for tool in self.tools],
+            "temperature": ask.temperature,
+        }
+        data = self.client.post(policy, "/v1/chat/completions", body, timeout_s)
+        try:
+            message = msgspec.json.decode(data, type=_Answer).choices[0].message
+        except (msgspec.MsgspecError, IndexError) as error:
+            raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
+        return self._tokens(said(message, self.style), ask.max_tokens)
+
+    def _tokens(self, text: str, room: int) -> Completion:
+        """Special tokens that the text spells out are no tokens of a turn."""
+        added = self.template.tokenizer.get_added_tokens_decoder().values()
+        special = [each.content for each in added if each.special]
+        while any(each in text for each in special):  # what is left may spell another
+            for each in special:
+                text = text.replace(each, "")
+        ids = [*self.template.encode(text), self.template.end_id]
+        reason = "stop" if len(ids) <= room else "length"
+        return Completion(ids[:room], [], reason, masked=True)
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    """Without `strict`, which not every endpoint knows, nor takes with every schema."""
+    entry = tool.schema()
+    entry["function"].pop("strict", None)
+    return entry
+
+
+def said(message: Reply, style: Style) -> str:
+    """A message as the trained model would have written it: `parse` reads its calls back."""
+    calls = (render(_call(call.function), style) for call in message.tool_calls or ())
+    return (message.content or "") + "".join(calls)
+
+
+def messages(
+    history: Sequence[Message], tools: Sequence[Tool], style: Style
+) -> list[dict[str, Any]]:
+    """A conversation of ours as OpenAI has it: calls with ids, each answered."""
+    return list(_messages(history, tools, style))
+
+
+def _messages(
+    history: Sequence[Message], tools: Sequence[Tool], style: Style
+) -> Iterator[dict[str, Any]]:
+    waiting: list[str] = []  # ids of calls without an answer
+    for number, message in enumerate(history):
+        if message.role == "tool" and waiting:
+            yield {"role": "tool", "tool_call_id": waiting.pop(0), "content": message.content}
+            continue
+        yield from _unanswered(waiting)
+        waiting = []
+        speaks = bool(tools) and message.role == "assistant"
+        calls = parse(message.content, tools, style) if speaks else ""
+        if isinstance(calls, str) or any(call.error for call in calls):
+            role = "user" if message.role == "tool" else message.role
+            yield {"role": role, "content": message.content}
+            continue
+        waiting = [f"call_{number}_{n}" for n in range(len(calls))]
+        yield {"role": "assistant", "content": None, "tool_calls": _entries(calls, waiting)}
+    yield from _unanswered(waiting)
+
+
+def _entries(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": msgspec.json.encode(dict(call.arguments)).decode(),
+            },
+        }
+        for call_id, call in zip(ids, calls, strict=True)
+    ]
+
+
+def _unanswered(ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for call_id in ids:
+        yield {"role": "tool", "tool_call_id": call_id, "content": NO_ANSWER}
+
+
+def _call(function: _Function) -> ToolCall:
+    """Its arguments; what is no JSON object is left to the schema to refuse."""
+    try:
+        arguments = msgspec.json.decode(function.arguments or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        arguments = {}
+    return ToolCall(function.name, arguments)

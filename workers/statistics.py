@@ -1,0 +1,69 @@
+"""What a process knows for strategy `adaptive`: one look at the database for all its episodes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from core.config import Config
+from db.outcomes import Played, recent_episodes, recent_metrics
+from db.store import Store
+from workers.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
+
+UPDATES = 4  # whose metrics say how far lagged tokens are from the policy trained
+PARTS = ("fresh", "lagged")
+
+
+def look(store: Store, run_id: str, config: Config) -> dict[str, Weigh]:
+    """How to weigh each task's tracks, by what its last groups and updates say."""
+    window = config.sampling.window_groups
+    with store.read() as session:
+        played = {task: recent_episodes(session, run_id, task, window) for task in config.tasks}
+        metrics = recent_metrics(session, run_id, UPDATES)
+    size = config.dispatch.group_size
+    return {
+        task: weigher(learn(attempts(found)), off_policy(metrics, task), config.sampling, size)
+        for task, found in played.items()
+    }
+
+
+def attempts(played: Sequence[Played]) -> list[list[Attempt]]:
+    """Group by group, with the share of each episode's steps by track."""
+    return [
+        [Attempt(shares(each.steps), each.solved) for each in group]
+        for _, group in groupby(played, key=lambda each: each.group_id)
+    ]
+
+
+def off_policy(metrics: Sequence[Mapping[str, Any]], task: str) -> OffPolicy:
+    """KL and effective sample size of a task over updates: means over tokens, of 1/ESS for ESS."""
+    found = {}
+    for part in PARTS:
+        rows = [_of(each, task, part) for each in metrics]
+        tokens = [row[0] for row in rows]
+        found[f"kl_{part}"] = _mean([row[1] for row in rows], tokens)
+        found[f"ess_{part}"] = 1 / _mean([1 / row[2] for row in rows], tokens)
+    return OffPolicy(**found)
+
+
+def _of(metrics: Mapping[str, Any], task: str, part: str) -> tuple[float, float, float]:
+    """Tokens, KL and effective sample size of a part; no tokens where the update had none."""
+    names = ("loss_tokens", "mismatch_k3", "effective_sample_size")
+    values = [metrics.get(f"{task}/{name}_{part}") for name in names]
+    if any(value is None or not math.isfinite(value) or value <= 0 for value in values[::2]):
+        return 0.0, 0.0, 1.0
+    return float(values[0] or 0), float(values[1] or 0), float(values[2] or 1)
+
+
+def shares(steps: Mapping[str, int]) -> dict[str, float]:
+    """The share of an episode's steps by track, from their counts."""
+    total = sum(steps.values())
+    return {track: count / total for track, count in steps.items()}
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """NaN where nothing has weight."""
+    total = sum(weights)
+    if not total:
+        return math.nan
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / total
