@@ -87,7 +87,7 @@ def shaped_reward(trajectory: Trajectory, abnormal_reward: float | None) -> floa
 
 def trained_reward(trajectory: Trajectory, settings: Settings) -> float:
     """`shaped_reward` less what its steps and sampled tokens cost."""
-    cost = settings.turn_penalty * len(trajectory.steps)
+    cost = settings.turn_penalty * trajectory.turns
     cost += settings.token_penalty * int(trajectory.mask().sum())
     return shaped_reward(trajectory, settings.abnormal_reward) - cost
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from core import manifest
 from core.errors import CheckpointError
-from core.manifest import Manifest, verify
+from core.manifest import Manifest, Probe, verify
 
 __all__ = ["Manifest", "publish", "remove", "verify", "whole_directory"]
 
 
 def publish(
     directory: Path,
-    write: Callable[[Path], None],
+    write: Callable[[Path], Probe | None],
     *,
     checkpoint_id: str,
     version: int,
@@ -23,11 +23,13 @@ def publish(
 ) -> Manifest:
     """Let `write` fill a directory; it appears under its name whole, durable, with a manifest.
 
+    What `write` returns is the manifest's probe.
+
     Raises CheckpointError where the directory exists or the disk refuses; nothing is left then.
     """
     with whole_directory(directory) as partial:
-        write(partial)
-        described = Manifest(checkpoint_id, version, parent, manifest.digests(partial))
+        probe = write(partial)
+        described = Manifest(checkpoint_id, version, parent, manifest.digests(partial), probe)
         manifest.write(partial, described)
     return described
 

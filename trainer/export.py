@@ -1,16 +1,14 @@
 """A checkpoint as a directory that plain transformers loads."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from core import manifest
 from core.errors import CheckpointError
+from core.manifest import base_of
 from trainer.checkpoints import verify, whole_directory
 from trainer.model import copy_tokenizer
-
-ADAPTER = "adapter_config.json"
 
 
 def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:
@@ -20,22 +18,27 @@ def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None
     """
     verify(checkpoint_dir)
     with whole_directory(out) as partial:
-        if merge_lora and (checkpoint_dir / ADAPTER).exists():
-            _merge(checkpoint_dir, partial)
-        else:
-            ignored = shutil.ignore_patterns(manifest.FILE)
-            shutil.copytree(checkpoint_dir, partial, ignore=ignored, dirs_exist_ok=True)
+        fill(checkpoint_dir, partial, merge_lora=merge_lora)
 
 
-def _merge(adapter: Path, out: Path) -> None:
+def fill(checkpoint_dir: Path, out: Path, *, merge_lora: bool) -> None:
+    """As `export`, into a directory that is there, of a checkpoint that is verified."""
+    base = base_of(checkpoint_dir) if merge_lora else None
+    if base is not None:
+        _merge(checkpoint_dir, base, out)
+    else:
+        ignored = shutil.ignore_patterns(manifest.FILE)
+        shutil.copytree(checkpoint_dir, out, ignore=ignored, dirs_exist_ok=True)
+
+
+def _merge(adapter: Path, base: Path, out: Path) -> None:
     try:
         from peft import PeftModel
     except ImportError as error:
         raise CheckpointError("merging LoRA needs peft", mend="pip install peft") from error
     from transformers import AutoModelForCausalLM
 
-    base = json.loads((adapter / ADAPTER).read_text())["base_model_name_or_path"]
     model: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, dtype="auto")
     PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(out)
-    copy_tokenizer(Path(base), out)
+    copy_tokenizer(base, out)
     copy_tokenizer(adapter, out)

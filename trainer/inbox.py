@@ -194,9 +194,11 @@ def _bytes(trajectory: Trajectory) -> int:
 
 
 def too_old(group: TrainableGroup, version: int, bounds: Bounds) -> bool:
-    """Whether a policy that sampled for the group is further behind than its bound allows."""
+    """Whether a policy whose tokens would train is further behind than its bound allows."""
     for member in group.members:
         for policy in member.policies:
+            if policy.masked or policy.version < 0:  # an external model is of no version
+                continue
             bound = bounds.max_staleness if policy.track == CURRENT else bounds.max_lag
             if version - policy.version > bound:
                 return True

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from core.manifest import Probe
 from trainer.batch import Batch
 from trainer.snapshots import State
 
@@ -27,7 +28,10 @@ class Learner(Protocol):
         """One optimizer step over the whole batch, or none with the reason."""
 
     def save(self, directory: Path) -> None:
-        """Write weights, configuration and tokenizer that transformers loads into a directory."""
+        """Write a checkpoint into a directory, for transformers or, an adapter, for peft."""
+
+    def probe(self) -> Probe:
+        """What the weights say, in the precision in which `save` writes them, of a fixed text."""
 
     def state(self) -> State:
         """All that continues bit by bit: weights, optimizer, random generators, counts."""

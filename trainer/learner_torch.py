@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from core.errors import CheckpointError, ConfigError
+from core.manifest import Probe
 from trainer.advantages import Floats
 from trainer.batch import Batch, Ints, MicroBatch, micro_batches
 from trainer.learner import Metrics
 from trainer.losses import cispo, gspo, importance, kl, ppo_clip
 from trainer.losses.tokens import TokenLoss, Tokens
 from trainer.metrics import Recorded, measure
-from trainer.model import copy_tokenizer, load_model
 from trainer.presets import Clip, Settings
 from trainer.snapshots import State, random_state, set_random_state
+from trainer.tuning import probe, trained, tuned
 
 LOSSES: Mapping[str, Callable[[Tokens, Clip], TokenLoss]] = {
     "ppo_clip": ppo_clip.token_loss,
@@ -55,26 +56,26 @@ class Hardware:
 
 
 class TorchLearner:
-    """A Learner. Weights are held in fp32; dropout is off, so that ratios start at one."""
+    """A Learner. What is trained is held in fp32; dropout is off: ratios start at one."""
 
     def __init__(self, model_path: Path, settings: Settings, hardware: Hardware) -> None:
         """`model_path`: the run's first checkpoint, on resume too: the KL term's reference is it.
 
         Raises CheckpointError for a model that cannot be used here, ConfigError for a device that
-        is not.
+        is not or an adapter that does not fit.
         """
         if hardware.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"model.device: no {hardware.device} here", mend='set it to "cpu"')
         torch.set_num_threads(hardware.threads)
-        self._path = model_path
         self._settings = settings
         self._chunk_logits = hardware.chunk_logits
         self._device = torch.device(hardware.device)
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
-        self._model = load_model(model_path, self._device)
-        self._reference = None
-        if settings.kl_weight > 0:
-            self._reference = load_model(model_path, self._device)
+        self._anchored = settings.kl_weight > 0
+        self._tuned = tuned(
+            model_path, self._device, self._dtype, settings.lora, reference=self._anchored
+        )
+        self._model = self._tuned.model
         self._optimizer = _adamw(self._model, settings)
         self._updates = 0
 
@@ -99,17 +100,18 @@ class TorchLearner:
 
     def save(self, directory: Path) -> None:
         """See Learner.save; weights are written in the hardware's dtype."""
-        weights = {name: tensor.to(self._dtype) for name, tensor in self._weights().items()}
-        config = self._model.config
-        config.dtype = self._dtype
-        self._model.save_pretrained(directory, state_dict=weights)
-        copy_tokenizer(self._path, directory)
+        self._tuned.save(directory)
+
+    def probe(self) -> Probe:
+        """See Learner.probe."""
+        return probe(self._model, self._dtype)
 
     def state(self) -> State:
         """See Learner.state; a copy, which later updates leave alone."""
         generators = random_state()
-        tensors = {f"weights/{name}": tensor.clone() for name, tensor in self._weights().items()}
-        for name, parameter in self._model.named_parameters():
+        parameters = trained(self._model)
+        tensors = {f"weights/{name}": p.detach().cpu().clone() for name, p in parameters.items()}
+        for name, parameter in parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = value.detach().cpu().clone()
         values = {"updates": self._updates, **generators.values}
@@ -117,7 +119,7 @@ class TorchLearner:
 
     def load_state(self, state: State) -> None:
         """See Learner.load_state."""
-        parameters = dict(self._model.named_parameters())
+        parameters = trained(self._model)
         expected = {f"weights/{name}" for name in parameters}
         found = {name for name in state.tensors if name.startswith("weights/")}
         if found != expected:
@@ -134,10 +136,6 @@ class TorchLearner:
         self._updates = int(state.values["updates"])
         set_random_state(state)
 
-    def _weights(self) -> dict[str, Tensor]:
-        """The parameters, tied ones once."""
-        return {name: value.detach().cpu() for name, value in self._model.named_parameters()}
-
     def _accumulate(
         self, batch: Batch, micro: MicroBatch, sequence: Floats | None, recorded: Recorded
     ) -> None:
@@ -148,9 +146,9 @@ class TorchLearner:
         hidden = self._hidden(self._model, micro)
         leaf = hidden.detach().requires_grad_()
         reference = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference = self._hidden(self._reference, micro)
+        if self._anchored:
+            with torch.no_grad(), self._tuned.reference() as first:
+                reference = self._hidden(first, micro)
         for part in self._chunks(len(leaf)):
             anchor = None if reference is None else reference[part]
             sources = micro.sources[part]
@@ -177,9 +175,9 @@ class TorchLearner:
             old = current.detach() - sequence.to(self._device)
         tokens = Tokens(current, old, advantages, weights)
         loss, clipped = LOSSES[self._settings.loss](tokens, self._settings.clip)
-        if anchor is not None and self._reference is not None:
-            with torch.no_grad():
-                expected = self._log_probabilities(self._reference, anchor, temperature)
+        if anchor is not None:
+            with torch.no_grad(), self._tuned.reference() as first:
+                expected = self._log_probabilities(first, anchor, temperature)
             penalty = kl.k3(current, _of_targets(expected, targets))
             recorded.kl[sources] = penalty.detach().cpu().numpy()
             loss = loss + self._settings.kl_weight * penalty
@@ -239,7 +237,7 @@ class TorchLearner:
 
     def _clip_gradients(self) -> float:
         bound = self._settings.max_grad_norm
-        return float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), bound))
+        return float(torch.nn.utils.clip_grad_norm_(trained(self._model).values(), bound))
 
     def _step(self, rate: float) -> None:
         for group in self._optimizer.param_groups:
@@ -258,7 +256,7 @@ def learning_rate(settings: Settings, updates: int) -> float:
 
 def _adamw(model: Any, settings: Settings) -> torch.optim.AdamW:
     """AdamW whose decay spares vectors: norms and biases."""
-    parameters = list(model.parameters())
+    parameters = list(trained(model).values())
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

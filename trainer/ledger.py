@@ -1,6 +1,7 @@
 """The ledger: publishes a checkpoint, then commits the update, its groups and hashes in one go.
 
     save weights ─▶ (snapshot when due) ─▶ one transaction ─▶ CheckpointPublished ─▶ retention
+                                           (with alarms: trainer/watch.py)
 
 A trainer whose epoch is no longer the run's commits nothing and ends.
 """
@@ -16,17 +17,21 @@ from sqlalchemy.orm import Session
 from broker.api import Publisher
 from broker.messages import CheckpointPublished, body_sha256
 from broker.topology import EVENTS
+from broker.weights import Shelf
 from core.config import Config
 from core.errors import BrokerError, CheckpointError
 from core.logging import get_logger
+from core.manifest import Probe
 from core.types import CheckpointState, RunState, UpdateState
 from db import progress, registry, runs, updates
+from db.alarms import Reading
 from db.models import Checkpoint
 from db.store import Store, now
 from db.updates import NewUpdate, TrainedMember, UpdateRefused
 from trainer import checkpoints, retention, snapshots
 from trainer.batch import TrainableGroup
 from trainer.learner import Learner, Metrics
+from trainer.watch import Watch, tell
 
 SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many groups without spread
 
@@ -45,16 +50,17 @@ class Ledger:
     """Writes one run's updates; used by one thread."""
 
     def __init__(
-        self, config: Config, run_id: str, store: Store, publisher: Publisher, home: Path
+        self, config: Config, run_id: str, store: Store, publisher: Publisher, shelf: Shelf
     ) -> None:
-        """`home`: folder of this run's checkpoints and snapshots."""
+        """`shelf`: where this run's checkpoints are kept; snapshots stay in its folder here."""
         self._config = config
         self._run_id = run_id
         self._store = store
         self._publisher = publisher
-        self._home = home
+        self._shelf = shelf
         self._epoch = 0
         self._snapshot = -1  # version of the newest snapshot
+        self._watch = Watch(config, run_id)
 
     def resume(self, learner: Learner) -> Position:
         """Begin a new epoch from the newest snapshot; later updates leave the live lineage.
@@ -70,7 +76,8 @@ class Ledger:
             lambda session: updates.roll_back(session, self._run_id, checkpoint, epoch=self._epoch)
         )
         present = partial(registry.present_checkpoints, run_id=self._run_id)
-        retention.remove(retention.orphans(self._store.ask(present), self._home, self._run_id))
+        left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
+        retention.remove(left, self._shelf.stop)
         log.info("trainer begins", version=checkpoint.version, epoch=self._epoch, undone=undone)
         return Position(checkpoint.version, checkpoint.checkpoint_id)
 
@@ -102,53 +109,66 @@ class Ledger:
         """
         version = at.version + 1
         checkpoint_id = f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}"
-        directory = self._home / checkpoint_id
-        checkpoints.publish(
-            directory,
-            learner.save,
-            checkpoint_id=checkpoint_id,
-            version=version,
-            parent=at.checkpoint_id,
-        )
+        path = self._publish(learner, checkpoint_id, at)
         due = version - max(self._snapshot, 0) >= self._config.trainer.snapshot_every
         snapshot = self._save_snapshot(learner, checkpoint_id, version) if due else None
 
-        def write(session: Session) -> None:
+        def write(session: Session) -> list[Reading]:
             checkpoint = Checkpoint(
                 checkpoint_id=checkpoint_id,
                 run_id=self._run_id,
                 version=version,
                 parent_id=at.checkpoint_id,
-                path=str(directory),
+                path=path,
                 snapshot_path=snapshot,
                 state=CheckpointState.LIVE,
                 created_at=now(),
             )
-            updates.commit_update(
+            return self._watch.commit(
                 session, self._new_update(checkpoint, trained, metrics, started_at)
             )
 
         try:
-            self._store.transact(write)
+            told = self._store.transact(write)
         except UpdateRefused:
-            for refused in (directory, Path(snapshot or directory)):
-                checkpoints.remove(refused)
+            retention.remove([path, snapshot or path], self._shelf.stop)
             raise
+        tell(told, version, metrics.skipped)
         self._announce(version, checkpoint_id)
         self._retain()
         return Position(version, checkpoint_id)
+
+    def _publish(self, learner: Learner, checkpoint_id: str, at: Position) -> str:
+        """The checkpoint after `at` on its shelf: what its row names. Raises CheckpointError."""
+
+        def fill(target: Path) -> Probe:
+            learner.save(target)
+            return learner.probe()
+
+        directory = self._shelf.local(checkpoint_id)
+        checkpoints.publish(
+            directory,
+            fill,
+            checkpoint_id=checkpoint_id,
+            version=at.version + 1,
+            parent=at.checkpoint_id,
+        )
+        try:
+            return self._shelf.put(checkpoint_id)
+        except CheckpointError:
+            checkpoints.remove(directory)
+            raise
 
     def _retain(self) -> None:
         """Remove the files that nothing needs any more."""
         tracks = [track for server in self._config.policy_servers() for track in server.tracks]
         keep = self._config.trainer.keep_checkpoints
-        retention.remove(
-            self._store.transact(
-                lambda session: retention.retain(
-                    session, self._run_id, keep=keep, tracks=tracks, epoch=self._epoch
-                )
+        doomed = self._store.transact(
+            lambda session: retention.retain(
+                session, self._run_id, keep=keep, tracks=tracks, epoch=self._epoch
             )
         )
+        retention.remove(doomed, self._shelf.stop)
 
     def _announce(self, version: int, checkpoint_id: str) -> None:
         """Wake whoever waits for a checkpoint; the row stands, so a lost event only delays."""
@@ -170,12 +190,14 @@ class Ledger:
         )
 
     def end_if_due(self, at: Position) -> bool:
-        """End the run where a stop rule of its configuration is met."""
+        """End the run where a stop rule of its configuration is met; look at alarms till then."""
         rule = self._rule_met(at)
         if rule:
             self._store.transact(
                 lambda session: runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
             )
+        else:
+            self._watch.look(self._store, at.version, self._epoch)
         return bool(rule)
 
     def _rule_met(self, at: Position) -> str:
@@ -204,7 +226,7 @@ class Ledger:
         return all(success.get(task, -1.0) >= share for task in self._config.tasks)
 
     def _save_snapshot(self, learner: Learner, checkpoint_id: str, version: int) -> str:
-        directory = self._home / f"{checkpoint_id}.snapshot"
+        directory = self._shelf.home / f"{checkpoint_id}.snapshot"
         snapshots.save(
             directory, learner.state(), checkpoint_id=checkpoint_id, version=version, parent=None
         )

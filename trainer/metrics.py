@@ -32,9 +32,10 @@ class Recorded:
 def measure(batch: Batch, recorded: Recorded) -> dict[str, float]:
     """The metrics of the batch and, as `task/name`, of each task; only finite ones are kept.
 
-    `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ, also of `_fresh` and
-    `_lagged` ones. `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens.
-    `max_ratio`: largest w. `success`: share of trajectories with a score of at least 1.
+    `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ.
+    `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens. These three also of
+    `_fresh` and `_lagged` tokens, with their number, `loss_tokens`. `max_ratio`: largest w.
+    `success`: share of trajectories with a score of at least 1.
     """
     values = {"tokens": float(batch.tokens.size), "kl": _mean(recorded.kl[batch.loss_mask])}
     values |= _of_tokens(batch, recorded, batch.loss_mask)
@@ -52,16 +53,17 @@ def _of_tokens(batch: Batch, recorded: Recorded, chosen: Bools) -> dict[str, flo
     log_ratio = recorded.logprobs.astype(np.float64) - batch.behaviour
     weights = np.exp(np.clip(log_ratio[chosen], -20.0, 20.0))
     values = {
-        "loss_tokens": float(chosen.sum()),
         "loss": _mean(recorded.loss[chosen]),
         "entropy": _mean(recorded.entropy[chosen]),
         "clip_fraction": _mean(recorded.clipped[chosen]),
-        "effective_sample_size": _mean(weights) ** 2 / max(_mean(weights**2), 1e-30),
         "max_ratio": float(weights.max(initial=0.0)),
     }
     parts = {"": chosen, "_fresh": chosen & batch.fresh, "_lagged": chosen & ~batch.fresh}
     for suffix, part in parts.items():
         difference = np.clip(log_ratio[part], -20.0, 20.0)
+        weights = np.exp(difference)
+        values[f"loss_tokens{suffix}"] = float(part.sum())
+        values[f"effective_sample_size{suffix}"] = _mean(weights) ** 2 / _mean(weights**2)
         values[f"mismatch_k1{suffix}"] = -_mean(difference)
         values[f"mismatch_k3{suffix}"] = _mean(np.expm1(difference) - difference)
     return values

@@ -20,8 +20,8 @@ TOKENIZER_FILES = (
 )
 
 
-def load_model(path: Path, device: torch.device) -> Any:
-    """A causal language model in fp32 without dropout. Raises CheckpointError.
+def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:
+    """A causal language model without dropout. Raises CheckpointError.
 
     Refused: absent weights, which transformers would draw at random, and architectures that change
     logits after the head, which the learner computes apart.
@@ -33,7 +33,7 @@ def load_model(path: Path, device: torch.device) -> Any:
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype=torch.float32,
+            dtype=dtype,
             attn_implementation="sdpa",
             local_files_only=True,
             output_loading_info=True,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.config import Trainer
+from core.config import Lora, Trainer
 from core.errors import ConfigError
 
 Kind = Literal["none", "truncated", "icepop"]
@@ -52,6 +52,7 @@ class Settings:
     turn_penalty: float
     token_penalty: float
     micro_batch_tokens: int
+    lora: Lora
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -122,6 +123,7 @@ def settings(config: Trainer) -> Settings:
         turn_penalty=config.turn_penalty,
         token_penalty=config.token_penalty,
         micro_batch_tokens=config.micro_batch_tokens,
+        lora=config.lora,
         **values,
     )
 

@@ -5,21 +5,28 @@ snapshot, and what a server or an open group still uses. A crash between row and
 directory that no row names; the next trainer removes it.
 """
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from broker import weights
+from broker.weights import Shelf
+from core.errors import CheckpointError
+from core.logging import get_logger
 from core.types import CheckpointState
 from db import registry
 from db.models import Checkpoint, Run
 from db.tracks import needed
 from trainer import checkpoints
 
+log = get_logger()
+
 
 def retain(
     session: Session, run_id: str, *, keep: int, tracks: Sequence[str], epoch: int
-) -> list[Path]:
+) -> list[str]:
     """Mark what is not needed as deleted; its directories, to remove after the commit.
 
     Nothing where a newer trainer has begun.
@@ -37,21 +44,37 @@ def retain(
     doomed = []
     for row in registry.present_checkpoints(session, run_id):
         if row.snapshot_path is not None and row is not newest:
-            doomed.append(Path(row.snapshot_path))
+            doomed.append(row.snapshot_path)
             row.snapshot_path = None
         if row.checkpoint_id not in used:
-            doomed.append(Path(row.path))
+            doomed.append(row.path)
             row.state = CheckpointState.DELETED
     return doomed
 
 
-def orphans(rows: Sequence[Checkpoint], home: Path, run_id: str) -> list[Path]:
-    """The run's directories in `home` that no row names: what a crash left."""
+def orphans(rows: Sequence[Checkpoint], shelf: Shelf, run_id: str) -> list[str]:
+    """The run's directories on its shelf that no row names: what a crash left."""
     named = {Path(path).name for row in rows for path in (row.path, row.snapshot_path) if path}
-    found = [*home.glob(f"{run_id}-v*"), *home.glob(f".{run_id}-v*")]
-    return [path for path in found if path.is_dir() and path.name not in named]
+    found = [*shelf.home.glob(f"{run_id}-v*"), *shelf.home.glob(f".{run_id}-v*")]
+    left = [str(path) for path in found if path.is_dir() and path.name not in named]
+    try:
+        names = [name for name in shelf.names() if name.startswith(f"{run_id}-v")]
+    except CheckpointError as error:
+        log.warning("Orphans were not looked for", error=str(error))
+        names = []
+    return [*left, *(shelf.path(name) for name in names if name not in named)]
 
 
-def remove(directories: Sequence[Path]) -> None:
-    for directory in directories:
-        checkpoints.remove(directory)
+def remove(paths: Sequence[str], stop: threading.Event | None = None) -> None:
+    """Delete directories and what lies under URLs; what cannot be deleted now is an orphan.
+
+    stop: waits for no store any more.
+    """
+    for path in paths:
+        if not weights.is_url(path):
+            checkpoints.remove(Path(path))
+            continue
+        try:
+            weights.remove(path, stop)
+        except CheckpointError as error:
+            log.warning("A checkpoint stays, although no row names it", error=str(error))

@@ -42,7 +42,7 @@ def _make_trajectory(
     behaviour = random.uniform(-6, -3, length) if logprobs is None else np.array(logprobs)
     steps = []
     for number, (start, end) in enumerate(spans):
-        mask[start:end] = 1
+        mask[start:end] = policies[number % len(policies)].trainable
         sampled_by[start:end] = number % len(policies)
         steps.append(
             StepRecord(

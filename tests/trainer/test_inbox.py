@@ -134,6 +134,9 @@ def test_lagged_policies_have_a_bound_of_their_own(world: World) -> None:
     lagged = msgspec.structs.replace(group.members[0], policies=group.members[0].policies[1:])
     only = TrainableGroup("g", "dbbench", (lagged,))
     assert [too_old(only, version, BOUNDS) for version in (4, 5)] == [False, True]
+    teacher = msgspec.structs.replace(lagged.policies[0], version=-1, trainable=False)
+    masked = msgspec.structs.replace(lagged, policies=(teacher,))
+    assert not too_old(TrainableGroup("g", "dbbench", (masked,)), 99, BOUNDS)
 
 
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.COMPLETED])

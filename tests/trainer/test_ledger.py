@@ -12,8 +12,11 @@ from world import World
 import broker
 from broker.api import Consumer, Publisher
 from broker.messages import CheckpointPublished, Message
+from broker.weights import Shelf
+from core import manifest
 from core.config import Config, PolicyServer, Run, Task, Trainer
 from core.errors import BrokerError
+from core.manifest import Probe
 from core.types import GroupState, RunState
 from db import runs
 from db.store import Store
@@ -39,6 +42,9 @@ class Counter:
 
     def save(self, directory: Path) -> None:
         (directory / "count.json").write_text(json.dumps(self.count))
+
+    def probe(self) -> Probe:
+        return Probe([7, self.count], [-0.5])
 
     def state(self) -> State:
         return State({"count": torch.tensor([self.count])}, {})
@@ -69,7 +75,7 @@ def _ledger(world: World, publisher: Publisher, home: Path, **rules: Any) -> Led
     config = Config(
         tasks={"dbbench": Task()}, run=Run(**rules), trainer=Trainer(snapshot_every=EVERY)
     )
-    return Ledger(config, world.run_id, world.store, publisher, home / "checkpoints")
+    return Ledger(config, world.run_id, world.store, publisher, Shelf(home / "checkpoints"))
 
 
 def _groups(world: World, *positions: int) -> Sequence[TrainableGroup]:
@@ -99,6 +105,8 @@ def test_an_update_is_published_committed_and_announced(
     at = _step(world, ledger, learner, at, 0)
     assert world.run().version == at.version == 1
     assert _count(world, tmp_path) == {1: 1}
+    written = manifest.verify(tmp_path / "checkpoints" / at.checkpoint_id)
+    assert written.probe == Probe([7, 1], [-0.5])
     (delivery,) = events.receive(9, 2.0)
     told: Message = delivery.message
     assert told == CheckpointPublished(
@@ -218,7 +226,7 @@ def _long(world: World, publisher: Publisher, home: Path, tracks: list[str]) -> 
         trainer=Trainer(snapshot_every=EVERY, keep_checkpoints=2),
         policy=[PolicyServer(name="p", tracks=tracks)],
     )
-    return Ledger(config, world.run_id, world.store, publisher, home / "checkpoints")
+    return Ledger(config, world.run_id, world.store, publisher, Shelf(home / "checkpoints"))
 
 
 def test_what_nothing_needs_leaves_the_disk(
@@ -308,7 +316,10 @@ def test_success_waits_for_every_task_of_the_configuration(
 ) -> None:
     run = Run(stop_success=0.5)
     config = Config(tasks={"dbbench": Task(), "alfworld": Task()}, run=run)
-    ledger, learner = Ledger(config, world.run_id, world.store, publisher, tmp_path), Counter()
+    ledger, learner = (
+        Ledger(config, world.run_id, world.store, publisher, Shelf(tmp_path)),
+        Counter(),
+    )
     _step(world, ledger, learner, ledger.resume(learner), 0)
     assert not ledger.end_if_due(Position(10, "c"))
 

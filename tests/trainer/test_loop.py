@@ -12,6 +12,7 @@ from world import World
 import broker
 from broker.messages import EpisodeFinished
 from broker.topology import TRAJECTORIES, trainer_queue
+from broker.weights import Shelf
 from core.config import Config, Run, Task, Trainer
 from core.manifest import verify
 from core.types import RunState
@@ -67,7 +68,7 @@ def _train(
                     publisher.publish(TRAJECTORIES, world.run_id, message)
         consumer = stack.enter_context(closing(link.consumer(trainer_queue(world.run_id))))
         inbox = Inbox(world.store, consumer, world.run_id, BOUNDS)
-        ledger = Ledger(config, world.run_id, world.store, publisher, home / "checkpoints")
+        ledger = Ledger(config, world.run_id, world.store, publisher, Shelf(home / "checkpoints"))
         train(inbox, learner, ledger, SETTINGS, threading.Event())
 
 

@@ -1,0 +1,142 @@
+"""Alarms: thresholds over what an update says of itself. Pure; docs/alarms.md has every formula.
+
+metrics, those of late ─▶ readings ─▶ edges: what is raised now and was not, what ended
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from core.config import Alarms
+from core.types import GroupState
+from db.alarms import Counts, Raised, Reading
+
+Metrics = Mapping[str, float]
+Key = tuple[str, str]
+
+LATE = 10  # updates whose mean entropy is the one to fall from
+FEWEST_LATE = 3  # of them, to tell a fall from noise
+
+
+class Rule(NamedTuple):
+    """Of a task: the alarm, the metric it reads, the key of its threshold; above it or below."""
+
+    name: str
+    metric: str
+    threshold: str
+    above: bool = True
+
+
+RULES = (
+    Rule("effective_sample_size", "effective_sample_size", "min_effective_sample_size", False),
+    Rule("mismatch_kl", "mismatch_k3", "max_mismatch_kl"),
+    Rule("max_ratio", "max_ratio", "max_ratio"),
+    Rule("clip_fraction", "clip_fraction", "max_clip_fraction"),
+    Rule("entropy", "entropy", "min_entropy", above=False),
+)
+SHARES = (
+    Rule("zero_spread_share", "zero_spread_share", "max_zero_spread_share"),
+    Rule("stale_share", "stale_share", "max_stale_share"),
+)
+
+
+def group_metrics(counts: Counts) -> dict[str, float]:
+    """`task/groups`, and the shares of them that had no spread or came too late.
+
+    Groups whose members failed taught nothing about spread; they are counted apart, as
+    `task/failed_groups`.
+    """
+    values: dict[str, float] = {}
+    for task, by_state in counts.items():
+        filtered = by_state.get(GroupState.FILTERED, 0)
+        stale = by_state.get(GroupState.STALE, 0)
+        groups = filtered + stale + by_state.get(GroupState.READY, 0)
+        values[f"{task}/groups"] = float(groups)
+        values[f"{task}/failed_groups"] = float(by_state.get(GroupState.FAILED, 0))
+        if groups:
+            values[f"{task}/zero_spread_share"] = filtered / groups
+            values[f"{task}/stale_share"] = stale / groups
+    return values
+
+
+def update_readings(
+    metrics: Metrics, late: Sequence[Metrics], config: Alarms, max_grad_norm: float, *, skipped: str
+) -> list[Reading]:
+    """All that an update tells. `late`: metrics of committed updates before it, newest first.
+
+    `max_grad_norm`: where gradients are clipped. What the metrics do not name has no reading.
+    """
+    found = [_reading("", "skipped", float(bool(skipped)), 0.0, above=True)]
+    if "grad_norm" in metrics:
+        bound = config.max_grad_norm * max_grad_norm
+        found.append(_reading("", "grad_norm", metrics["grad_norm"], bound, above=True))
+    for task in _tasks(metrics):
+        found += _of_task(task, metrics, RULES, config)
+        fall = entropy_fall(task, metrics, late)
+        if fall is not None:
+            found.append(_reading(task, "entropy_fall", fall, config.max_entropy_fall, above=True))
+    return _switched(found, config) + share_readings(metrics, config)
+
+
+def share_readings(metrics: Metrics, config: Alarms) -> list[Reading]:
+    """What `group_metrics` tell of tasks with enough groups."""
+    found: list[Reading] = []
+    for task in _tasks(metrics):
+        if metrics.get(f"{task}/groups", 0.0) >= config.min_groups:
+            found += _of_task(task, metrics, SHARES, config)
+    return _switched(found, config)
+
+
+def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float | None:
+    """1 - H / mean(H of the last `LATE` updates with the task); None before `FEWEST_LATE`."""
+    name = f"{task}/entropy"
+    before = [each[name] for each in late if name in each][:LATE]
+    if name not in metrics or len(before) < FEWEST_LATE or sum(before) <= 0.0:
+        return None
+    return 1.0 - metrics[name] * len(before) / sum(before)
+
+
+def edges(
+    readings: Sequence[Reading], standing: Collection[Raised]
+) -> list[tuple[Reading, Raised | None]]:
+    """Readings to tell of, each with the alarm that it ends: raised anew, or no longer raised."""
+    before: dict[Key, Raised] = {(each.task, each.name): each for each in standing}
+    told: list[tuple[Reading, Raised | None]] = []
+    for reading in readings:
+        stands = before.get((reading.task, reading.name))
+        if reading.raised != (stands is not None):
+            told.append((reading, stands))
+    return told
+
+
+def _tasks(metrics: Metrics) -> list[str]:
+    """The tasks that any metric is of."""
+    return sorted({task for task, slash, _ in (key.rpartition("/") for key in metrics) if slash})
+
+
+def _of_task(task: str, metrics: Metrics, rules: Sequence[Rule], config: Alarms) -> list[Reading]:
+    return [
+        _reading(
+            task,
+            rule.name,
+            metrics[f"{task}/{rule.metric}"],
+            getattr(config, rule.threshold),
+            above=rule.above,
+        )
+        for rule in rules
+        if f"{task}/{rule.metric}" in metrics
+    ]
+
+
+def _reading(task: str, name: str, value: float, threshold: float, *, above: bool) -> Reading:
+    crossed = value > threshold if above else value < threshold
+    return Reading(task, name, value, threshold, crossed)
+
+
+def _switched(found: Sequence[Reading], config: Alarms) -> list[Reading]:
+    """One that was switched off while it stood ends."""
+    return [
+        Reading(each.task, each.name, each.value, each.threshold, raised=False)
+        if each.name in config.off
+        else each
+        for each in found
+    ]

@@ -1,0 +1,166 @@
+"""What is trained of a model: all of its weights, or an adapter on frozen ones (LoRA).
+
+    run's first checkpoint ─▶ Whole   ─▶ parameters ─▶ a model directory
+                           └▶ Adapter ─▶ parameters ─▶ an adapter directory, which names its base
+
+Both also hold the reference of the KL term: the model as the run began with it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from core.config import Lora
+from core.errors import ConfigError
+from core.manifest import Probe
+from trainer.model import copy_tokenizer, load_model
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PROBE = 24  # tokens
+SEED = 0  # of a new adapter's random half
+
+
+class Tuned(Protocol):
+    """`model`: a causal language model of transformers; what is trained of it requires gradients.
+
+    `reference` is entered around forward passes of the model as it began.
+    """
+
+    model: Any
+
+    def reference(self) -> Any: ...
+
+    def save(self, directory: Path) -> None: ...
+
+
+class Whole:
+    """Full fine-tuning: masters in fp32, saved in `dtype`."""
+
+    def __init__(
+        self, path: Path, device: torch.device, dtype: torch.dtype, *, reference: bool
+    ) -> None:
+        """`reference`: whether the model is loaded a second time, for the KL term."""
+        self.model = load_model(path, device)
+        self._path = path
+        self._dtype = dtype
+        self._reference = load_model(path, device) if reference else None
+
+    def reference(self) -> Any:
+        return nullcontext(self._reference)
+
+    def save(self, directory: Path) -> None:
+        weights = {name: _saved(value, self._dtype) for name, value in trained(self.model).items()}
+        self.model.config.dtype = self._dtype
+        self.model.save_pretrained(directory, state_dict=weights)
+        copy_tokenizer(self._path, directory)
+
+
+class Adapter:
+    """LoRA (arXiv:2106.09685): W + (alpha / rank) · B·A, with A and B alone trained, in fp32.
+
+    The frozen base is held in `dtype`, as it is served. B begins at zero: version 0 is the base.
+    """
+
+    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, lora: Lora) -> None:
+        """Raises ConfigError where a target is no linear module below the head."""
+        self.model = load_model(path, device, dtype)
+        self._path = path
+        self._dtype = dtype
+        _check_targets(self.model, lora.targets)
+        self._tuner = _with_adapter(self.model, lora)
+        self._config = self._tuner.peft_config["default"]
+
+    @contextmanager
+    def reference(self) -> Iterator[Any]:
+        with self._tuner.disable_adapter():
+            yield self.model
+
+    def save(self, directory: Path) -> None:
+        """What peft and vLLM load. The base is named by its absolute path."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        found = get_peft_model_state_dict(self._tuner, save_embedding_layers=False)
+        weights = {name: _saved(value, self._dtype).contiguous() for name, value in found.items()}
+        save_file(weights, directory / ADAPTER_WEIGHTS, {"format": "pt"})
+        self._config.base_model_name_or_path = str(self._path.resolve())
+        self._config.inference_mode = True
+        self._config.save_pretrained(str(directory))
+        copy_tokenizer(self._path, directory)
+
+
+def tuned(
+    path: Path, device: torch.device, dtype: torch.dtype, lora: Lora, *, reference: bool
+) -> Tuned:
+    """Of the configuration. Raises CheckpointError, ConfigError."""
+    if lora.rank:
+        return Adapter(path, device, dtype, lora)
+    return Whole(path, device, dtype, reference=reference)
+
+
+def trained(model: Any) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name, tied ones once."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def probe(model: Any, dtype: torch.dtype) -> Probe:
+    """Fixed pseudo-random tokens, scored with the weights cast to `dtype`, as they are saved."""
+    config = model.config.get_text_config()
+    random = Random(SEED)
+    count = min(PROBE, getattr(config, "max_position_embeddings", PROBE))
+    tokens = [random.randrange(config.vocab_size) for _ in range(count)]
+    ids = torch.tensor([tokens], device=model.device)
+    weights = {name: value.detach().to(dtype) for name, value in model.named_parameters()}
+    with torch.no_grad():
+        output = torch.func.functional_call(
+            model, weights, kwargs={"input_ids": ids, "use_cache": False}
+        )
+        every = torch.log_softmax(output.logits[0, :-1].float(), dim=-1)
+        logprobs = every.gather(-1, ids[0, 1:, None])[:, 0]
+    return Probe(tokens, logprobs.tolist())
+
+
+def _with_adapter(model: Any, lora: Lora) -> Any:
+    """peft's wrapper; the model's own linear modules are exchanged for adapted ones in place."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft takes any number
+        target_modules=list(lora.targets),
+    )
+    with torch.random.fork_rng(devices=[]):  # the same adapter whatever was drawn before
+        torch.manual_seed(SEED)
+        return get_peft_model(model, config).eval()
+
+
+def _check_targets(model: Any, targets: list[str]) -> None:
+    head = model.get_output_embeddings()
+    linear = {
+        name for name, module in model.named_modules() if _adaptable(module) and module is not head
+    }
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise ConfigError(
+                f"trainer.lora.targets: {type(model).__name__} has no linear module {target!r}",
+                mend=f"name some of {', '.join(known)}",
+            )
+    if not targets:
+        raise ConfigError("trainer.lora.targets: empty", mend="name linear modules, or rank = 0")
+
+
+def _adaptable(module: nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+def _saved(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.detach().to("cpu", dtype)
