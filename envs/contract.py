@@ -10,7 +10,7 @@ An Environment serves one episode. Everything it raises that is not the agent's 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from core.types import Status
 
@@ -115,6 +115,14 @@ class Environment(Protocol):
 
     def close(self) -> None:
         """Free what the episode holds; safe to call twice and after any failure."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An environment that wants to know how long a turn was, before its `call`."""
+
+    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
+        """Tokens before the turn and of it; finish_reason: stop or length."""
 
 
 class Expert(Protocol):

@@ -28,8 +28,9 @@ Baselines = Callable[[Item, int], Mapping[str, Expert]]
 
 
 def of_all(task: str, settings: Settings) -> Iterator[Figure]:
-    """Those of every task, then its own."""
-    yield from of_generated(task, settings)
+    """Those of every task, unless it says that none of its items are generated; then its own."""
+    if getattr(registry.beside(task, "check"), "GENERATED", True):
+        yield from of_generated(task, settings)
     yield from own(task, settings)
 
 

@@ -26,15 +26,19 @@ TASKS = {
     "kg": "envs.kg.source:KgSource",
     "os": "envs.oslinux.source:OsSource",
 }
+OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
+    "gateway": "envs.gateway.source:GatewaySource",
+}
 
 log = get_logger()
 
 
 def source(task: str, options: Mapping[str, Any]) -> TaskSource:
     """A task's source. Raises ItemError that names the nearest known task or option."""
-    if task in TASKS:
+    ours = TASKS | OF_USERS
+    if task in ours:
         _warn_of_namesakes(task)
-        module, _, name = TASKS[task].partition(":")
+        module, _, name = ours[task].partition(":")
         make = getattr(import_module(module), name)
     else:
         make = _outside(task)
@@ -43,7 +47,7 @@ def source(task: str, options: Mapping[str, Any]) -> TaskSource:
 
 def names() -> tuple[str, ...]:
     """Every known task."""
-    return tuple(sorted({*TASKS, *(entry.name for entry in entry_points(group=GROUP))}))
+    return tuple(sorted({*TASKS, *OF_USERS, *(entry.name for entry in entry_points(group=GROUP))}))
 
 
 def datasets(task: str) -> tuple[Dataset, ...]:
@@ -68,7 +72,8 @@ def beside(task: str, name: str) -> ModuleType | None:
 
 def place(task: str) -> str:
     """The module of a task's source. Raises ItemError."""
-    found = {entry.name: entry.value for entry in entry_points(group=GROUP)} | TASKS
+    found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    found |= TASKS | OF_USERS
     if task not in found:
         raise ItemError(f"unknown task {task}{nearest(task, names())}")
     return found[task].partition(":")[0]

@@ -1,0 +1,1 @@
+"""Unmodified agent programs as episodes: a gateway that speaks the OpenAI chat API."""

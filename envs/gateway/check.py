@@ -1,0 +1,11 @@
+"""What `agentrl envs check` says of a task whose items and programs are the user's."""
+
+from collections.abc import Iterator
+
+from envs.check import Figure, Settings
+
+GENERATED = False  # nothing is drawn here, so there is no expert, no chance and no split to measure
+
+
+def figures(_settings: Settings) -> Iterator[Figure]:
+    yield Figure("items", "the user's own: agentrl envs play gateway -o items=…", ok=None)

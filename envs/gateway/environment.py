@@ -1,0 +1,156 @@
+"""An agent program as an Environment: it asks, the policy answers; its end is the outcome.
+
+    start() ─▶ program ─ first request ─▶ Observation, tools
+    call(turn) ─▶ reply ─▶ program ─ next request ─▶ messages
+                                   └─ exit 0 ─▶ the user's reward ─▶ done
+
+What is the policy's fault it reads: a call that does not fit its tool is answered here, and the
+program never sees it. What is the program's fault (an exit code, a time-out, a request that cannot
+be recorded) is an EnvironmentFailure, never a reward.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from queue import Empty
+from typing import Any
+
+import msgspec
+
+from core.errors import EnvironmentFailure
+from core.http import Response
+from core.logging import get_logger
+from envs.contract import Message, Observation, Outcome, Tool, ToolCall
+from envs.gateway import chat
+from envs.gateway.chat import Length
+from envs.gateway.hub import Asked, Broken, Line, hub
+from envs.gateway.process import Ended, Program
+from envs.gateway.reward import Result, Reward, rewarded
+
+NOT_RUN = "not run: another call of this turn was ill-formed"
+ONE_CALL = "one call a turn: none was run"
+SHOWN = 300  # characters of a program's last words
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How episodes are run. `timeout_s`: of one turn of the program, and of the reward."""
+
+    program: tuple[str, ...]
+    env: Mapping[str, str]
+    timeout_s: float
+    reward: Reward
+
+
+class Gateway:
+    """One episode, single use."""
+
+    def __init__(self, item: Mapping[str, Any], plan: Plan) -> None:
+        self._item = item
+        self._plan = plan
+        self._line = Line()
+        self._program: Program | None = None
+        self._asked: Asked | None = None
+        self._turns = 0
+        self._length = Length()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Those of the program's first request; none before `start`."""
+        return self._asked.request.tools if self._asked else ()
+
+    def start(self) -> Observation:
+        """Raises EnvironmentFailure, ConfigError."""
+        gate = hub()
+        gate.open(self._line)
+        item = msgspec.json.encode(self._item)
+        told = {
+            "AGENTRL_ITEM": item.decode(),
+            "OPENAI_BASE_URL": gate.url,
+            "OPENAI_API_KEY": self._line.token,
+        }
+        given = dict(self._plan.env) | told
+        self._program = Program(self._plan.program, item, given, self._line.events.put)
+        event = self._event()
+        if isinstance(event, Ended):
+            raise EnvironmentFailure("the program ended without a request")
+        return Observation(event.new)
+
+    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
+        """The usage that the next answer names; zeros where nobody tells."""
+        self._length = Length(prompt, completion, finish_reason == "length")
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        """Raises EnvironmentFailure."""
+        asked = self._asked
+        if asked is None:
+            raise EnvironmentFailure("the episode has not started")
+        if not isinstance(calls, str) and (faults := _faults(calls, asked)):
+            return Outcome(faults)
+        self._turns += 1
+        self._reply(asked, calls)
+        event = self._event()
+        if isinstance(event, Asked):
+            return Outcome(event.new)
+        result = Result(
+            stdout=event.out,
+            stderr=event.err,
+            messages=[chat.plain(each) for each in self._line.dialogue.said],
+            turns=self._turns,
+        )
+        plan = self._plan
+        reward, score = rewarded(plan.reward, self._item, result, plan.timeout_s)
+        return Outcome((), done=True, reward=reward, score=score)
+
+    def close(self) -> None:
+        """End the program; whoever still asks is told that the episode is over."""
+        if self._program is not None:
+            hub().close(self._line)
+            self._program.close()
+            self._program = None
+
+    def _reply(self, asked: Asked, calls: Sequence[ToolCall] | str) -> None:
+        turn, request = chat.said(self._turns, calls), asked.request
+        self._line.dialogue.answered(turn)
+        body = chat.answer(self._turns, turn, self._length, request)
+        self._length = Length()
+        kind = "text/event-stream" if request.stream else "application/json"
+        response = Response(200, body, kind=kind)
+        asked.reply.set_result(response)
+
+    def _event(self) -> Asked | Ended:
+        """The next request, or the program's good end. Raises EnvironmentFailure."""
+        try:
+            event = self._line.events.get(timeout=self._plan.timeout_s)
+        except Empty:
+            raise EnvironmentFailure(
+                f"the program neither asked nor ended for {self._plan.timeout_s:g} s",
+                mend="options.timeout_s",
+            ) from None
+        if isinstance(event, Broken):
+            raise EnvironmentFailure(f"the program's request cannot be recorded: {event.why}")
+        if isinstance(event, Ended):
+            if event.code:
+                last = event.err.strip().rpartition("\n")[2][:SHOWN]
+                raise EnvironmentFailure(f"the program ended with code {event.code}: {last}")
+            return event
+        self._asked = event
+        for name in event.request.ignored:
+            _tell_once(name)
+        return event
+
+
+def _faults(calls: Sequence[ToolCall], asked: Asked) -> tuple[Message, ...]:
+    """What the policy reads instead of the program's answer, where its calls do not fit."""
+    if any(call.error for call in calls):
+        return tuple(Message("tool", call.error or NOT_RUN, call.name) for call in calls)
+    if asked.request.single and len(calls) > 1:
+        return tuple(Message("tool", ONE_CALL, call.name) for call in calls)
+    return ()
+
+
+@cache
+def _tell_once(name: str) -> None:
+    log.warning("A program's parameter is ignored: the run's own sampling is used", field=name)

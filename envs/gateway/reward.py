@@ -1,0 +1,93 @@
+"""The user's own reward: a function of an item and of how the program ended."""
+
+import importlib
+import importlib.util
+import math
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from core.errors import EnvironmentFailure, ItemError, in_words
+
+MEND = '"package.module:function" or "path.py:function"'
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a reward is given of a program that ended with code 0.
+
+    `stdout`: the last MiB of it; `messages`: the conversation as OpenAI has it.
+    """
+
+    stdout: str
+    stderr: str
+    messages: Sequence[Mapping[str, Any]]
+    turns: int
+
+    @property
+    def last_line(self) -> str:
+        """The last line printed that is not blank."""
+        lines = [line.strip() for line in self.stdout.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+Reward = Callable[[Mapping[str, Any], Result], Any]
+
+
+@cache
+def reward(name: str) -> Reward:
+    """The function that a name means. Raises ItemError."""
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise ItemError(f"gateway: option reward: {name!r} names no function", mend=MEND)
+    try:
+        module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        function = getattr(module, attribute)
+    except Exception as error:  # whatever the user's module raises when it is imported
+        raise ItemError(f"gateway: option reward: {name}: {in_words(error)}", mend=MEND) from error
+    if not callable(function):
+        raise ItemError(f"gateway: option reward: {name} is no function", mend=MEND)
+    found: Reward = function
+    return found
+
+
+def rewarded(
+    function: Reward, item: Mapping[str, Any], result: Result, timeout_s: float
+) -> tuple[float, float]:
+    """Reward and score. Raises EnvironmentFailure: an error of the user's is nobody's reward."""
+    found: list[Any] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(function(item, result))
+        except BaseException as error:  # told below
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="reward", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if failed:
+        raise EnvironmentFailure(f"the reward function: {in_words(failed[0])}") from failed[0]
+    if not found:
+        raise EnvironmentFailure(f"the reward function took over {timeout_s:g} s")
+    both = found[0] if isinstance(found[0], tuple) else (found[0], found[0])
+    sound = len(both) == 2 and all(isinstance(each, int | float) for each in both)
+    if not sound or not all(map(math.isfinite, both)):
+        raise EnvironmentFailure(f"the reward function: {found[0]!r:.60} is no (reward, score)")
+    return float(both[0]), float(both[1])
+
+
+def _file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"agentrl_reward_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,122 @@
+"""Items of a user's own, each an episode of the user's own agent program."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from core.config import with_secrets
+from core.errors import ItemError, nearest
+from envs import options
+from envs.contract import Environment, Expert, Item
+from envs.datasets import Lacking
+from envs.gateway.environment import Gateway, Plan
+from envs.gateway.reward import reward
+
+MAX_ITEM = 100_000  # bytes as JSON: an environment variable holds no more than 128 KiB
+SPLIT = "train"  # of an item that names none
+
+
+class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options. `program`: its argument list; `items`: a JSONL file; `reward`: `module:function`.
+
+    `env`: of the program, `${NAME}` from ours; `timeout_s`: of one turn of it, and of the reward.
+    """
+
+    program: list[str] = []
+    items: str = ""
+    reward: str = ""
+    env: dict[str, str] = {}
+    timeout_s: Annotated[float, Meta(gt=0.0)] = 60.0
+    max_turns: options.Count = 30
+
+
+class GatewaySource:
+    """The task `gateway`."""
+
+    name = "gateway"
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        """Raises ItemError for an option that is not understood."""
+        self._given = options.parse(self.name, Given, given)
+        self.max_turns: int = self._given.max_turns
+        self._splits: dict[str, tuple[Item, ...]] | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that the file names. Raises ItemError."""
+        return tuple(self._read())
+
+    def items(self, split: str) -> Sequence[Item]:
+        """Raises ItemError, also for what would keep every episode from its start."""
+        found = self._read()
+        if split not in found:
+            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, found)}")
+        if not self._given.program:
+            raise ItemError(f"{self.name}: option program is not set", mend='["python", "mine.py"]')
+        reward(self._given.reward)
+        return found[split]
+
+    def make(self, item: Item) -> Environment:
+        """Raises ItemError, ConfigError."""
+        given = self._given
+        where = "tasks.gateway.options.env"
+        plan = Plan(
+            program=tuple(given.program),
+            env={name: with_secrets(text, where) for name, text in given.env.items()},
+            timeout_s=given.timeout_s,
+            reward=reward(given.reward),
+        )
+        return Gateway(item.content, plan)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
+        raise ItemError(f"item {item.item_id}: a program of the user's has no demonstrator")
+
+    def _read(self) -> dict[str, tuple[Item, ...]]:
+        """The items by split, read once. Raises ItemError."""
+        if self._splits is None:
+            if not self._given.items:
+                raise Lacking(f"{self.name}: option items is not set", mend="-o items=FILE.jsonl")
+            self._splits = read(Path(self._given.items))
+        return self._splits
+
+
+def read(path: Path) -> dict[str, tuple[Item, ...]]:
+    """The items of a JSONL file by split, `train` first. Raises ItemError that names the line."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ItemError(f"gateway: option items: {path}: {error.strerror}") from error
+    found: dict[str, dict[str, Item]] = {}
+    names: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}: line {number}"
+        content, name, split = _item(line, where)
+        if name in names:
+            raise ItemError(f"{where}: the id {name} comes twice")
+        names.add(name)
+        found.setdefault(split, {})[name] = Item("gateway", name, content)
+    if not found:
+        raise ItemError(f"{path}: no items")
+    ordered = sorted(found, key=lambda split: (split != SPLIT, split))
+    return {split: tuple(found[split].values()) for split in ordered}
+
+
+def _item(line: bytes, where: str) -> tuple[dict[str, Any], str, str]:
+    """Content, id and split of a line. Raises ItemError."""
+    try:
+        content = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ItemError(f"{where}: no JSON object: {error}") from error
+    name, split = content.get("id"), content.get("split", SPLIT)
+    if isinstance(name, bool) or not isinstance(name, str | int) or not str(name):
+        raise ItemError(f"{where}: no id", mend='{"id": "…", …}')
+    if not isinstance(split, str) or not split:
+        raise ItemError(f"{where}: split: not a text")
+    if len(msgspec.json.encode(content)) > MAX_ITEM:
+        raise ItemError(f"{where}: over {MAX_ITEM} bytes", mend="name a file in it instead")
+    return content, str(name), split

@@ -1,0 +1,309 @@
+"""Programs that speak the OpenAI chat API, played by hand: what they ask, what they are told."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from programs import Play
+
+from core.config import Config, Envs, Task
+from core.errors import EnvironmentFailure
+from envs.client import RemoteSource
+from envs.contract import Counting, Message, Outcome, ToolCall
+from envs.server import EnvServer
+
+LOOK = ToolCall("look", {"thing": "mug"})
+LOOKS = """
+messages = [{"role": "system", "content": "act"}, user(item["id"])]
+tools = [tool("look", "thing")]
+while True:
+    message = said(ask(messages, tools=tools))
+    messages.append(message)
+    if not message.get("tool_calls"):
+        break
+    for call in message["tool_calls"]:
+        seen = json.loads(call["function"]["arguments"])["thing"] + " is blue"
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": seen})
+print("thinking")
+print(message["content"])
+"""
+
+
+def test_a_program_s_requests_become_turns_and_its_end_the_user_s_reward(play: Play) -> None:
+    environment = play(LOOKS)
+    first = environment.start()
+    assert first.messages == (Message("system", "act"), Message("user", "one"))
+    assert [tool.name for tool in environment.tools] == ["look"]
+    seen = Message("tool", "mug is blue", "look")
+    assert environment.call([LOOK, LOOK]) == Outcome((seen, seen))
+    assert environment.call("blue") == Outcome((), done=True, reward=1.0, score=0.5)
+
+
+def test_a_wrong_answer_is_a_reward_of_nothing(play: Play) -> None:
+    environment = play(LOOKS)
+    environment.start()
+    assert environment.call("red").reward == 0.0
+
+
+def test_the_reward_is_given_the_conversation_as_openai_has_it(play: Play, tmp_path: Path) -> None:
+    environment = play(LOOKS, reward="told")
+    environment.start()
+    environment.call([LOOK])
+    assert environment.call("blue").reward == 2.0
+    function = {"name": "look", "arguments": '{"thing": "mug"}'}
+    call = {"id": "call_1_0", "type": "function", "function": function}
+    assert json.loads((tmp_path / "told.json").read_text()) == [
+        {"role": "system", "content": "act"},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "mug is blue", "tool_call_id": "call_1_0"},
+        {"role": "assistant", "content": "blue"},
+    ]
+
+
+def test_a_call_that_does_not_fit_is_answered_here_and_the_program_never_sees_it(
+    play: Play,
+) -> None:
+    environment = play(LOOKS)
+    environment.start()
+    bad = ToolCall("look", {}, "look: thing is missing")
+    answer = environment.call([bad, LOOK])
+    assert [message.content for message in answer.messages] == [
+        "look: thing is missing",
+        "not run: another call of this turn was ill-formed",
+    ]
+    assert environment.call("blue").reward == 1.0
+
+
+def test_where_a_program_wants_one_call_a_turn_the_policy_is_told_so(play: Play) -> None:
+    environment = play(LOOKS.replace("tools=tools", "tools=tools, parallel_tool_calls=False"))
+    environment.start()
+    assert environment.call([LOOK, LOOK]).messages[0].content == "one call a turn: none was run"
+    assert environment.call([LOOK]).messages[0].content == "mug is blue"
+
+
+STREAMS = """
+status, text = ask([user("?")], tools=[tool("look", "thing")], stream=True,
+                   stream_options={"include_usage": True})
+events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+assert events.pop() == "[DONE]"
+chunks = [json.loads(event) for event in events]
+assert chunks.pop()["usage"]["total_tokens"] == 9
+(first, last) = [chunk["choices"][0] for chunk in chunks]
+assert last["finish_reason"] == "tool_calls"
+print(json.loads(first["delta"]["tool_calls"][0]["function"]["arguments"])["thing"])
+"""
+
+
+def test_a_streamed_answer_is_events_with_the_same_content(play: Play) -> None:
+    environment = play(STREAMS)
+    environment.start()
+    assert isinstance(environment, Counting)
+    environment.sampled(5, 4, "stop")
+    assert environment.call([ToolCall("look", {"thing": "blue"})]).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ("n=2", "n: 2"),
+        ("logprobs=True", "logprobs: true"),
+        ("stop=['x']", "stop: "),
+        ("response_format={'type': 'json_object'}", "response_format: "),
+        ("tool_choice='required', tools=[tool('look')]", "tool_choice: "),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_name_and_the_program_may_go_on(
+    play: Play, asked: str, field: str
+) -> None:
+    environment = play(
+        f"status, text = ask([user('?')], {asked})\n"
+        "assert status == 400, status\n"
+        f"assert {field!r} in text, text\n"
+        "print(said(ask([user('?')], n=1, temperature=0.2, top_p=0.9))['content'])"
+    )
+    environment.start()
+    assert environment.call("blue").reward == 1.0
+
+
+REWRITTEN = "messages[0]: not as before"
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ("[user('other'), answer, user('more')]", REWRITTEN),
+        ("[user('?'), {**answer, 'content': 'red'}, user('more')]", "messages[1]: not as what was"),
+        ("[user('?')]", "messages[1]: missing: the conversation so far"),
+        ("[user('?'), answer]", "messages[2]: missing: nothing follows"),
+        ("[user('?'), answer, {'role': 'system', 'content': 'x'}]", "messages[2]: role system"),
+        ("[user('?'), answer, {'role': 'tool', 'content': 'x'}]", "messages[2]: answers no call"),
+    ],
+)
+def test_a_history_that_was_rewritten_is_refused_and_ends_the_attempt(
+    play: Play, second: str, why: str
+) -> None:
+    environment = play(f"answer = said(ask([user('?')]))\nprint(ask({second}))\ntime.sleep(30)")
+    environment.start()
+    with pytest.raises(EnvironmentFailure, match="cannot be recorded: ") as caught:
+        environment.call("blue")
+    assert why in str(caught.value)
+
+
+def test_an_answer_may_come_back_with_fields_that_say_nothing(play: Play) -> None:
+    environment = play(
+        "answer = said(ask([user('?')], tools=[tool('look', 'thing')]))\n"
+        "answer = {'role': 'assistant', 'tool_calls': answer['tool_calls'], 'refusal': None}\n"
+        "call = answer['tool_calls'][0]\n"
+        "call['function']['arguments'] = '{\"thing\":\"mug\"}'\n"
+        "told = {'role': 'tool', 'tool_call_id': call['id'],\n"
+        "        'content': [{'type': 'text', 'text': 'se'}, {'type': 'text', 'text': 'en'}]}\n"
+        "print(said(ask([user('?'), answer, told], tools=[tool('look', 'thing')]))['content'])"
+    )
+    environment.start()
+    assert environment.call([LOOK]).messages == (Message("tool", "seen", "look"),)
+    assert environment.call("blue").reward == 1.0
+
+
+def test_tools_may_not_change(play: Play) -> None:
+    environment = play(
+        "answer = said(ask([user('?')]))\nask([user('?'), answer, user('more')], tools=[tool('a')])"
+    )
+    environment.start()
+    with pytest.raises(EnvironmentFailure, match="tools: differ"):
+        environment.call("blue")
+
+
+def awaited(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_two_conversations_at_once_are_refused(play: Play) -> None:
+    environment = play(
+        "import threading\n"
+        "threading.Thread(target=ask, args=([user('?')],), daemon=True).start()\n"
+        "time.sleep(0.3)\n"
+        "assert ask([user('another')])[0] == 400\n"
+        "time.sleep(30)"
+    )
+    environment.start()
+    line = environment._line  # type: ignore[attr-defined]
+    awaited(lambda: not line.events.empty())  # the second was refused
+    with pytest.raises(EnvironmentFailure, match="another request of the episode waits"):
+        environment.call("blue")
+
+
+def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(play: Play) -> None:
+    """As the retries of HTTP clients do; the policy is asked once."""
+    environment = play(
+        "request = urllib.request.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions',\n"
+        "    json.dumps({'model': 'm', 'messages': [user('?')]}).encode(),\n"
+        "    {'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']})\n"
+        "try:\n"
+        "    urllib.request.urlopen(request, timeout=0.3)\n"
+        "except TimeoutError:\n"
+        "    time.sleep(0.3)\n"
+        "    print(said(ask([user('?')]))['content'])"
+    )
+    environment.start()
+    asked = environment._asked  # type: ignore[attr-defined]
+    awaited(lambda: not asked.waiting)  # the first gave up
+    assert environment.call("blue").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("sys.exit('no such luck')", "ended with code 1: no such luck"),
+        ("pass", "ended without a request"),
+        ("os.kill(os.getpid(), 9)", "ended with code -9"),
+    ],
+)
+def test_a_program_that_fails_or_asks_nothing_is_no_reward(
+    play: Play, program: str, why: str
+) -> None:
+    with pytest.raises(EnvironmentFailure, match=why):
+        play(program).start()
+
+
+def test_a_program_that_crashes_after_an_answer_is_no_reward(play: Play) -> None:
+    environment = play("ask([user('?')]); 1 / 0")
+    environment.start()
+    with pytest.raises(EnvironmentFailure, match="ZeroDivisionError"):
+        environment.call("blue")
+
+
+def test_a_program_that_hangs_is_no_reward(play: Play) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"neither asked nor ended for 0.3 s"):
+        play("time.sleep(30)", timeout_s=0.3).start()
+
+
+def test_a_program_s_environment_is_clean(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "of the worker")
+    monkeypatch.setenv("GIVEN", "blue")
+    environment = play(
+        "assert json.loads(os.environ['AGENTRL_ITEM']) == item\n"
+        "names = {'PATH', 'HOME', 'LANG', 'LC_CTYPE', 'COLOUR',\n"
+        "         'AGENTRL_ITEM', 'OPENAI_BASE_URL', 'OPENAI_API_KEY'}\n"
+        "assert set(os.environ) <= names, set(os.environ) - names\n"
+        "ask([user('?')])\n"
+        "print(os.environ['COLOUR'])",
+        env={"COLOUR": "${GIVEN}"},
+    )
+    environment.start()
+    assert environment.call("").reward == 1.0
+
+
+def test_the_models_are_listed_and_a_wrong_key_is_refused(play: Play) -> None:
+    environment = play(
+        "def models(key):\n"
+        "    return urllib.request.urlopen(urllib.request.Request(\n"
+        "        os.environ['OPENAI_BASE_URL'] + '/models', headers={'authorization': key}))\n"
+        "try:\n"
+        "    models('Bearer guess')\n"
+        "except urllib.error.HTTPError as error:\n"
+        "    assert error.code == 401\n"
+        "listed = json.load(models('Bearer ' + os.environ['OPENAI_API_KEY']))\n"
+        "assert listed['data'][0]['id'] == 'agentrl'\n"
+        "ask([user('?')]); print('blue')"
+    )
+    environment.start()
+    assert environment.call("").reward == 1.0
+
+
+def test_closing_twice_or_before_the_start_is_fine(play: Play) -> None:
+    environment = play(LOOKS)
+    environment.close()
+    environment.close()
+    environment = play(LOOKS)
+    environment.start()
+    environment.close()
+    environment.close()
+
+
+def test_a_program_may_run_behind_an_env_server(play: Play, tmp_path: Path) -> None:
+    play(LOOKS)
+    options = {
+        "program": [sys.executable, str(tmp_path / "program.py")],
+        "items": str(tmp_path / "items.jsonl"),
+        "reward": f"{tmp_path / 'reward.py'}:said",
+    }
+    server = EnvServer(Config(tasks={"gateway": Task(options=options)}))
+    try:
+        far = RemoteSource(Envs(url=server.url), "gateway", options)
+        environment = far.make(far.items("train")[0])
+        first = environment.start()
+        assert first.messages == (Message("system", "act"), Message("user", "one"))
+        assert [tool.name for tool in environment.tools] == ["look"]
+        assert environment.call([LOOK]).messages[0].content == "mug is blue"
+        outcome = environment.call("blue")
+        assert (outcome.done, outcome.reward, outcome.score) == (True, 1.0, 0.5)
+        environment.close()
+    finally:
+        server.close()

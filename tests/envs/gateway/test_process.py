@@ -1,0 +1,120 @@
+"""A program is gone with its episode, and with whoever plays it."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import processes_of
+
+from core.errors import EnvironmentFailure
+from envs.gateway.process import Ended, Program
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()  # out of the group
+print("up", flush=True)
+open(sys.argv[1], "a").write("x")
+time.sleep(60)
+"""
+
+
+def started(tmp_path: Path, ended: Callable[[Ended], None], text: str) -> Program:
+    (tmp_path / "it.py").write_text(text)
+    argv = [sys.executable, str(tmp_path / "it.py"), str(tmp_path / "up")]
+    return Program(argv, b"{}", {}, ended)
+
+
+def soon(what: Callable[[], object], within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_its_end_is_told_once_with_code_and_outputs(tmp_path: Path) -> None:
+    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    text = "import sys; print(sys.stdin.read()); print('é', file=sys.stderr); sys.exit(3)"
+    program = started(tmp_path, ends.put, text)
+    assert ends.get(timeout=10) == Ended(3, "{}\n", "é\n")
+    program.close()
+    assert ends.empty()
+
+
+def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
+    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    program = started(tmp_path, ends.put, "print('x' * 3_000_000); print('last')")
+    out = ends.get(timeout=10).out
+    program.close()
+    assert len(out) == 1 << 20
+    assert out.endswith("x\nlast\n")
+
+
+def test_a_program_that_closed_its_outputs_is_waited_for(tmp_path: Path) -> None:
+    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    text = "import os, time; os.close(1); os.close(2); time.sleep(0.3); os._exit(4)"
+    program = started(tmp_path, ends.put, text)
+    assert ends.get(timeout=10).code == 4
+    program.close()
+
+
+def test_a_program_that_does_not_exist_is_told_by_name(tmp_path: Path) -> None:
+    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    program = Program([str(tmp_path / "no")], b"{}", {}, ends.put)
+    assert "No such file" in ends.get(timeout=10).err
+    program.close()
+
+
+def test_an_environment_that_no_process_can_have_is_no_reward(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="too long"):
+        Program(["true"], b"{}", {"BIG": "x" * 200_000}, lambda _: None)
+
+
+@pytest.mark.slow
+def test_what_ignores_its_end_and_left_its_group_is_killed_within_five_seconds(
+    tmp_path: Path,
+) -> None:
+    program = started(tmp_path, lambda _: None, STUBBORN)
+    assert soon((tmp_path / "up").exists)
+    assert len(processes_of(tmp_path)) >= 2
+    began = time.monotonic()
+    program.close()
+    assert time.monotonic() - began < 5
+    assert processes_of(tmp_path) == []
+
+
+def test_what_a_program_leaves_behind_goes_when_it_ends(tmp_path: Path) -> None:
+    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    text = f"import os, time\nif os.fork() == 0:\n    time.sleep(60)\nprint({str(tmp_path)!r})"
+    program = started(tmp_path, ends.put, text)
+    assert ends.get(timeout=10).code == 0
+    assert soon(lambda: not processes_of(tmp_path))
+    program.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_program_dies_with_its_owner(tmp_path: Path, number: int) -> None:
+    (tmp_path / "it.py").write_text(STUBBORN)
+    owner = (
+        "import sys, time\n"
+        "from envs.gateway.process import Program\n"
+        "Program(sys.argv[1:], b'{}', {}, lambda _: None)\n"
+        "time.sleep(60)"
+    )
+    argv = [sys.executable, str(tmp_path / "it.py"), str(tmp_path / "up")]
+    root = Path(__file__).parents[3]
+    process = subprocess.Popen([sys.executable, "-c", owner, *argv], cwd=root)
+    assert soon((tmp_path / "up").exists, 20)
+    os.kill(process.pid, number)
+    process.wait()
+    assert soon(lambda: not processes_of(tmp_path))
