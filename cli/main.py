@@ -9,7 +9,17 @@ import sys
 
 import typer
 
-from cli import configs, dashboard, data, envs, history, policies, processes, quickstart
+from cli import (
+    configs,
+    dashboard,
+    data,
+    envs,
+    experiments,
+    history,
+    policies,
+    processes,
+    quickstart,
+)
 from core.errors import AgentRLError
 
 app = typer.Typer(
@@ -28,6 +38,7 @@ configs.add(app)
 dashboard.add(app)
 envs.add(app)
 data.add(app)
+experiments.add(app)
 
 
 @app.callback()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TASKS = typer.Option([], "--task", help="Only this task; repeatable.", show_default=False)
 FOUND = "A directory, or a checkpoint's id, RUN@VERSION or RUN@latest in the store of --config."
+ANY = FOUND[:-1] + "; external(NAME): its [[policy]] of that name."
+MEASURED = typer.Argument(..., help=ANY, show_default=False)
 TARGET = typer.Argument(..., help=FOUND, show_default=False)
 OUT = typer.Argument(..., help="The directory to make.", show_default=False)
 OPTIONAL = typer.Option(None, "--config", help="Whose store knows the checkpoint.")
@@ -37,7 +39,7 @@ def add(app: typer.Typer) -> None:
 
 
 def evaluate(
-    target: str = TARGET,
+    target: str = MEASURED,
     config: Path = EVALUATED,
     task: list[str] = TASKS,
     split: str = typer.Option("", help="Each task's eval_split where empty."),

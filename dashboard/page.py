@@ -1,4 +1,4 @@
-"""The page *Run*: state, success by task, updates, policies, accounting. It only reads."""
+"""The page *Run*: state, alarms, success by task, updates, policies, accounting. It only reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,6 +8,7 @@ import streamlit as st
 
 from core.types import RUN_OVER, RunState
 from dashboard.run import Point, RunView, look, names
+from db.alarms import Raised
 from db.lifecycle import UpdateSummary
 from db.store import Store
 
@@ -43,6 +44,7 @@ def page(store: Store, chosen: str) -> None:
 def draw(view: RunView) -> None:
     """All of the page for one moment."""
     _head(view)
+    _alarms(view.alarms)
     st.subheader("Success by task")
     if view.curve:
         st.vega_lite_chart(success_chart(view.curve))
@@ -144,6 +146,25 @@ def _head(view: RunView) -> None:
     }
     for column, (label, value) in zip(st.columns(len(figures)), figures.items(), strict=True):
         column.metric(label, value)
+
+
+def _alarms(raised: Sequence[Raised]) -> None:
+    """What is raised now; nothing where nothing is."""
+    if not raised:
+        return
+    st.warning(f"{len(raised)} alarms are raised; docs/alarms.md says what to do.")
+    rows = [
+        {
+            "alarm": each.name,
+            "task": each.task or "all",
+            "value": each.value,
+            "threshold": each.threshold,
+            "since version": each.version,
+            "minutes": round(each.since_s / 60, 1),
+        }
+        for each in raised
+    ]
+    st.dataframe(rows, hide_index=True)
 
 
 def _shares(title: str, counts: Mapping[str, int], nothing: str) -> None:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from core.statistics import interval
 from core.types import RunState
-from db import lifecycle, progress, registry
+from db import alarms, lifecycle, progress, registry
+from db.alarms import Raised
 from db.lifecycle import UpdateSummary
 from db.models import Run
 from db.progress import Totals
@@ -43,6 +44,7 @@ class RunView:
     groups: dict[str, int]
     policies: list[LivePolicy]
     disagreements: list[tuple[str, str]]
+    alarms: list[Raised]
 
 
 def names(store: Store) -> dict[str, str]:
@@ -68,6 +70,7 @@ def look(store: Store, run_id: str) -> RunView:
             groups=progress.groups_by_state(session, run_id),
             policies=registry.live_policies(session, run_id),
             disagreements=progress.disagreements(session, run_id),
+            alarms=alarms.raised(session, run_id),
         )
 
 

@@ -11,8 +11,13 @@ from core.config import Config, PolicyServer
 from core.errors import ConfigError, ItemError, nearest
 from core.types import CURRENT
 from db import tracks
+from db.external import track_of
 from envs import registry
+from ops import hub
+from serving.external_upstream import checked
+from serving.vllm_launch import check_tracks
 from trainer import presets
+from workers import curriculum
 from workers.template import ChatTemplate
 
 
@@ -27,7 +32,7 @@ def show(path: Path, *, as_json: bool) -> str:
 def report(path: Path) -> str:
     """What to tell of a file a run could begin with; the items of its tasks are made, too."""
     config = loading.load(path)
-    check(config)
+    check(hub.described(config))
     items = check_items(config)
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
     return f"{path}: ok: {tasks}; model {config.model.path}"
@@ -41,9 +46,15 @@ def check(config: Config) -> None:
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
         near = nearest(task, config.tasks)
         raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
+    check_external(config.policy)
+    curriculum.check(config)
     check_servers(config.policy_servers())
+    check_sampling(config)
+    for server in config.policy_servers():
+        if server.engine == "vllm":
+            check_tracks(config, server)
     config.policy_token_env()
-    check_model(Path(config.model.path))
+    check_model(Path(config.model.path), config.model.chat_template)
     check_context(config)
     check_tasks(config)
 
@@ -66,14 +77,45 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
         )
 
 
-def check_model(path: Path) -> None:
-    """A transformers directory whose template grows by appending."""
+def check_external(servers: Sequence[PolicyServer]) -> None:
+    """Servers of external models have an address, a model and no tracks but their own."""
+    for server in servers:
+        if server.engine != "external":
+            continue
+        checked(server.external)
+        if server.tracks != PolicyServer(name=server.name).tracks:
+            raise ConfigError(
+                f"policy.tracks: {server.name} is external and follows none",
+                mend=f"leave them out; its own is {track_of(server.name)}",
+            )
+
+
+def check_sampling(config: Config) -> None:
+    """Constraints of `adaptive` that weights can satisfy; names of tracks that are served."""
+    sampling, followed = config.sampling, set[str]()
+    for server in config.policy_servers():
+        own = [track_of(server.name)] if server.engine == "external" else server.tracks
+        followed |= set(own)
+    if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
+        raise ConfigError(
+            f"sampling.floor: {len(followed)} tracks at {sampling.floor} leave nothing to choose",
+            mend=f"less than {1 / len(followed):.3g}",
+        )
+    for track in sampling.weights.keys() - followed if sampling.strategy == "weighted" else ():
+        raise ConfigError(
+            f"sampling.weights: no server follows {track}{nearest(track, followed)}",
+            mend="name tracks of [[policy]]",
+        )
+
+
+def check_model(path: Path, chat_template: str = "") -> None:
+    """A transformers directory whose template, or the file in its place, grows by appending."""
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"model.path {path.resolve()} holds no model",
-            mend="name a transformers directory; paths count from the folder you are in",
+            mend="name a transformers directory, from the folder you are in, or hub:OWNER/NAME",
         )
-    ChatTemplate.load(path).check_append_only()
+    ChatTemplate.load(path, chat_template).check_append_only()
 
 
 def check_context(config: Config) -> None:
@@ -96,7 +138,10 @@ def check_tasks(config: Config) -> None:
         known = registry.source(name, task.options).splits
         for key, split in (("split", task.split), ("eval_split", task.eval_split)):
             if split not in known:
-                raise ConfigError(f"tasks.{name}.{key}: no split {split}{nearest(split, known)}")
+                raise ConfigError(
+                    f"tasks.{name}.{key}: no split {split}{nearest(split, known)}",
+                    mend=f"set {key} to one that has items",
+                )
 
 
 def check_items(config: Config) -> int:

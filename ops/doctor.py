@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -67,6 +68,8 @@ def examine(config: Config | None) -> Iterator[Finding]:
     if config is None:
         return
     yield _tried("config", lambda: _checked(config))
+    yield from _memory(config)
+    yield from _vllm(config)
     yield disk(config.home(), LEAST_FREE)
     yield _tried("store", lambda: _store(config))
     yield _tried("broker", lambda: _broker(config.broker_url()))
@@ -122,10 +125,39 @@ def _torch(config: Config | None) -> Finding:
 
 
 def _checked(config: Config) -> str:
-    from ops import configs
+    from ops import configs, hub
 
-    configs.check(config)
+    configs.check(hub.described(config))
     return "understood; model and tasks are fit"
+
+
+def _memory(config: Config) -> Iterator[Finding]:
+    """What each process will hold, and whether what they share is enough."""
+    from ops import hub, memory, shape
+
+    try:
+        found = shape.named(hub.repository(config.model.path))
+        if found is None:
+            found = shape.read(Path(hub.described(config).model.path))
+        plans = memory.plans(config, found, memory.this_machine())
+    except AgentRLError as error:
+        yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
+        return
+    for plan in plans:
+        for process, words in plan.processes().items():
+            yield Finding(f"memory of {process}", "ok", f"{words} ({plan.device})")
+        state: Literal["ok", "absent", "missing"] = "ok" if plan.room else "absent"
+        state = state if plan.fits else "missing"
+        yield Finding("memory", state, plan.words(), plan.mend())
+
+
+def _vllm(config: Config) -> Iterator[Finding]:
+    """The environment of every vLLM, which is none of ours."""
+    from serving.vllm_launch import version
+
+    for server in config.policy_servers():
+        if server.engine == "vllm":
+            yield _tried(f"vllm of {server.name}", partial(version, server.vllm))
 
 
 def _store(config: Config) -> str:
@@ -181,8 +213,7 @@ def _port(name: str, host: str, port: int) -> Finding:
 
 
 def _tokens(config: Config) -> Iterator[Finding]:
-    named = {server.token_env for server in config.policy_servers()} | {config.envs.token_env}
-    for name in sorted(named - {""}):
+    for name in config.secret_names():
         if name in os.environ:
             yield Finding(name, "ok", "set")
         else:

@@ -3,6 +3,7 @@
 target ─▶ directory ─▶ LocalEngine behind its HTTP face ─▶ Evaluator ─▶ table | JSON | rows
 """
 
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,29 +14,37 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from broker import weights
 from core import loading, logging, manifest
-from core.config import Config
+from core.config import Config, PolicyServer
 from core.errors import ConfigError, nearest
 from core.types import CURRENT
 from db import lifecycle, registry, runs
+from db.external import track_of
 from db.models import Evaluation
 from db.readonly import open_history
 from db.registry import LivePolicy
 from db.store import now, open_store
-from ops.configs import check_model
+from ops import hub
+from ops.configs import check_external, check_model
 from ops.evaluate import Evaluator, Measured, Plan
+from ops.hold import held
 from ops.roles import sources
 from ops.tables import console, plain
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is measured. `run_id`, `version`: of a checkpoint of the store; None of a directory."""
+    """What is measured. `run_id`, `version`: of a checkpoint of the store; None of a directory.
+
+    `external`: the server of an external model; `path` is then the model whose tokens count.
+    """
 
     path: Path
     checkpoint_id: str
     run_id: str | None = None
     version: int | None = None
+    external: PolicyServer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,8 @@ def evaluate(name: str, path: Path, wish: Wish, *, as_json: bool) -> None:
     config = loading.load(path)
     plans = planned(config, wish)
     target = resolve(name, config)
-    measured = measure(config, target, plans, quiet=as_json)
+    with held(config.store_url(), target):
+        measured = measure(config, target, plans, quiet=as_json)
     if target.run_id is not None:
         keep(config.store_url(), target, measured)
     if as_json:
@@ -71,7 +81,8 @@ def evaluate(name: str, path: Path, wish: Wish, *, as_json: bool) -> None:
 
 
 def resolve(name: str, config: Config) -> Target:
-    """A directory, or a checkpoint's id, `run@version`, `run@latest` in the store.
+    """A directory, a `hub:` name, `external(NAME)` of the file's servers, or a checkpoint's id,
+    `run@version`, `run@latest` in the store.
 
     Raises ConfigError and StoreError where it is none, CheckpointError where it is corrupt.
     """
@@ -79,6 +90,10 @@ def resolve(name: str, config: Config) -> Target:
         path = Path(name)
         identity = manifest.verify(path) if (path / manifest.FILE).exists() else None
         return Target(path, identity.checkpoint_id if identity else path.resolve().name)
+    if name.startswith(hub.PREFIX):
+        return Target(hub.fetch(name), name.removeprefix(hub.PREFIX).replace("/", "--"))
+    if match := re.fullmatch(r"external\((.*)\)", name):
+        return _external(match[1], config)
     if "/" in name:
         raise ConfigError(
             f"{name} is no directory", mend="name a model or checkpoint directory, or RUN@VERSION"
@@ -95,11 +110,22 @@ def resolve(name: str, config: Config) -> Target:
                     f"{name} is no directory and no checkpoint of {store.url}",
                     mend="name a directory, a checkpoint id or RUN@VERSION",
                 )
-            path = Path(found.path)
+            path = weights.fetch(found.path, config.cache())
             manifest.verify(path)
             return Target(path, found.checkpoint_id, found.run_id, found.version)
     finally:
         store.close()
+
+
+def _external(name: str, config: Config) -> Target:
+    """The target of a `[[policy]]` with engine external. Raises ConfigError."""
+    check_external(config.policy)
+    servers = {each.name: each for each in config.policy if each.engine == "external"}
+    if name not in servers:
+        raise ConfigError(f"no external [[policy]] is named {name}{nearest(name, servers)}")
+    model = config.model.path
+    path = hub.fetch(model) if model.startswith(hub.PREFIX) else Path(model)
+    return Target(path, track_of(name), external=servers[name])
 
 
 def planned(config: Config, wish: Wish) -> list[Plan]:
@@ -124,10 +150,11 @@ def measure(
     config: Config, target: Target, plans: Sequence[Plan], *, quiet: bool = False
 ) -> list[Measured]:
     """Serve the target here and run the plans; a progress bar on stderr unless `quiet`."""
-    check_model(target.path)
+    model = manifest.base_of(target.path) or target.path
+    check_model(model, config.model.chat_template)
     own = msgspec.structs.replace(
         config,
-        model=msgspec.structs.replace(config.model, path=str(target.path)),
+        model=msgspec.structs.replace(config.model, path=str(model)),
         policy=[],
         tasks={plan.task: config.tasks[plan.task] for plan in plans},
     )
@@ -145,7 +172,13 @@ def measure(
 
 @contextmanager
 def served(config: Config, target: Target) -> Iterator[LivePolicy]:
-    """The target behind a local engine on a free loopback port."""
+    """The target behind a local engine, or its own API, on a free loopback port."""
+    if target.external is not None:
+        from serving.external import measured
+
+        with measured(config, target.external) as policy:
+            yield policy
+        return
     from serving.engine import LocalEngine
     from serving.served import Served
     from serving.server import Face, Server

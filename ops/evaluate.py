@@ -168,7 +168,7 @@ def summary(plan: Plan, found: Sequence[tuple[str, Trajectory | None]]) -> Measu
         low=low,
         high=high,
         reward=sum(body.reward for _, body in ended) / max(count, 1),
-        turns=sum(len(body.steps) for _, body in ended) / max(count, 1),
+        turns=sum(body.turns for _, body in ended) / max(count, 1),
         tokens=sum(len(body) for _, body in ended) / max(count, 1),
         pass_at={k: pass_at(k, list(wins.values())) for k in ks},
         statuses=statuses,

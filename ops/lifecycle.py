@@ -14,8 +14,10 @@ from pathlib import Path
 import msgspec
 
 import broker
+from broker import weights
 from broker.messages import RunControl
 from broker.topology import EVENTS
+from broker.weights import Shelf
 from core import loading
 from core.config import Config, check_name, with_secrets
 from core.errors import AgentRLError, BrokerError, ConfigError, StoreError
@@ -25,9 +27,9 @@ from db.lifecycle import Fork, RunSummary
 from db.models import Checkpoint, Run
 from db.readonly import open_history, refuse_absent
 from db.store import Store, open_store
-from ops.runs import checkpoints_home
+from ops.runs import checkpoints_home, shelf
 from ops.supervise import running_supervisor
-from trainer import checkpoints
+from trainer import checkpoints, retention
 
 ACTIONS = {
     "pause": RunState.PAUSED,
@@ -98,13 +100,15 @@ def fork(where: Place, version: str, name: str) -> str:
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
         config = loading.from_json(run.config, f"run {run.name}")
-        new = _fork(config, name)
-        directory = _copy(parent, Path(new.path), new.checkpoint_id)
+        new, place = _fork(config, name)
+        _copy(weights.fetch(parent.path, config.cache()), parent, place.local(new.checkpoint_id))
         try:
+            place.put(new.checkpoint_id)
             with store.write() as session:
                 lifecycle.add_fork(session, run, parent, new)
         except BaseException:
-            checkpoints.remove(directory)
+            checkpoints.remove(place.local(new.checkpoint_id))
+            retention.remove([new.path])
             raise
     return new.run_id
 
@@ -126,6 +130,7 @@ def delete(where: Place) -> str:
         home = checkpoints_home(config, run.run_id)
         if home.exists():
             shutil.rmtree(home)
+        _delete_elsewhere(config, run.run_id)
         with store.write() as session:
             rows = lifecycle.delete_run_rows(session, run.run_id)
     return f"run {run.name} is gone: {rows} rows, its queues and {home}"
@@ -165,31 +170,44 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
         )
 
 
-def _fork(config: Config, name: str) -> Fork:
+def _delete_elsewhere(config: Config, run_id: str) -> None:
+    """What lies under `run.checkpoints`, and the copies of it here. Raises CheckpointError."""
+    place = shelf(config, run_id)
+    for name in place.names():
+        weights.remove(place.path(name))
+    for copy in config.cache().glob(f"{run_id}-v*"):
+        shutil.rmtree(copy)
+
+
+def _fork(config: Config, name: str) -> tuple[Fork, Shelf]:
     run_id = f"{name}-{uuid.uuid4().hex[:6]}"
     checkpoint_id = f"{run_id}-v000000"
     own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name=name))
-    return Fork(
+    place = shelf(own, run_id)
+    new = Fork(
         run_id=run_id,
         name=name,
         config=loading.dumps(own),
         checkpoint_id=checkpoint_id,
-        path=str(checkpoints_home(own, run_id) / checkpoint_id),
+        path=place.path(checkpoint_id),
     )
+    return new, place
 
 
-def _copy(parent: Checkpoint, directory: Path, checkpoint_id: str) -> Path:
-    """The parent's files under a manifest of their own. Raises CheckpointError."""
-    source = Path(parent.path)
-    checkpoints.verify(source)
-    manifest = shutil.ignore_patterns("manifest.json")
+def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
+    """The parent's files, an adapter folded into its base, under a manifest of their own.
+
+    Raises CheckpointError.
+    """
+    from trainer.export import fill
+
+    identity = {"checkpoint_id": directory.name, "parent": parent.checkpoint_id}
 
     def write(target: Path) -> None:
-        shutil.copytree(source, target, ignore=manifest, dirs_exist_ok=True)
+        fill(source, target, merge_lora=True)
 
-    identity = {"checkpoint_id": checkpoint_id, "parent": parent.checkpoint_id}
+    checkpoints.verify(source)
     checkpoints.publish(directory, write, version=0, **identity)
-    return directory
 
 
 def _delete_tasks(config: Config, run_id: str) -> None:

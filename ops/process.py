@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from core import loading, logging
-from ops import roles
+from ops import hub, roles
 from ops.runs import begin
 
 PR_SET_PDEATHSIG = 1
@@ -18,12 +18,14 @@ SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to
 
 def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None:
     """Run a role until its run is over or a signal. `supervised`: end with the supervisor."""
+    config = loading.load(path)
+    if role != "envs":  # it knows tasks, and no run
+        config = hub.resolved(config)  # before signals are only noted: it may take long
     stop = stop_on_signals()
     if supervised:
         end_with_parent()
-    config = loading.load(path)
     logging.configure(name or role)
-    if not supervised and role != "envs":  # it knows tasks, and no run
+    if not supervised and role != "envs":
         begin(config)
     if role == "policy":
         roles.policy(config, stop, name)

@@ -13,9 +13,10 @@ Every role runs until its run is over or SIGTERM, and can be killed at any momen
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from broker import weights
 from broker.topology import recorder_queue, trainer_queue
 from core.config import Config
 from core.errors import ConfigError
@@ -23,7 +24,7 @@ from core.types import RUN_OVER
 from db import registry, runs
 from envs import registry as tasks
 from envs.contract import TaskSource
-from ops.runs import Opened, checkpoints_home, opened
+from ops.runs import Opened, opened, shelf
 
 if TYPE_CHECKING:
     from trainer.learner import Learner
@@ -60,12 +61,15 @@ def dispatcher(config: Config, stop: threading.Event) -> None:
 
 
 def worker(config: Config, stop: threading.Event) -> None:
+    from broker.messages import PoolChanged
+    from broker.wake import Waker
     from workers.app import celery_app, serve
     from workers.worker import EpisodeWorker, leave_in_time
 
     with opened(config) as run:
         publisher = run.broker.publisher()
         episodes = EpisodeWorker(config, run.run_id, run.store, publisher, sources(config))
+        waker = Waker(run.broker, run.run_id, (PoolChanged,), episodes.pool_changed)
         episodes.start()
         watch = threading.Thread(target=leave_in_time, args=(episodes, stop), daemon=True)
         watch.start()
@@ -75,6 +79,7 @@ def worker(config: Config, stop: threading.Event) -> None:
         finally:
             stop.set()
             episodes.close()
+            waker.close()
             publisher.close()
 
 
@@ -113,8 +118,8 @@ def trainer(config: Config, stop: threading.Event) -> None:
             abnormal_reward=filled.abnormal_reward,
         )
         inbox = Inbox(run.store, consumer, run.run_id, bounds)
-        home = checkpoints_home(config, run.run_id)
-        ledger = Ledger(config, run.run_id, run.store, publisher, home)
+        place = replace(shelf(config, run.run_id), stop=stop)
+        ledger = Ledger(config, run.run_id, run.store, publisher, place)
         try:
             train(inbox, learner, ledger, filled, stop)
         finally:
@@ -129,18 +134,18 @@ def _learner(config: Config, run: Opened, filled: "Settings") -> "Learner":
     with run.store.read() as session:
         first = registry.live_checkpoints(session, run.run_id)[0]
     hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
-    return TorchLearner(Path(first.path), filled, hardware)
+    return TorchLearner(weights.fetch(first.path, config.cache()), filled, hardware)
 
 
 def policy(config: Config, stop: threading.Event, name: str = "") -> None:
-    from serving.policy import serve_policy
+    from serving.policy import Followed, serve_policy
 
     servers = {server.name: server for server in config.policy_servers()}
     if name and name not in servers:
         raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
     server = servers[name] if name else next(iter(servers.values()))
     with opened(config) as run:
-        serve_policy(config, server, run.run_id, run.store, stop)
+        serve_policy(config, server, Followed(run.run_id, run.store, run.broker), stop)
 
 
 def envs(config: Config, stop: threading.Event) -> None:

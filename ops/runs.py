@@ -13,18 +13,21 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 import broker
+from broker import weights
 from broker.api import Broker
 from broker.topology import trainer_queue
+from broker.weights import Shelf
 from core import loading
-from core.config import Config
+from core.config import Config, Model
 from core.errors import ConfigError, StoreError
 from core.types import RUN_OVER, CheckpointState, RunState
 from db import migrate, registry, runs
 from db.models import Checkpoint, Run
 from db.store import Store, now, open_store
-from ops import configs
+from ops import configs, hub
 from trainer import checkpoints
 from workers.app import celery_app, purge
+from workers.template import TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,17 @@ def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
     Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and
     StoreError for a run that is over.
     """
+    config = hub.resolved(config)
     configs.check(config)
+    if config.run.checkpoints:
+        weights.check(config.run.checkpoints)
     make_home(config)
     with closing(broker.connect(config.broker_url())) as link:
         with closing(open_store(config.store_url())) as store:
             migrate.upgrade(store)
             run_id = _found_or_made(store, config, state)
             with _alone(config.home()):
-                _first_checkpoint(store, config, run_id, Path(config.model.path))
+                _first_checkpoint(store, config, run_id)
         link.declare_run(run_id)
     return run_id
 
@@ -110,8 +116,13 @@ def clear_queues(config: Config, run_id: str) -> int:
 
 
 def checkpoints_home(config: Config, run_id: str) -> Path:
-    """The folder of a run's checkpoints."""
+    """The folder of a run's checkpoints, of its snapshots alone where they lie under a URL."""
     return config.home() / "checkpoints" / run_id
+
+
+def shelf(config: Config, run_id: str) -> Shelf:
+    """Where a run keeps its checkpoints."""
+    return Shelf(checkpoints_home(config, run_id), config.cache(), config.run.checkpoints)
 
 
 def _found_or_made(store: Store, config: Config, state: RunState) -> str:
@@ -145,18 +156,23 @@ def _new_run(config: Config, state: RunState) -> Run:
     )
 
 
-def _first_checkpoint(store: Store, config: Config, run_id: str, model: Path) -> None:
+def _first_checkpoint(store: Store, config: Config, run_id: str) -> None:
     """Version 0 is the model the run starts from, published like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
-    directory = checkpoints_home(config, run_id) / checkpoint_id
-    if not directory.exists():
+    place = shelf(config, run_id)
+    with store.read() as session:
+        known = registry.find_checkpoint(session, checkpoint_id) is not None
+    if known and place.url:  # another host may have begun the run, from files of its own
+        return
+    if not place.local(checkpoint_id).exists():
         checkpoints.publish(
-            directory,
-            lambda target: _link_files(model, target),
+            place.local(checkpoint_id),
+            lambda target: _link_files(config.model, target),
             checkpoint_id=checkpoint_id,
             version=0,
             parent=None,
         )
+    path = place.put(checkpoint_id)
 
     def register(session: Session) -> None:
         session.get_one(Run, run_id, with_for_update=True)
@@ -167,7 +183,7 @@ def _first_checkpoint(store: Store, config: Config, run_id: str, model: Path) ->
                     checkpoint_id=checkpoint_id,
                     run_id=run_id,
                     version=0,
-                    path=str(directory),
+                    path=path,
                     state=CheckpointState.LIVE,
                     created_at=now(),
                 ),
@@ -176,12 +192,15 @@ def _first_checkpoint(store: Store, config: Config, run_id: str, model: Path) ->
     store.transact(register)
 
 
-def _link_files(model: Path, target: Path) -> None:
-    """The model's files, as hard links where the file system allows it."""
-    for path in model.iterdir():
+def _link_files(model: Model, target: Path) -> None:
+    """The model's files, as hard links where the file system allows it, and its own template."""
+    for path in Path(model.path).iterdir():
         if not path.is_file() or path.name in ("manifest.json", "README.md"):
             continue
         try:
             os.link(path.resolve(), target / path.name)
         except OSError:
             shutil.copyfile(path, target / path.name)
+    if model.chat_template:
+        (target / TEMPLATE).unlink(missing_ok=True)
+        shutil.copyfile(model.chat_template, target / TEMPLATE)

@@ -1,4 +1,4 @@
-"""`agentrl status`: a run's state, processes and live policies."""
+"""`agentrl status`: a run's state, processes, live policies and alarms."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 from core import loading
 from core.config import Config
-from db import progress, registry, runs
+from db import alarms, progress, registry, runs
 from db.readonly import open_history
 from ops.supervise import running_supervisor
 from ops.tables import console, plain
@@ -35,6 +35,16 @@ def status(path: Path, *, as_json: bool) -> None:
     for row in found["policies"]:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
     out.print(policies if found["policies"] else "no live policy")
+    if found["alarms"]:
+        raised = plain("alarm", "task", "value", "threshold", "since version", "for")
+        for row in found["alarms"]:
+            raised.add_row(*_alarm_cells(row))
+        out.print(raised)
+
+
+def _alarm_cells(row: dict[str, Any]) -> list[str]:
+    figures = f"{row['value']:.3g}", f"{row['threshold']:.3g}", str(row["version"])
+    return [row["name"], row["task"] or "all", *figures, f"{row['since_s'] / 60:.0f} min"]
 
 
 def look(config: Config) -> dict[str, Any]:
@@ -51,6 +61,9 @@ def look(config: Config) -> dict[str, Any]:
                 "policies": [
                     dataclasses.asdict(policy)
                     for policy in registry.live_policies(session, run.run_id)
+                ],
+                "alarms": [
+                    dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
                 ],
                 "processes": _processes(config.home()),
             }

@@ -15,12 +15,13 @@ from pathlib import Path
 from rich.console import Console
 
 from core import loading, logging
-from core.config import Config
+from core.config import Config, secret
 from core.errors import AgentRLError, StoreError
 from core.types import RUN_OVER, RunState
 from db import progress
 from db.progress import Totals
 from db.store import Store, open_store
+from ops import hub, memory
 from ops.process import stop_on_signals
 from ops.runs import begin, clear_queues, make_home
 from ops.supervise import Supervisor, children, last_line, refuse_second, running_supervisor
@@ -34,7 +35,10 @@ log = logging.get_logger()
 
 def up(path: Path, *, detach: bool) -> None:
     """Start a run's processes; return when it is over or a signal has ended them."""
-    config = loading.load(path)
+    config = hub.resolved(loading.load(path))  # before signals are only noted: it may take long
+    memory.require(config)
+    for name in config.secret_names():
+        secret(name)
     if detach:
         _detach(config, path)
         return

@@ -131,3 +131,10 @@ def _database(template: str) -> Iterator[tuple[str, str]]:
 def oracles() -> Path:
     """A Python that has other people's programs to compare with (`make test-oracles`)."""
     return Path(_service("AGENTRL_ORACLES", "run `make test-oracles`")).absolute()
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    """A Python that has vLLM (`make vllm`)."""
+    mend = "run `make vllm` and export AGENTRL_TEST_VLLM=$PWD/.venv-vllm/bin/python"
+    return Path(_service("AGENTRL_TEST_VLLM", mend)).absolute()

@@ -7,6 +7,8 @@ from streamlit.testing.v1 import AppTest
 from core.types import GroupState
 from dashboard.page import success_chart, update_rows
 from dashboard.run import look, point
+from db import alarms
+from db.alarms import Reading
 from db.readonly import open_history
 from db.store import Store
 
@@ -80,6 +82,24 @@ def test_disagreements_are_listed(url: str) -> None:
     app = shown(store)
     assert "disagreements" in app.error[0].value
     assert set(app.dataframe[-1].value["kind"]) >= {"hash_differs"}
+    store.close()
+
+
+def test_what_is_raised_is_shown_before_everything_else(url: str) -> None:
+    store, run_id = begun(url)
+    trained(store, run_id, 2)
+    told = [
+        (Reading("dbbench", "max_ratio", 500.0, 100.0, raised=True), None),
+        (Reading("", "skipped", 1.0, 0.0, raised=True), None),
+    ]
+    with store.write() as session:
+        alarms.add(session, run_id, f"{run_id}-u2", 2, told)
+    app = shown(store)
+    assert app.warning[0].value.startswith("2 alarms are raised")
+    table = app.dataframe[0].value
+    assert list(table["alarm"]) == ["skipped", "max_ratio"]
+    assert list(table["task"]) == ["all", "dbbench"]
+    assert list(table["since version"]) == [2, 2]
     store.close()
 
 

@@ -5,8 +5,10 @@ import pytest
 
 from core import loading
 from core.config import Config
-from ops import doctor
+from ops import doctor, hub, memory, shape
 from ops.doctor import Finding, disk, examine, extras
+from ops.memory import Machine
+from ops.parts import GIB
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 
@@ -125,3 +127,45 @@ def test_tasks_behind_an_env_server_are_checked_too(tmp_path: Path) -> None:
     url = '[envs]\nurl = "http://127.0.0.1:7100"\n'
     finding = found(config(tmp_path, f"{url}[tasks.alfworld.options]\nstile = 1\n"))["config"]
     assert "did you mean style?" in finding.detail
+
+
+def test_memory_is_told_by_process_and_compared_with_what_there_is(tmp_path: Path) -> None:
+    findings = found(config(tmp_path))
+    assert findings["memory of trainer"].detail.startswith("0.")
+    assert "activations" in findings["memory of trainer"].detail
+    assert findings["memory"].state == "ok"
+    assert findings["memory"].detail.startswith("this machine needs")
+    more = '[[policy]]\nname = "p"\ncache_tokens = 1_000_000_000_000\n'
+    large = found(config(tmp_path, more))["memory"]
+    assert large.state == "missing"
+    assert large.mend.startswith("change policy.cache_tokens")
+
+
+def test_the_one_gpu_file_is_planned_without_gpu_and_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "")  # no nvidia-smi
+    file = TINY.parents[1] / "configs" / "one-gpu.toml"
+    own = loading.load(file, {"AGENTRL__RUN__HOME": str(tmp_path / "run")})
+    findings = list(examine(own))
+    plan, *_ = [one for one in findings if one.name == "memory"]
+    assert plan.state == "absent"
+    assert "cuda:0 needs 17.0 GiB" in plan.detail
+    assert "no cuda:0 here" in plan.detail
+    (checked,) = [one for one in findings if one.name == "config"]
+    assert checked.state == "missing"
+    assert "hf download Qwen/Qwen2.5-1.5B-Instruct" in checked.mend
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_one_gpu_file_fits_its_card_and_no_smaller_one() -> None:
+    own = loading.load(TINY.parents[1] / "configs" / "one-gpu.toml", {})
+    known = shape.named(hub.repository(own.model.path))
+    assert known is not None
+    fits = {
+        size: memory.plans(own, known, Machine(64 * GIB, {"cuda:0": size * GIB}))[0].fits
+        for size in (16, 24, 80)
+    }
+    assert fits == {16: False, 24: True, 80: True}

@@ -3,10 +3,13 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 
+import pytest
 from running import ROOT
 from world import at_once
 
-from core.config import Config, Model, Run, Task
+from broker.weights import fetch
+from core.config import Broker, Config, Model, Run, Store, Task
+from core.errors import ConfigError
 from core.manifest import verify
 from ops.runs import begin
 
@@ -37,3 +40,40 @@ def test_the_first_checkpoint_of_a_model_of_relative_links_is_whole(tmp_path: Pa
     (directory,) = (path for path in home.glob("checkpoints/*/*"))
     verify(directory)
     assert not any(path.is_symlink() for path in directory.iterdir())
+
+
+def test_a_host_that_comes_later_takes_the_first_checkpoint_from_the_url(tmp_path: Path) -> None:
+    """Its own model files do not count."""
+    url = f"file://{tmp_path}/far"
+
+    def config(host: str) -> Config:
+        shutil.copytree(ROOT / "models" / "tiny", tmp_path / host / "model")
+        home = str(tmp_path / host)
+        return Config(
+            tasks={"dbbench": Task()},
+            run=Run(home=home, checkpoints=url),
+            store=Store(url=f"sqlite:///{tmp_path}/store.db"),
+            broker=Broker(url=f"sqlite:///{tmp_path}/queue.db"),
+            model=Model(path=f"{home}/model"),
+        )
+
+    one, other = config("one"), config("other")
+    (tmp_path / "other" / "model" / "README.md").write_text("the same but for its weights")
+    (tmp_path / "other" / "model" / "generation_config.json").write_text("{}")
+    run_id = begin(one)
+    assert begin(other) == run_id
+    connection = sqlite3.connect(tmp_path / "store.db")
+    [(path,)] = connection.execute("SELECT path FROM checkpoints").fetchall()
+    connection.close()
+    assert path == f"{url}/{run_id}/{run_id}-v000000"
+    assert not other.cache().exists()
+    found = verify(fetch(path, other.cache()))
+    assert found == verify(one.cache() / f"{run_id}-v000000")
+
+
+def test_a_url_of_no_protocol_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    model = Model(path=str(ROOT / "models" / "tiny"))
+    run = Run(home=str(tmp_path / "home"), checkpoints="nowhere://far")
+    with pytest.raises(ConfigError, match=r"run\.checkpoints: nowhere://far"):
+        begin(Config(tasks={"dbbench": Task()}, run=run, model=model))
+    assert not (tmp_path / "home").exists()

@@ -1,12 +1,16 @@
 """What `up` says of a run that stands still."""
 
 import dataclasses
+from pathlib import Path
 
+import pytest
+
+from core.errors import ConfigError
 from core.types import RunState
 from db.progress import Totals
 from db.updates import TrainerReplaced
 from ops import supervise
-from ops.up import StallGuard
+from ops.up import StallGuard, up
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -22,3 +26,26 @@ def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not()
 
 def test_a_trainer_that_was_replaced_ends_with_the_code_that_is_final() -> None:
     assert TrainerReplaced.exit_code == supervise.REPLACED
+
+
+def test_a_key_that_is_not_set_is_told_of_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEACHER_KEY", raising=False)
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"""
+        [run]
+        home = "{tmp_path}/home"
+        [tasks.dbbench]
+        [[policy]]
+        name = "own"
+        [[policy]]
+        name = "teacher"
+        engine = "external"
+        external = {{ url = "http://127.0.0.1:9/v1", model = "m", key_env = "TEACHER_KEY" }}
+        """
+    )
+    with pytest.raises(ConfigError, match="TEACHER_KEY is not set"):
+        up(config, detach=True)
+    assert not (tmp_path / "home").exists()

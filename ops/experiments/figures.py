@@ -1,0 +1,266 @@
+"""From findings to what a report says: estimates over seeds. Pure; all goes into figures.json."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from core.types import CURRENT
+from ops.experiments.findings import Drift, Point, Skill, Training
+from ops.experiments.statistics import Estimate, estimate, paired, pass_curve
+
+POLICY, MIXTURE = "policy", "mixture"
+CHECKED, WITHIN = "held-out success on the way", "histories a group"
+COMPARED = ("pass@1", "pass@8", "pass@64", CHECKED, WITHIN)
+
+Seeds = Mapping[int, Training]
+Measure = Callable[[Training, str], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One arm on one task. `passed`: pass@k by who acted. `curve`: held-out success by tokens.
+
+    `histories`: distinct ones an item in all final attempts, by who acted. Of the training:
+    `states`, `seen` (distinct histories), `within` (those of one group), `spread` (share of groups
+    that taught). `versus`: differences from the arm `current`, paired by seed; absent for that arm.
+    """
+
+    passed: dict[str, dict[int, Estimate]]
+    histories: dict[str, Estimate]
+    curve: list[tuple[float, Estimate]]
+    states: Estimate | None
+    seen: Estimate | None
+    within: Estimate | None
+    spread: Estimate | None
+    versus: dict[str, Estimate]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What off-policy tokens cost an arm's updates, all tasks together, means over the updates.
+
+    `lagged`: share of tokens that another track than `current` sampled; `divergence`: KL(μ ‖ π) of
+    those, by the k3 estimate; `effective`: sample size of all tokens, as a share.
+    """
+
+    lagged: Estimate
+    divergence: Estimate | None
+    effective: Estimate
+    updates: Estimate
+    tokens: Estimate
+    episodes: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Tokens of one policy scored by itself so many updates later; `span`: of KL over versions."""
+
+    divergence: Estimate
+    span: tuple[float, float]
+    effective: Estimate
+    largest: float
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The last policy of a long training with an older one, a half of the steps each.
+
+    `passed`: pass@k; `versus`: pass@k less that of the last policy alone, paired by seed.
+    """
+
+    passed: dict[int, Estimate]
+    versus: dict[int, Estimate]
+    histories: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """By task and arm; `costs` by arm; `lags` and `together` by task and lag."""
+
+    seeds: dict[str, list[int]]
+    trained: dict[str, dict[str, Trained]]
+    costs: dict[str, Cost]
+    lags: dict[str, dict[int, Moved]]
+    together: dict[str, dict[int, Together]]
+
+
+def figures(trainings: Sequence[Training], drifts: Sequence[Drift]) -> Figures:
+    """Estimates of everything that was found."""
+    arms: dict[str, dict[int, Training]] = {}
+    for each in trainings:
+        arms.setdefault(each.arm, {})[each.seed] = each
+    tasks = sorted({skill.task for each in trainings for skill in each.skills})
+    base = arms.get(CURRENT, {})
+    return Figures(
+        seeds={arm: sorted(seeds) for arm, seeds in arms.items()},
+        trained={
+            task: {arm: trained(seeds, base, task) for arm, seeds in arms.items()} for task in tasks
+        },
+        costs={
+            arm: cost(seeds)
+            for arm, seeds in arms.items()
+            if all(each.points for each in seeds.values())
+        },
+        lags=moved(drifts),
+        together=together(drifts),
+    )
+
+
+def trained(seeds: Seeds, base: Seeds, task: str) -> Trained:
+    """An arm on a task; `base`: the arm to compare with."""
+    passed, histories = {}, {}
+    for acting in (POLICY, MIXTURE):
+        skills = [skill for each in seeds.values() for skill in _skills(each, task, acting)]
+        if skills:
+            curves = [pass_curve(skill.solved, attempts(seeds)) for skill in skills]
+            passed[acting] = {k: estimate([curve[k] for curve in curves]) for k in curves[0]}
+            histories[acting] = estimate([fmean(skill.histories) for skill in skills])
+    versus = {} if seeds == base else compared(seeds, base, task)
+    return Trained(
+        passed=passed,
+        histories=histories,
+        curve=_curve(seeds, task),
+        states=_over(seeds, task, lambda each, name: _last(each, "states", name)),
+        seen=_over(seeds, task, lambda each, name: _last(each, "histories", name)),
+        within=_over(seeds, task, lambda each, name: each.within.get(name)),
+        spread=_over(seeds, task, _spread),
+        versus=versus,
+    )
+
+
+def attempts(seeds: Seeds) -> int:
+    return next(iter(seeds.values())).design.attempts
+
+
+def compared(seeds: Seeds, base: Seeds, task: str) -> dict[str, Estimate]:
+    """Differences of the trained policy's measures, seed by seed."""
+    found = {}
+    for name in COMPARED:
+        mine, theirs = _measured(seeds, task, name), _measured(base, task, name)
+        difference = paired(mine, theirs)
+        if difference is not None:
+            found[name] = difference
+    return found
+
+
+def cost(seeds: Seeds) -> Cost:
+    """Over updates, then over seeds."""
+    every = list(seeds.values())
+    divergences = [_mean(each, lambda p: p.metrics.get("mismatch_k3_lagged")) for each in every]
+    known = [value for value in divergences if value is not None]
+    effective = [_mean(each, lambda p: p.metrics.get("effective_sample_size")) for each in every]
+    lagged = [_mean(each, lambda p: 1.0 - p.tracks.get(CURRENT, 0.0)) for each in every]
+    return Cost(
+        lagged=estimate([value for value in lagged if value is not None]),
+        divergence=estimate(known) if known else None,
+        effective=estimate([1.0 if value is None else value for value in effective]),
+        updates=estimate([float(each.points[-1].version) for each in every]),
+        tokens=estimate([float(each.points[-1].tokens) for each in every]),
+        episodes=estimate([float(each.episodes) for each in every]),
+    )
+
+
+def moved(drifts: Sequence[Drift]) -> dict[str, dict[int, Moved]]:
+    """Means over the versions of a training, estimated over trainings."""
+    found: dict[str, dict[int, Moved]] = {}
+    for task, lag in sorted({(each.task, each.lag) for one in drifts for each in one.lags}):
+        own = [[x for x in one.lags if (x.task, x.lag) == (task, lag)] for one in drifts]
+        own = [lags for lags in own if lags]
+        found.setdefault(task, {})[lag] = Moved(
+            divergence=estimate([fmean(x.divergence for x in lags) for lags in own]),
+            span=(
+                min(x.divergence for lags in own for x in lags),
+                max(x.divergence for lags in own for x in lags),
+            ),
+            effective=estimate([fmean(x.effective for x in lags) for lags in own]),
+            largest=max(x.largest for lags in own for x in lags),
+            pairs=sum(map(len, own)),
+        )
+    return found
+
+
+def together(drifts: Sequence[Drift]) -> dict[str, dict[int, Together]]:
+    """Estimates over trainings."""
+    curves: dict[tuple[str, int], dict[int, dict[int, float]]] = {}
+    histories: dict[tuple[str, int], list[float]] = {}
+    for one in drifts:
+        for each in one.mixtures:
+            curve = pass_curve(each.solved, one.design.attempts)
+            curves.setdefault((each.task, each.lag), {})[one.seed] = curve
+            histories.setdefault((each.task, each.lag), []).append(fmean(each.histories))
+    found: dict[str, dict[int, Together]] = {}
+    for (task, lag), seeds in sorted(curves.items()):
+        alone = curves[task, 0]
+        versus = {k: _difference(seeds, alone, k) for k in next(iter(seeds.values()))}
+        found.setdefault(task, {})[lag] = Together(
+            passed={k: estimate([curve[k] for curve in seeds.values()]) for k in versus},
+            versus={k: each for k, each in versus.items() if each and lag},
+            histories=estimate(histories[task, lag]),
+        )
+    return found
+
+
+def _difference(
+    seeds: Mapping[int, Mapping[int, float]], others: Mapping[int, Mapping[int, float]], k: int
+) -> Estimate | None:
+    return paired(
+        {seed: curve[k] for seed, curve in seeds.items()},
+        {seed: curve[k] for seed, curve in others.items()},
+    )
+
+
+def _skills(training: Training, task: str, acting: str) -> list[Skill]:
+    """That one, of `current` the policy's for the mixture's, too."""
+    own = [each for each in training.skills if each.task == task]
+    exact = [each for each in own if each.acting == acting]
+    return exact or ([] if acting == POLICY or training.arm != CURRENT else own)
+
+
+def _measured(seeds: Seeds, task: str, name: str) -> dict[int, float]:
+    """One of COMPARED, by seed; without those that do not have it."""
+    found = {seed: _one(each, task, name) for seed, each in seeds.items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _one(training: Training, task: str, name: str) -> float | None:
+    if name == WITHIN:
+        return training.within.get(task)
+    if name == CHECKED:
+        later = [check.success[task] for check in training.checks[1:]]
+        return fmean(later) if later else None
+    k = int(name.partition("@")[2])
+    curves = [
+        pass_curve(skill.solved, training.design.attempts)
+        for skill in _skills(training, task, POLICY)
+    ]
+    return curves[0].get(k) if curves else None
+
+
+def _curve(seeds: Seeds, task: str) -> list[tuple[float, Estimate]]:
+    """The n-th checks of all seeds together, as many as every seed has."""
+    checks = [each.checks for each in seeds.values()]
+    return [
+        (fmean(c.tokens for c in same), estimate([c.success[task] for c in same]))
+        for same in zip(*checks, strict=False)
+    ]
+
+
+def _over(seeds: Seeds, task: str, measure: Measure) -> Estimate | None:
+    found = [measure(each, task) for each in seeds.values()]
+    known = [value for value in found if value is not None]
+    return estimate(known) if known else None
+
+
+def _last(training: Training, name: str, task: str) -> float | None:
+    return float(getattr(training.points[-1], name)[task]) if training.points else None
+
+
+def _spread(training: Training, task: str) -> float | None:
+    return _mean(training, lambda point: point.spread.get(task))
+
+
+def _mean(training: Training, of: Callable[[Point], float | None]) -> float | None:
+    found = [of(point) for point in training.points]
+    known = [value for value in found if value is not None]
+    return fmean(known) if known else None

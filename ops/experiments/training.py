@@ -1,0 +1,270 @@
+"""One arm with one seed: rounds of groups until its tokens are used up, then what it has learned.
+
+streams of items ─▶ groups ─▶ arena.play ─▶ spread? ─▶ Batch ─▶ learner.update ─▶ arena.publish
+                      ▲                                                               │
+                      └──────────────── while tokens are left ────────────────────────┘
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from broker.messages import Trajectory
+from core.config import Config, Sampling
+from core.types import CURRENT, SOLVED
+from envs.contract import Item, TaskSource
+from ops.experiments.arena import Arena, Job
+from ops.experiments.findings import Check, Design, Point, Skill, Training
+from ops.experiments.statistics import Visited
+from ops.experiments.weighing import Weighing
+from trainer.batch import TrainableGroup, assemble, spread
+from trainer.learner_torch import Hardware, TorchLearner
+from trainer.presets import Settings, settings
+from workers.curriculum import next_task, owed, shares
+from workers.stream import ItemStream
+
+KEPT = {
+    *("entropy", "effective_sample_size", "max_ratio", "clip_fraction", "grad_norm"),
+    *(f"mismatch_k3{part}" for part in ("", "_fresh", "_lagged")),
+    *(f"effective_sample_size{part}" for part in ("_fresh", "_lagged")),
+}
+CHECK, SKILL = "check", "skill"  # why held-out items are played
+Groups = Mapping[str, Sequence[Trajectory]]  # of a round, by group_id
+Told = Callable[[str, int], None]  # what goes on, tokens used so far
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A way to act: the tracks of the pool and how steps are drawn from them."""
+
+    name: str
+    tracks: Sequence[str]
+    sampling: Sampling
+
+
+@dataclass
+class Trainee:
+    """A training under way. `told`: hears what goes on; `stop`: asked often."""
+
+    config: Config
+    sources: Mapping[str, TaskSource]
+    design: Design
+    arm: Arm
+    seed: int
+    told: Told = lambda _what, _tokens: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def train(self) -> Training:
+        """Train and measure. Raises Interrupted, CheckpointError, EnvironmentFailure."""
+        began = time.monotonic()
+        with rounds(self) as played:
+            points, checks = [], [self._check(played)]
+            every = self.design.tokens / (self.design.checks + 1)
+            for point in played.points():
+                points.append(point)
+                due = point.tokens >= every * len(checks)
+                if due and len(checks) <= self.design.checks:
+                    checks.append(self._check(played))
+            skills = list(self._skills(played))
+        return Training(
+            design=self.design,
+            arm=self.arm.name,
+            seed=self.seed,
+            seconds=round(time.monotonic() - began, 1),
+            episodes=played.episodes,
+            points=points,
+            checks=checks,
+            skills=skills,
+            within={task: sum(n) / len(n) for task, n in played.visited.within.items()},
+        )
+
+    def _check(self, played: "Rounds") -> Check:
+        """How well the policy being trained does by now; the same items and seeds for every arm."""
+        solved = self.solved(played, self._alone(), self.design.check_items, CHECK)
+        self.told("checked", played.tokens)
+        return Check(
+            tokens=played.tokens,
+            version=played.arena.version,
+            success={
+                task: sum(counts) / len(counts) / self.design.check_attempts
+                for task, (counts, _) in solved.items()
+            },
+        )
+
+    def _skills(self, played: "Rounds") -> Iterator[Skill]:
+        """The trained policy, and the mixture where that is another."""
+        ways = {"policy": self._alone()}
+        if self.arm.sampling.strategy != CURRENT:
+            ways["mixture"] = self.arm
+        for acting, arm in ways.items():
+            self.told(f"measuring the {acting}", played.tokens)
+            found = self.solved(played, arm, self.design.items, SKILL)
+            for task, (solved, histories) in found.items():
+                yield Skill(acting, task, solved, histories)
+
+    def _alone(self) -> Arm:
+        sampling = msgspec.structs.replace(self.config.sampling, strategy=CURRENT)
+        return Arm(CURRENT, self.arm.tracks, sampling)
+
+    def _held_out(self, task: str, source: TaskSource, count: int) -> list[Item]:
+        """Other items for each seed, the same ones for every arm."""
+        every = source.items(self.config.tasks[task].eval_split)
+        first = self.seed * count
+        return [every[number % len(every)] for number in range(first, first + count)]
+
+    def solved(
+        self, played: "Rounds", arm: Arm, items: int, why: str
+    ) -> dict[str, tuple[list[int], list[int]]]:
+        """By task: of each held-out item, the attempts solved and the distinct histories."""
+        attempts = self.design.check_attempts if why == CHECK else self.design.attempts
+        jobs = []
+        for name, source in self.sources.items():
+            for number, item in enumerate(self._held_out(name, source, items)):
+                seed = f"{self.seed}/{why}/{name}/{number}"
+                jobs += [
+                    Job(item, f"{why}-{name}-{number}", member, f"{seed}/{member}")
+                    for member in range(attempts)
+                ]
+        groups = played.groups(jobs, arm)
+        found: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in self.sources}
+        for members in groups.values():
+            solved, histories = found[members[0].task]
+            solved.append(sum(member.score >= SOLVED for member in members))
+            histories.append(distinct(members))
+        return found
+
+
+def distinct(members: Sequence[Trajectory]) -> int:
+    """Distinct histories that episodes of one item saw."""
+    seen = Visited()
+    seen.add(members)
+    return sum(len(histories) for histories in seen.histories.values())
+
+
+@contextmanager
+def rounds(trainee: Trainee, *, keep: bool = False) -> Iterator["Rounds"]:
+    """A training's rounds in a folder of their own, which goes with them."""
+    with tempfile.TemporaryDirectory(prefix="agentrl-experiment-") as folder:
+        yield Rounds(trainee, Path(folder), keep=keep)
+
+
+class Rounds:
+    """Groups in, updates out. What one round needs and what all of them add up to."""
+
+    def __init__(self, trainee: Trainee, folder: Path, *, keep: bool) -> None:
+        config = trainee.config
+        self.arena = Arena(
+            config, trainee.sources, folder, trainee.arm.tracks, trainee.stop, keep=keep
+        )
+        self.visited = Visited()
+        self.tokens = self.episodes = 0
+        self._weighing = Weighing(trainee.arm.sampling, config.dispatch.group_size)
+        self._trainee = trainee
+        self._settings: Settings = settings(config.trainer)
+        hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+        self._learner = TorchLearner(Path(config.model.path), self._settings, hardware)
+        self._streams = {
+            task: ItemStream(source.items(config.tasks[task].split), trainee.seed)
+            for task, source in trainee.sources.items()
+        }
+        self._admitted = dict.fromkeys(trainee.sources, 0)
+
+    def points(self) -> Iterator[Point]:
+        """Rounds until the tokens are used up."""
+        while self.tokens < self._trainee.design.tokens:
+            yield self.learn(self.next())
+
+    def next(self) -> dict[str, list[Trajectory]]:
+        """Play the next round."""
+        return self.groups(self._jobs(), self._trainee.arm)
+
+    def groups(self, jobs: Sequence[Job], arm: Arm) -> dict[str, list[Trajectory]]:
+        """Members of each group in their order, groups in the order of the jobs."""
+        found: dict[str, list[Trajectory]] = {job.group_id: [] for job in jobs}
+        for job, trajectory in self.arena.play(jobs, arm.sampling, self._weighing.draws):
+            found[job.group_id].append(trajectory)
+        return {name: sorted(all_, key=lambda each: each.member) for name, all_ in found.items()}
+
+    def learn(self, played: Groups) -> Point:
+        """Count a round and make its update; one without spread in any group moves nothing."""
+        members = [member for group in played.values() for member in group]
+        self.tokens += sum(int(member.mask().sum()) for member in members)
+        self.episodes += len(members)
+        for group in played.values():
+            self.visited.add(group)
+        candidates = [
+            TrainableGroup(name, group[0].task, tuple(group)) for name, group in played.items()
+        ]
+        lessons = [one for one in candidates if spread(one, self._settings.abnormal_reward)]
+        metrics: Mapping[str, float] = {}
+        if lessons:
+            update = self._learner.update(assemble(lessons, self._settings))
+            metrics = update.values
+            if not update.skipped:
+                self.arena.publish(self._learner.save)
+        self._weighing.note(list(played.values()), metrics)
+        point = self._point(candidates, lessons, metrics)
+        self._trainee.told(shown(point), self.tokens)
+        return point
+
+    def _jobs(self) -> list[Job]:
+        """The next groups; a function of seed and position alone, so arms meet the same items."""
+        config, jobs = self._trainee.config, []
+        of = shares({task: config.tasks[task].weight for task in self._streams}, {}, 0.0)
+        for _ in range(config.dispatch.groups_per_update):
+            task = next_task(of, owed(of, {}, self._admitted))
+            position = self._admitted[task]
+            self._admitted[task] += 1
+            item: Item = self._streams[task].at(position)
+            for member in range(config.dispatch.group_size):
+                seed = f"{self._trainee.seed}/{task}/{position}/{member}"
+                jobs.append(Job(item, f"{task}-{position}", member, seed))
+        return jobs
+
+    def _point(
+        self,
+        candidates: Sequence[TrainableGroup],
+        lessons: Sequence[TrainableGroup],
+        metrics: Mapping[str, float],
+    ) -> Point:
+        tasks = sorted({group.task for group in candidates})
+        groups = {task: [g for g in candidates if g.task == task] for task in tasks}
+        taught = {task: sum(g.task == task for g in lessons) for task in tasks}
+        return Point(
+            version=self.arena.version,
+            tokens=self.tokens,
+            success={task: _success(groups[task]) for task in tasks},
+            spread={task: taught[task] / len(groups[task]) for task in tasks},
+            states={task: len(each) for task, each in self.visited.states.items()},
+            histories={task: len(each) for task, each in self.visited.histories.items()},
+            tracks=shares_of_tracks([m for group in candidates for m in group.members]),
+            metrics={name: round(metrics[name], 6) for name in sorted(KEPT & metrics.keys())},
+        )
+
+
+def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of the sampled tokens by the track that sampled them."""
+    tokens: dict[str, int] = {}
+    for member in members:
+        for step in member.steps:
+            track = member.policies[step.policy_index].track
+            tokens[track] = tokens.get(track, 0) + step.end - step.start
+    total = sum(tokens.values())
+    return {track: tokens[track] / total for track in sorted(tokens)}
+
+
+def shown(point: Point) -> str:
+    """One line."""
+    success = " · ".join(f"{task} {share:.0%}" for task, share in point.success.items())
+    return f"update {point.version} · {success}"
+
+
+def _success(groups: Sequence[TrainableGroup]) -> float:
+    members = [member for group in groups for member in group.members]
+    return sum(member.score >= SOLVED for member in members) / len(members)

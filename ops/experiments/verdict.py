@@ -1,0 +1,33 @@
+"""What the intervals show and no more: pure functions of figures."""
+
+from core.types import CURRENT
+from ops.experiments.figures import Figures
+from ops.experiments.wording import difference
+
+
+def verdict(found: Figures) -> list[str]:
+    """One sentence for each arm and task: which differences from `current` the intervals show."""
+    lines = []
+    for task, arms in found.trained.items():
+        for arm, trained in arms.items():
+            if arm in (CURRENT, "start") or not trained.versus:
+                continue
+            shown = [
+                f"{name} {difference(each)}" for name, each in trained.versus.items() if each.sign
+            ]
+            few = min(each.n for each in trained.versus.values()) < 2
+            text = "one seed shows nothing" if few else "; ".join(shown) or "no difference shown"
+            lines.append(f"- **{task}, {arm}** against `current`: {text}.")
+    return lines
+
+
+def count_shown(found: Figures) -> tuple[int, int]:
+    """Comparisons whose interval leaves out zero, and all of them."""
+    every = [
+        each
+        for arms in found.trained.values()
+        for arm, trained in arms.items()
+        if arm != "start"
+        for each in trained.versus.values()
+    ]
+    return sum(each.sign != 0 for each in every), len(every)

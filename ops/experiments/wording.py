@@ -1,0 +1,40 @@
+"""How figures are written: Markdown tables, means with their intervals."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from ops.experiments.statistics import Estimate
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def share(each: Estimate | None) -> str:
+    """As 0.412 (0.31 – 0.51)."""
+    if each is None:
+        return "–"
+    if math.isnan(each.low):
+        return f"{each.mean:.3f}"
+    return f"{each.mean:.3f} ({max(each.low, 0.0):.2f} – {min(each.high, 1.0):.2f})"
+
+
+def difference(each: Estimate | None) -> str:
+    """As +0.012 (−0.03 – +0.05)."""
+    if each is None:
+        return "–"
+    if math.isnan(each.low):
+        return f"{each.mean:+.3f}"
+    return f"{each.mean:+.3f} ({each.low:+.3f} … {each.high:+.3f})"
+
+
+def number(each: Estimate | None, digits: int = 0) -> str:
+    """As 1,234 ± 56."""
+    if each is None:
+        return "–"
+    text = f"{each.mean:,.{digits}f}"
+    return text if math.isnan(each.low) else f"{text} ± {each.high - each.mean:,.{digits}f}"

@@ -1,0 +1,85 @@
+"""A lease on a checkpoint while it is measured: retention leaves it alone.
+
+An evaluation registers as a policy server without an address, which no worker ever draws, and
+beats. When it ends its row is closed; when it is killed, its lease ends.
+"""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from sqlalchemy.orm import Session
+
+from core.errors import CheckpointError, StoreError
+from core.logging import get_logger
+from core.types import CheckpointState
+from db import registry
+from db.models import PolicyServer, Run
+from db.store import Store, open_store
+
+BEAT_S = 3.0
+LEASE_S = 20.0
+
+log = get_logger()
+
+
+class Held(Protocol):
+    """What is measured; `run_id` is None of what is no checkpoint of the store."""
+
+    @property
+    def checkpoint_id(self) -> str: ...
+
+    @property
+    def run_id(self) -> str | None: ...
+
+
+@contextmanager
+def held(url: str, target: Held) -> Iterator[None]:
+    """Raises CheckpointError where the checkpoint was deleted meanwhile, StoreError."""
+    if target.run_id is None:
+        yield
+        return
+    store, ended = open_store(url), threading.Event()
+    server_id = f"eval-{uuid.uuid4().hex[:8]}"
+    beat = threading.Thread(target=_beat, args=(store, server_id, ended), daemon=True)
+    try:
+        store.transact(lambda session: _register(session, server_id, target))
+        beat.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beat.join()
+            store.transact(lambda session: registry.end_server(session, server_id))
+    finally:
+        store.close()
+
+
+def _register(session: Session, server_id: str, target: Held) -> None:
+    """Under the run's lock, which retention takes too. Safe to repeat."""
+    if session.get(PolicyServer, server_id) is not None:
+        return
+    run = session.get_one(Run, target.run_id, with_for_update=True)
+    row = registry.find_checkpoint(session, target.checkpoint_id)
+    if row is None or row.state == CheckpointState.DELETED:
+        raise CheckpointError(
+            f"checkpoint {target.checkpoint_id} is deleted", mend="name another version of the run"
+        )
+    server = PolicyServer(
+        server_id=server_id, run_id=run.run_id, name="eval", engine="local", url=""
+    )
+    registry.register_server(session, server, lease_s=LEASE_S)
+    session.flush()
+    registry.mark_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
+
+
+def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
+    while not ended.wait(BEAT_S):
+        try:
+            store.transact(
+                lambda session: registry.beat_server(session, server_id, lease_s=LEASE_S)
+            )
+        except StoreError as error:  # the measurement goes on; its rows need the store at its end
+            log.warning("The checkpoint's lease was not extended", error=str(error))

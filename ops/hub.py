@@ -1,0 +1,182 @@
+"""Models of the Hugging Face Hub, as local directories: `hub:OWNER/NAME[@REVISION]`.
+
+    model.path ─▶ run.home/model.json names it? ─▶ that directory
+                          │ no
+                          ▼
+         snapshot_download (the Hub, or its cache) ─▶ directory, kept in model.json
+
+A run's processes all read the same directory, whatever becomes of a branch meanwhile. The token is
+that of HF_TOKEN, never one kept by a login.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from core.config import Config
+from core.errors import ConfigError
+
+PREFIX = "hub:"
+RECORD = "model.json"
+NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+DESCRIPTION = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab*",
+    "merges.txt",
+    "added_tokens.json",
+)
+WEIGHTS = "model*.safetensors"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Which directory a run took for a name of the Hub."""
+
+    model: str
+    path: str
+
+
+def resolved(config: Config) -> Config:
+    """The configuration with a local `model.path`: fetched once, then the run's for good.
+
+    Raises ConfigError that says whether name, network, permission, disk or weights are amiss.
+    """
+    if not config.model.path.startswith(PREFIX):
+        return config
+    found = _kept(config)
+    if found is None:
+        found = fetch(config.model.path)
+        _keep(config, found)
+    return _at(config, found)
+
+
+def described(config: Config) -> Config:
+    """As `resolved`, but weights are not fetched and nothing is written to the run's home."""
+    if not config.model.path.startswith(PREFIX):
+        return config
+    return _at(config, _kept(config) or fetch(config.model.path, weights=False))
+
+
+def fetch(model: str, *, weights: bool = True) -> Path:
+    """The directory of a `hub:` name: from the Hub, or from its cache where that is away.
+
+    HF_ENDPOINT and HF_HUB_CACHE name another Hub and another cache. Raises ConfigError.
+    """
+    match = NAME.fullmatch(model.removeprefix(PREFIX))
+    if match is None:
+        raise ConfigError(f"model.path {model} is no name", mend="hub:OWNER/NAME[@REVISION]")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        mend = "pip install huggingface_hub, or name a directory"
+        raise ConfigError(f"model.path {model}: huggingface_hub is absent", mend=mend) from error
+    try:
+        folder = snapshot_download(
+            match["repo"],
+            revision=match["revision"],
+            cache_dir=os.environ.get("HF_HUB_CACHE"),
+            endpoint=os.environ.get("HF_ENDPOINT"),
+            token=os.environ.get("HF_TOKEN") or False,
+            allow_patterns=[*DESCRIPTION, WEIGHTS] if weights else list(DESCRIPTION),
+            ignore_patterns=["*/*"],
+        )
+    except Exception as error:  # huggingface_hub raises whatever its parts raise
+        _refuse(model, error)
+    path = Path(folder)
+    if weights and (absent := absent_weights(path)):
+        raise ConfigError(
+            f"model.path {model}: {', '.join(absent[:3])} is not there",
+            mend="name a model or a revision with safetensors weights",
+        )
+    return path
+
+
+def repository(model: str) -> str:
+    """OWNER/NAME of a `hub:` name, empty for any other."""
+    match = NAME.fullmatch(model.removeprefix(PREFIX)) if model.startswith(PREFIX) else None
+    return match["repo"] if match else ""
+
+
+def absent_weights(path: Path) -> Sequence[str]:
+    """Weight files that a transformers directory lacks."""
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        named = msgspec.json.decode(index.read_bytes()).get("weight_map", {}).values()
+        return sorted({name for name in named if not (path / name).is_file()})
+    one = path / "model.safetensors"
+    return [] if one.is_file() else [one.name]
+
+
+def _refuse(model: str, error: Exception) -> NoReturn:
+    """Say in one line what the Hub or its cache said."""
+    from huggingface_hub import errors
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    forbidden = "accept its terms on its page, then export HF_TOKEN=… of that account"
+    match error:
+        case errors.GatedRepoError():
+            what, mend = f"gated ({status})", forbidden
+        case errors.RevisionNotFoundError():
+            what, mend = "no such revision", "name one of its branches, tags or commits"
+        case errors.RepositoryNotFoundError():
+            what, mend = f"no such model, or a private one ({status})", "export HF_TOKEN=…"
+        case errors.LocalEntryNotFoundError():
+            cause = error.__cause__
+            status = getattr(getattr(cause, "response", None), "status_code", None)
+            if status in (401, 403):
+                what, mend = f"access denied ({status})", forbidden
+            else:
+                what = f"not in the cache, and the Hub is away ({_cause(cause)})"
+                mend = f"run `hf download {model.removeprefix(PREFIX)}` where there is a network"
+        case errors.HFValidationError():
+            what, mend = "no name that the Hub takes", "hub:OWNER/NAME[@REVISION]"
+        case _:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            what, mend = f"not fetched: {first}", "try again, or name a directory"
+    raise ConfigError(f"model.path {model}: {what}", mend=mend) from error
+
+
+def _cause(cause: BaseException | None) -> str:
+    """What kept the Hub away."""
+    if cause is None or type(cause).__name__ == "OfflineModeIsEnabled":
+        return "HF_HUB_OFFLINE is set"
+    return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+
+
+def _kept(config: Config) -> Path | None:
+    """The directory that the run took before, where it still stands."""
+    try:
+        record = msgspec.json.decode((config.home() / RECORD).read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError):
+        return None
+    path = Path(record.path)
+    if record.model != config.model.path or not (path / "config.json").is_file():
+        return None
+    return path
+
+
+def _keep(config: Config, path: Path) -> None:
+    home = config.home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        partial = home / f"{RECORD}.{os.getpid()}"
+        partial.write_bytes(msgspec.json.encode(Record(config.model.path, str(path))))
+        partial.replace(home / RECORD)
+    except OSError as error:
+        raise ConfigError(
+            f"run.home {home} cannot be written: {error.strerror}",
+            mend="set run.home to a folder you may write",
+        ) from error
+
+
+def _at(config: Config, path: Path) -> Config:
+    model = msgspec.structs.replace(config.model, path=str(path))
+    return msgspec.structs.replace(config, model=model)

@@ -1,0 +1,171 @@
+"""The shape of a model directory, as far as memory depends on it; no weight is read.
+
+headers of the safetensors files ┐
+config.json, where they are not  ┴─▶ tensors by name ─▶ Shape
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.errors import ConfigError
+
+HEADER = 100 * 1024**2  # bytes; a longer header is none
+FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}  # whose tensors config.json tells
+BIASED = ("q_proj", "k_proj", "v_proj")
+NAMED = {  # models of the Hub that our configs name: their plan needs no network
+    "Qwen/Qwen2.5-1.5B-Instruct": {
+        "model_type": "qwen2",
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder. `queries`, `keys`: width of all query and all key heads of a layer.
+
+    `parameters`: tied ones once; `linear`: those of the matrices within the layers. `tensors`:
+    shape by name. `normed`: queries and keys are normalised.
+    """
+
+    tensors: Mapping[str, tuple[int, ...]]
+    layers: int
+    hidden: int
+    inner: int
+    queries: int
+    keys: int
+    vocabulary: int
+    normed: bool
+
+    @property
+    def parameters(self) -> int:
+        return sum(map(math.prod, self.tensors.values()))
+
+    @property
+    def linear(self) -> int:
+        return sum(
+            math.prod(shape)
+            for name, shape in self.tensors.items()
+            if ".layers." in name and len(shape) == 2
+        )
+
+    def targets(self, names: Iterable[str]) -> list[tuple[int, ...]]:
+        """Shapes of the matrices of that name in every layer."""
+        ends = tuple(f".{name}.weight" for name in names)
+        return [
+            shape for name, shape in self.tensors.items() if len(shape) == 2 and name.endswith(ends)
+        ]
+
+    def adapter(self, rank: int, targets: Iterable[str]) -> int:
+        """Parameters of a LoRA adapter: rank · (in + out) a matrix."""
+        return rank * sum(map(sum, self.targets(targets)))
+
+    def kept(self) -> int:
+        """Elements of the keys and values of one token."""
+        return 2 * self.layers * self.keys
+
+
+def read(path: Path) -> Shape:
+    """The shape of a transformers directory. Raises ConfigError where it cannot be known."""
+    try:
+        described = (path / "config.json").read_bytes()
+        config = msgspec.json.decode(described, type=dict[str, Any])
+        return _shape(config | config.get("text_config", {}), dict(_headers(path)))
+    except KeyError as error:
+        raise ConfigError(f"{path}/config.json names no {error.args[0]}") from error
+    except (OSError, ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def named(repository: str) -> Shape | None:
+    """The shape of a model of the Hub as it was published, where we know it."""
+    config = NAMED.get(repository)
+    return _shape(config, {}) if config else None
+
+
+def _shape(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> Shape:
+    """`headers`: tensors of the weight files; empty where only the architecture is known."""
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    each = config.get("head_dim") or hidden // heads
+    tensors = dict(headers) or dict(_told(config, each))
+    if config.get("tie_word_embeddings", False):
+        tensors.pop("lm_head.weight", None)
+    return Shape(
+        tensors,
+        layers=int(config["num_hidden_layers"]),
+        hidden=hidden,
+        inner=int(config["intermediate_size"]),
+        queries=heads * each,
+        keys=(config.get("num_key_value_heads") or heads) * each,
+        vocabulary=int(config["vocab_size"]),
+        normed=any(name.endswith("q_norm.weight") for name in tensors),
+    )
+
+
+def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every tensor in the model's own files; none where one is not there."""
+    index = path / "model.safetensors.index.json"
+    names = {"model.safetensors"}
+    if index.is_file():
+        names = set(msgspec.json.decode(index.read_bytes())["weight_map"].values())
+    files = [path / name for name in sorted(names)]
+    if not all(file.is_file() for file in files):
+        return
+    for file in files:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if size > HEADER:
+                raise ValueError(f"{file.name}: not safetensors")
+            header = json.loads(opened.read(size))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                yield name, tuple(entry["shape"])
+
+
+def _told(config: Mapping[str, Any], each: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The tensors that the architecture of config.json has. Raises ValueError for one not known."""
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise ValueError(f"no weights here, and the tensors of model_type {kind} are not known")
+    hidden, inner, words = (
+        int(config[key]) for key in ("hidden_size", "intermediate_size", "vocab_size")
+    )
+    heads = int(config["num_attention_heads"])
+    queries, keys = heads * each, (config.get("num_key_value_heads") or heads) * each
+    biased: tuple[str, ...] = BIASED if config.get("attention_bias", kind == "qwen2") else ()
+    if biased and kind != "qwen2":
+        biased += ("o_proj",)
+    matrices = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    vectors = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+    if kind == "qwen3":
+        vectors |= {"self_attn.q_norm": each, "self_attn.k_norm": each}
+    for layer in range(int(config["num_hidden_layers"])):
+        for name, shape in matrices.items():
+            yield f"model.layers.{layer}.{name}.weight", shape
+            if biased and name.endswith(biased):
+                yield f"model.layers.{layer}.{name}.bias", shape[:1]
+        for name, width in vectors.items():
+            yield f"model.layers.{layer}.{name}.weight", (width,)
+    yield "model.embed_tokens.weight", (words, hidden)
+    yield "lm_head.weight", (words, hidden)
+    yield "model.norm.weight", (hidden,)

@@ -1,0 +1,47 @@
+import json
+from pathlib import Path
+
+import pytest
+import tomli_w
+from history import begun, trained
+
+from db import alarms
+from db.alarms import Reading
+from ops.status import status
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Of a run with two updates."""
+    path = tmp_path / "run.toml"
+    tree = {"run": {"name": "run", "home": str(tmp_path)}, "tasks": {"dbbench": {}}}
+    path.write_text(tomli_w.dumps(tree))
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    trained(store, run_id, 2)
+    told = [(Reading("dbbench", "clip_fraction", 0.4321, 0.3, raised=True), None)]
+    with store.write() as session:
+        alarms.add(session, run_id, f"{run_id}-u2", 2, told)
+    store.close()
+    return path
+
+
+def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status(config, as_json=False)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "clip_fraction" in line]
+    assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
+
+
+def test_status_as_json_has_alarms_with_their_figures(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(config, as_json=True)
+    (alarm,) = json.loads(capsys.readouterr().out)["alarms"]
+    assert alarm.pop("since_s") >= 0.0
+    assert alarm.pop("raised_at") > 0.0
+    assert alarm == {
+        "task": "dbbench",
+        "name": "clip_fraction",
+        "value": 0.4321,
+        "threshold": 0.3,
+        "version": 2,
+    }
