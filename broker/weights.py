@@ -27,6 +27,7 @@ __all__ = ["Shelf", "WeightsAway", "check", "fetch", "is_url", "remove"]
 UPLOAD_S = 60.0  # how long after its first failure a file is offered again
 FETCH_S = 20.0  # the same of a download
 CACHED = 12  # checkpoints kept in a cache folder besides first ones, the last used
+ARRIVING = ".arriving"  # the folder of files under way, in that of a download
 ABANDONED_S = 3600.0  # age of a download that nobody will finish
 
 log = get_logger()
@@ -171,13 +172,14 @@ def _cached(url: str, directory: Path, stop: threading.Event | None) -> Path:
 
 
 def _download(url: str, partial: Path, patience: Patience) -> None:
-    partial.mkdir(parents=True)
+    (partial / ARRIVING).mkdir(parents=True)
     _get(url, manifest.FILE, partial, patience)
     for name in manifest.read(partial).files:
         if not (partial / name).resolve().is_relative_to(partial.resolve()):
             raise CheckpointError(f"{url}/{manifest.FILE}: {name!r} leaves the directory")
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         _get(url, name, partial, patience)
+    shutil.rmtree(partial / ARRIVING, ignore_errors=True)
     manifest.verify(partial)
 
 
@@ -185,10 +187,13 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
     def size(fs: Any, path: str) -> int:
         return int(fs.size(f"{path}/{name}") or 2**30)
 
-    def get(fs: Any, path: str) -> None:
-        fs.get_file(f"{path}/{name}", str(partial / name))
+    def get(fs: Any, path: str) -> Path:
+        """To a file of this try alone: one given up, which may go on, spoils no later one."""
+        arriving = partial / ARRIVING / uuid.uuid4().hex
+        fs.get_file(f"{path}/{name}", str(arriving))
+        return arriving
 
-    tried(url, patience, get, size=tried(url, patience, size))
+    tried(url, patience, get, size=tried(url, patience, size)).rename(partial / name)
 
 
 def _evict(cache: Path) -> None:

@@ -188,12 +188,38 @@ def test_a_transfer_that_hangs_ends_with_an_error(
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")
     hung = threading.Event()
-    FaultyFileSystem.faults += [hung] * 9
+    FaultyFileSystem.faults += [lambda _: hung.wait()] * 9
     with pytest.raises(WeightsAway, match=r"no answer within"):
         fetch(path, broken.cache / "other")
     FaultyFileSystem.faults.clear()
     hung.set()
+    monkeypatch.setattr(remote, "CALL_S", 10.0)
     assert fetch(path, broken.cache / "other").exists()
+
+
+def test_a_transfer_that_was_given_up_spoils_no_later_one(
+    broken: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "CALL_S", 2.0)
+    monkeypatch.setattr(remote, "SLOWEST", 2**40)
+    write(broken.local("run-1-v1"))
+    path = broken.put("run-1-v1")
+    wake, written = threading.Event(), threading.Event()
+
+    def hangs(local: str) -> None:
+        wake.wait()
+        Path(local).write_bytes(b"half a manife")
+        written.set()
+        raise ConnectionError("reset")
+
+    def goes_on(_: str) -> None:
+        wake.set()
+        assert written.wait(10.0)
+
+    FaultyFileSystem.faults += [hangs, lambda _: None, goes_on]
+    directory = fetch(path, broken.cache / "other")
+    manifest.verify(directory)
+    assert not list(directory.glob(".*"))
 
 
 def test_a_store_that_cannot_be_connected_to_may_be_there_later(broken: Shelf) -> None:
@@ -263,7 +289,7 @@ def test_whoever_is_told_to_stop_waits_for_no_store(
     stop, hung = threading.Event(), threading.Event()
     shelf = Shelf(broken.home, broken.cache, broken.url, stop)
     write(shelf.local("run-1-v1"))
-    for faults in ([ConnectionError("reset")] * 99, [hung] * 9):
+    for faults in ([ConnectionError("reset")] * 99, [lambda _: hung.wait()] * 9):
         FaultyFileSystem.faults[:] = faults
         threading.Timer(0.5, stop.set).start()
         began = time.monotonic()

@@ -1,6 +1,6 @@
 """An fsspec store that fails as it is told; what it holds lies in memory."""
 
-import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import fsspec
@@ -8,12 +8,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """`faults`: raised one by one by the next transfers; an Event is waited for instead."""
+    """`faults`: raised one by one by the next transfers, or called with the file's local path."""
 
     protocol = "faulty"
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
-    faults: ClassVar[list[Exception | threading.Event]] = []
+    faults: ClassVar[list[Exception | Callable[[str], object]]] = []
     short: ClassVar[set[str]] = set()  # names of files that arrive without their last byte
     puts: ClassVar[list[str]] = []
 
@@ -28,15 +28,15 @@ class FaultyFileSystem(MemoryFileSystem):
             raise self.away.pop(0)
         super().__init__(*args, **options)
 
-    def _fail(self) -> None:
+    def _fail(self, lpath: str) -> None:
         if self.faults:
             fault = self.faults.pop(0)
             if isinstance(fault, Exception):
                 raise fault
-            fault.wait()
+            fault(lpath)
 
     def put_file(self, lpath: str, rpath: str, **options: Any) -> None:  # type: ignore[override]
-        self._fail()
+        self._fail(lpath)
         super().put_file(lpath, rpath, **options)
         name = rpath.rpartition("/")[2]
         self.puts.append(name)
@@ -45,7 +45,7 @@ class FaultyFileSystem(MemoryFileSystem):
             self.pipe_file(rpath, self.cat_file(rpath)[:-1])
 
     def get_file(self, rpath: str, lpath: str, **options: Any) -> None:  # type: ignore[override]
-        self._fail()
+        self._fail(lpath)
         super().get_file(rpath, lpath, **options)
 
 
