@@ -221,7 +221,10 @@ def test_a_checkpoint_is_served_at_its_event_and_at_the_next_look_without_one(
             event = CheckpointPublished(run_id="run", version=1, checkpoint_id="c1")
             link.publisher().publish(EVENTS, "run", event)
         lineage.await_live({"current": "c1"})
-        assert PoolChanged(run_id="run") in [each.message for each in pools.receive(9, 5.0)]
+        heard = [each.message for each in pools.receive(9, 5.0)]
+        if told and len(heard) == 1:  # the event itself came first
+            heard += [each.message for each in pools.receive(9, 5.0)]
+        assert PoolChanged(run_id="run") in heard
 
 
 def test_a_scripted_server_needs_no_weights(lineage: Lineage, save_model: Save) -> None:
