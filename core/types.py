@@ -66,12 +66,27 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     LOST = "lost"
     BODY_LOST = "body_lost"  # the row says finished, its body never arrived
+    BODY_DAMAGED = "body_damaged"  # what was stored cannot be read, or is not what the row names
     PUBLISH_FAILED = "publish_failed"  # the broker refused the body
     ZERO_SPREAD = "zero_spread"
     TOO_FEW_SURVIVORS = "too_few_survivors"
     TOO_STALE = "too_stale"
     RUN_ENDED = "run_ended"
     ROLLED_BACK = "rolled_back"
+
+
+class Transition(StrEnum):
+    """Moves that can be refused; `refusals` counts them under these names."""
+
+    CLAIM = "claim"
+    FINISH = "finish"
+    RETRY = "retry"
+    RELEASE = "release"
+    LOSE_BODY = "lose_body"
+    CLOSE = "close"  # of a ready group
+    MOVE_RUN = "move_run"
+    COMMIT = "commit"  # of an update
+    ROLL_BACK = "roll_back"
 
 
 class CheckpointState(StrEnum):

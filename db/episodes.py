@@ -7,7 +7,7 @@
     group     open ─(last member terminal)─▶ ready | failed;  ready ─▶ trained | filtered | stale
 
 Every transition locks the group's row before its members', so that two of them never deadlock. A
-transition that does not apply changes nothing and returns False or None.
+transition that does not apply changes nothing, is counted in `refusals`, and returns False or None.
 """
 
 import dataclasses
@@ -17,7 +17,16 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, exists, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, RunState, Status
+from core.types import (
+    GROUP_OPEN,
+    EpisodeState,
+    GroupState,
+    Reason,
+    RunState,
+    Status,
+    Transition,
+)
+from db import refusals
 from db.groups import lock_group, member_ended
 from db.models import Episode, Group, Run, StoredTrajectory, Worker
 from db.store import now
@@ -53,6 +62,7 @@ class Result:
     body_sha256: str
 
 
+FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins at running
 RESULT = tuple(field.name for field in dataclasses.fields(Result))
 
 
@@ -109,6 +119,7 @@ def claim(
     )
     row = session.execute(statement).one_or_none()
     if row is None:
+        refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
     group_id, member, task, item_id, attempt = row
     most = session.scalar(select(Group.horizon).where(Group.group_id == group_id))
@@ -125,7 +136,7 @@ def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s
         "due_at": now() + body_timeout_s,
         **dataclasses.asdict(result),
     }
-    moved = _move(session, claimed, EpisodeState.RUNNING, finished)
+    moved = _move(session, Transition.FINISH, claimed, finished)
     if moved:
         member_ended(session, claimed.group_id)
     return moved
@@ -134,17 +145,21 @@ def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s
 def retry(
     session: Session, claimed: Claimed, reason: Reason, *, max_attempts: int, detail: Status
 ) -> bool:
-    """running → queued with the next fence, or → failed(reason) after `max_attempts`."""
+    """running → queued with the next fence, or → failed(reason) after `max_attempts`.
+
+    A row that is queued again keeps the reason until it is finished.
+    """
     lock_group(session, claimed.group_id)
     if claimed.attempt < max_attempts:
-        return _move(session, claimed, EpisodeState.RUNNING, _queued(claimed.fence))
+        again = _queued(claimed.fence) | {"reason": reason}
+        return _move(session, Transition.RETRY, claimed, again)
     failed = {
         "state": EpisodeState.FAILED,
         "status": detail,
         "reason": reason,
         "ended_at": now(),
     }
-    moved = _move(session, claimed, EpisodeState.RUNNING, failed)
+    moved = _move(session, Transition.RETRY, claimed, failed)
     if moved:
         member_ended(session, claimed.group_id)
     return moved
@@ -153,7 +168,7 @@ def retry(
 def release(session: Session, claimed: Claimed) -> bool:
     """running → queued with the next fence: a worker that stops gives back, uncounted."""
     values = _queued(claimed.fence) | {"attempts": Episode.attempts - 1}
-    return _move(session, claimed, EpisodeState.RUNNING, values)
+    return _move(session, Transition.RELEASE, claimed, values)
 
 
 def release_all(session: Session, worker_id: str) -> int:
@@ -210,16 +225,20 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
     return [_claimed(episode) for episode in session.scalars(query)]
 
 
-def lose_body(session: Session, claimed: Claimed, *, max_attempts: int) -> bool:
-    """finished → queued with the next fence, or → failed(body_lost); its group opens again."""
+def lose_body(
+    session: Session, claimed: Claimed, *, max_attempts: int, reason: Reason = Reason.BODY_LOST
+) -> bool:
+    """finished → queued with the next fence, or → failed(reason); its group opens again."""
     group = lock_group(session, claimed.group_id)
     if group is None or group.state not in GROUP_OPEN:
+        refusals.of_episode(session, Transition.LOSE_BODY, claimed.episode_id, claimed.fence)
         return False
     again = claimed.attempt < max_attempts
-    failed: dict[str, Any] = dict.fromkeys(RESULT)
-    failed |= {"state": EpisodeState.FAILED, "reason": Reason.BODY_LOST, "status": Status.LOST}
-    values = _queued(claimed.fence) if again else failed
-    if not _move(session, claimed, EpisodeState.FINISHED, values):
+    values: dict[str, Any] = dict.fromkeys(RESULT)
+    values |= {"state": EpisodeState.FAILED, "status": Status.LOST}
+    if again:
+        values = _queued(claimed.fence)
+    if not _move(session, Transition.LOSE_BODY, claimed, values | {"reason": reason}):
         return False
     group.pending += 1
     group.state, group.ready_at = GroupState.OPEN, None
@@ -255,16 +274,20 @@ def _claimed(episode: Episode) -> Claimed:
 
 
 def _move(
-    session: Session, claimed: Claimed, expected: EpisodeState, values: dict[str, Any]
+    session: Session, transition: Transition, claimed: Claimed, values: dict[str, Any]
 ) -> bool:
+    """The compare-and-set of a claimed attempt; where it changes nothing, that is counted."""
     result = session.execute(
         update(Episode)
         .where(
             Episode.episode_id == claimed.episode_id,
             Episode.fence == claimed.fence,
-            Episode.state == expected,
+            Episode.state == FROM.get(transition, EpisodeState.RUNNING),
         )
         .values(**values)
         .execution_options(synchronize_session=False)
     )
-    return cast(CursorResult[Any], result).rowcount == 1
+    moved = cast(CursorResult[Any], result).rowcount == 1
+    if not moved:
+        refusals.of_episode(session, transition, claimed.episode_id, claimed.fence)
+    return moved

@@ -7,12 +7,13 @@ open | ready ─(end of run)─▶ cancelled;          trained ─(fork)─▶ r
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import CursorResult, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
-from core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status
+from core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
+from db import refusals
 from db.models import Episode, Group, Run
 from db.store import now
 
@@ -109,12 +110,16 @@ def close_groups(
     session: Session, group_ids: Sequence[str], state: GroupState, reason: Reason | None
 ) -> int:
     """ready → trained, filtered or stale. Returns how many moved."""
-    result = session.execute(
+    moved = session.scalars(
         update(Group)
         .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
         .values(state=state, reason=reason, closed_at=now())
-    )
-    return cast(CursorResult[Any], result).rowcount
+        .returning(Group.group_id)
+    ).all()
+    refused = sorted(set(group_ids) - set(moved))
+    if refused:
+        refusals.of_groups(session, Transition.CLOSE, refused)
+    return len(moved)
 
 
 def cancel_open(session: Session, run_id: str) -> int:

@@ -136,6 +136,7 @@ def delete_run_rows(session: Session, run_id: str) -> int:
             delete(model).where(model.run_id == run_id)
             for model in (
                 models.Alarm,
+                models.Refusal,
                 models.Mixture,
                 models.Update,
                 models.Step,

@@ -6,6 +6,7 @@ runs ─┬─ groups ── episodes ─┬─ steps            what the worker
       │     └────── alarms                       what of it was beyond a threshold, from when
       ├─ mixtures                                the share of each task, from when
       ├─ checkpoints ── servings                 what was served where, from when until when
+      ├─ refusals                                what came too late, or never should have come
       └─ workers · policy_servers · spendings · evaluations
 """
 
@@ -31,6 +32,7 @@ from core.types import (
     Reason,
     RunState,
     Status,
+    Transition,
     UpdateState,
 )
 
@@ -51,6 +53,7 @@ class Base(DeclarativeBase):
         UpdateState: String(20),
         Reason: String(40),
         Status: String(20),
+        Transition: String(20),
     }
 
 
@@ -321,6 +324,25 @@ class Worker(Base):
     lease_until: Mapped[float]
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
+
+
+class Refusal(Base):
+    """A transition that changed nothing. `subject`: an episode, a group, or the run itself.
+
+    `fence`: what it came with (a trainer: its epoch); `found`, `found_fence`: what stood instead.
+    """
+
+    __tablename__ = "refusals"
+    __table_args__ = (Index("refusals_by_transition", "run_id", "transition"),)
+
+    refusal_id: Mapped[int] = mapped_column(Big, primary_key=True, autoincrement=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
+    transition: Mapped[Transition]
+    subject: Mapped[str]
+    fence: Mapped[int | None]
+    found: Mapped[str]
+    found_fence: Mapped[int | None]
+    refused_at: Mapped[float]
 
 
 class Evaluation(Base):

@@ -4,7 +4,8 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import StoreError
-from core.types import RUN_OVER, RunState
+from core.types import RUN_OVER, RunState, Transition
+from db import refusals
 from db.groups import cancel_open
 from db.models import Run, Worker
 from db.store import now
@@ -34,7 +35,10 @@ def run_state(session: Session, run_id: str) -> RunState:
 def move_run(session: Session, run_id: str, state: RunState, reason: str = "") -> bool:
     """Pause, resume or end a run; a run that is over stays so. Its open groups end with it."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
-    if run is None or run.state in RUN_OVER:
+    if run is None:
+        return False
+    if run.state in RUN_OVER:
+        refusals.of_run(session, Transition.MOVE_RUN, run_id, run.state, run.trainer_epoch)
         return False
     run.state, run.reason = state, reason
     if state in RUN_OVER:

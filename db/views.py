@@ -2,22 +2,24 @@
 
 `accounting` lists every disagreement between the three witnesses (`episodes`, `trajectories`,
 `update_groups`) and every open row past its deadline: an empty view is the proof that nothing was
-lost and nothing was trained twice. A body that is not yet stored counts only past its deadline, or
-once its run is over.
+lost, nothing was trained twice, and what failed or closed untrained says why. A body that is not
+yet stored counts only past its deadline, or once its run is over.
 
 `raised_alarms`: what stands now. `group_outcomes`: what became of groups and why. `item_success`:
-how each item went last.
+how each item went last. `episode_outcomes`: how episodes ended and why; `refused_transitions`: what
+came too late.
 """
 
 from sqlalchemy import Connection, text
 
+from core.types import Reason
 from db.store import now
 
 GRACE_S = 30.0  # an open row may be this late before it is called overdue
 
 ACCOUNTING = """
 SELECT 'episode_without_body' AS kind, e.run_id, e.group_id, e.episode_id, e.fence,
-       'finished, its body is not stored' AS detail
+       'finished, its body is not stored' AS detail, e.reason AS reason
 FROM episodes e JOIN runs r ON r.run_id = e.run_id JOIN groups g ON g.group_id = e.group_id
 LEFT JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
 WHERE e.state = 'finished' AND t.episode_id IS NULL
@@ -25,44 +27,45 @@ WHERE e.state = 'finished' AND t.episode_id IS NULL
        AND r.ended_at + {grace} < {now}))
 UNION ALL
 SELECT 'hash_differs', e.run_id, e.group_id, e.episode_id, e.fence,
-       'stored ' || t.sha256 || ', claimed ' || e.body_sha256
+       'stored ' || t.sha256 || ', claimed ' || e.body_sha256, e.reason
 FROM episodes e JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
 WHERE e.state = 'finished' AND t.sha256 <> e.body_sha256
 UNION ALL
 SELECT 'body_of_no_episode', t.run_id, NULL, t.episode_id, t.fence,
-       'a stored body names an episode that does not exist, or a fence it never had'
+       'a stored body names an episode that does not exist, or a fence it never had', NULL
 FROM trajectories t LEFT JOIN episodes e ON e.episode_id = t.episode_id
 WHERE e.episode_id IS NULL OR t.fence > e.fence
 UNION ALL
 SELECT 'trained_unfinished', e.run_id, e.group_id, e.episode_id, u.fence,
-       'update ' || u.update_id || ' learned from another attempt than the one that finished'
+       'update ' || u.update_id || ' learned from another attempt than the one that finished',
+       e.reason
 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
 JOIN episodes e ON e.episode_id = u.episode_id
 WHERE v.state <> 'rolled_back'
   AND (e.state <> 'finished' OR e.fence <> u.fence OR e.body_sha256 <> u.sha256)
 UNION ALL
 SELECT 'trained_twice', v.run_id, MIN(u.group_id), u.episode_id, MIN(u.fence),
-       COUNT(*) || ' updates of the live lineage'
+       COUNT(*) || ' updates of the live lineage', NULL
 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
 WHERE v.state <> 'rolled_back'
 GROUP BY v.run_id, u.episode_id HAVING COUNT(*) > 1
 UNION ALL
 SELECT 'group_without_update', g.run_id, g.group_id, NULL, NULL,
-       'trained, but no update of the live lineage names it'
+       'trained, but no update of the live lineage names it', g.reason
 FROM groups g
 WHERE g.state = 'trained' AND NOT EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
   WHERE u.group_id = g.group_id AND v.state <> 'rolled_back')
 UNION ALL
 SELECT 'member_not_trained', e.run_id, e.group_id, e.episode_id, e.fence,
-       'its group was trained without it'
+       'its group was trained without it', e.reason
 FROM groups g JOIN episodes e ON e.group_id = g.group_id
 WHERE g.state = 'trained' AND e.state = 'finished' AND NOT EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
   WHERE u.episode_id = e.episode_id AND v.state <> 'rolled_back')
 UNION ALL
 SELECT 'update_of_open_group', g.run_id, g.group_id, NULL, NULL,
-       'an update of the live lineage names it, its state is ' || g.state
+       'an update of the live lineage names it, its state is ' || g.state, g.reason
 FROM groups g
 WHERE g.state <> 'trained' AND EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
@@ -70,24 +73,35 @@ WHERE g.state <> 'trained' AND EXISTS (
 UNION ALL
 SELECT 'pending_differs', g.run_id, g.group_id, NULL, NULL,
        'pending says ' || g.pending || ', open members: '
-       || SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END)
+       || SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END), g.reason
 FROM groups g JOIN episodes e ON e.group_id = g.group_id
-GROUP BY g.run_id, g.group_id, g.pending
+GROUP BY g.run_id, g.group_id, g.pending, g.reason
 HAVING g.pending <> SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END)
 UNION ALL
 SELECT 'members_differ', g.run_id, g.group_id, NULL, NULL,
-       'size ' || g.size || ', members ' || COUNT(e.episode_id)
+       'size ' || g.size || ', members ' || COUNT(e.episode_id), g.reason
 FROM groups g LEFT JOIN episodes e ON e.group_id = g.group_id
-GROUP BY g.run_id, g.group_id, g.size HAVING COUNT(e.episode_id) <> g.size
+GROUP BY g.run_id, g.group_id, g.size, g.reason HAVING COUNT(e.episode_id) <> g.size
 UNION ALL
-SELECT 'overdue', e.run_id, e.group_id, e.episode_id, e.fence, e.state || ' past its deadline'
+SELECT 'overdue', e.run_id, e.group_id, e.episode_id, e.fence, e.state || ' past its deadline',
+       e.reason
 FROM episodes e JOIN runs r ON r.run_id = e.run_id
 WHERE r.state = 'running' AND e.state IN ('queued', 'running')
   AND COALESCE(NULLIF(e.due_at, 0), e.queued_at) + {grace} < {now}
 UNION ALL
-SELECT 'open_after_end', e.run_id, e.group_id, e.episode_id, e.fence, e.state
+SELECT 'open_after_end', e.run_id, e.group_id, e.episode_id, e.fence, e.state, e.reason
 FROM episodes e JOIN runs r ON r.run_id = e.run_id
 WHERE r.ended_at IS NOT NULL AND e.state IN ('queued', 'running')
+UNION ALL
+SELECT 'without_reason', e.run_id, e.group_id, e.episode_id, e.fence,
+       e.state || ' without a reason that is known', e.reason
+FROM episodes e
+WHERE e.state IN ('failed', 'cancelled') AND COALESCE(e.reason, '') NOT IN ({reasons})
+UNION ALL
+SELECT 'without_reason', g.run_id, g.group_id, NULL, NULL,
+       g.state || ' without a reason that is known', g.reason
+FROM groups g
+WHERE g.state NOT IN ('open', 'ready', 'trained') AND COALESCE(g.reason, '') NOT IN ({reasons})
 """
 
 # A step may name the track a moment after it moved on, while another track still serves the same
@@ -125,6 +139,17 @@ LEFT JOIN (SELECT group_id, COUNT(*) AS lost FROM episodes WHERE state = 'failed
 GROUP BY g.run_id, g.task, g.state, g.reason
 """
 
+# Why attempts that are not finished were last given up, and how episodes ended.
+ENDS = """
+SELECT run_id, task, state, status, reason, COUNT(*) AS number, SUM(attempts) AS attempts
+FROM episodes GROUP BY run_id, task, state, status, reason
+"""
+
+REFUSED = """
+SELECT run_id, transition, found, COUNT(*) AS number, MAX(refused_at) AS latest
+FROM refusals GROUP BY run_id, transition, found
+"""
+
 # By its latest closed group, as retirement and difficulty windows look at it.
 ITEMS = """
 WITH closed AS (
@@ -150,13 +175,16 @@ VIEWS = {
     "raised_alarms": RAISED,
     "group_outcomes": OUTCOMES,
     "item_success": ITEMS,
+    "episode_outcomes": ENDS,
+    "refused_transitions": REFUSED,
 }
 
 
 def create_views(connection: Connection) -> None:
     """Drop and make every view."""
+    reasons = ", ".join(f"'{reason}'" for reason in Reason)
     clock = str(now().compile(dialect=connection.dialect))
     for name, query in VIEWS.items():
         connection.execute(text(f"DROP VIEW IF EXISTS {name}"))
-        body = query.format(now=clock, grace=GRACE_S, clock=CLOCK_S)
+        body = query.format(now=clock, grace=GRACE_S, clock=CLOCK_S, reasons=reasons)
         connection.execute(text(f"CREATE VIEW {name} AS {body}".replace("::", "\\:\\:")))

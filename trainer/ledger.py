@@ -7,7 +7,8 @@ A trainer whose epoch is no longer the run's commits nothing and ends.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,8 @@ from core.config import Config
 from core.errors import BrokerError, CheckpointError
 from core.logging import get_logger
 from core.manifest import Probe
-from core.types import CheckpointState, RunState, UpdateState
-from db import progress, registry, runs, updates
+from core.types import CheckpointState, RunState, Transition, UpdateState
+from db import progress, refusals, registry, runs, updates
 from db.alarms import Reading
 from db.models import Checkpoint
 from db.store import Store, now
@@ -72,9 +73,10 @@ class Ledger:
         if checkpoint.snapshot_path is not None:
             learner.load_state(snapshots.load(Path(checkpoint.snapshot_path)))
             self._snapshot = checkpoint.version
-        undone = self._store.transact(
-            lambda session: updates.roll_back(session, self._run_id, checkpoint, epoch=self._epoch)
-        )
+        with self._counted(Transition.ROLL_BACK):
+            undone = self._store.transact(
+                lambda s: updates.roll_back(s, self._run_id, checkpoint, epoch=self._epoch)
+            )
         present = partial(registry.present_checkpoints, run_id=self._run_id)
         left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
         retention.remove(left, self._shelf.stop)
@@ -129,7 +131,8 @@ class Ledger:
             )
 
         try:
-            told = self._store.transact(write)
+            with self._counted(Transition.COMMIT):
+                told = self._store.transact(write)
         except UpdateRefused:
             retention.remove([path, snapshot or path], self._shelf.stop)
             raise
@@ -137,6 +140,18 @@ class Ledger:
         self._announce(version, checkpoint_id)
         self._retain()
         return Position(version, checkpoint_id)
+
+    @contextmanager
+    def _counted(self, transition: Transition) -> Iterator[None]:
+        """What is refused inside leaves a row, in a transaction of its own."""
+        try:
+            yield
+        except UpdateRefused as error:
+            found = type(error).__name__
+            self._store.transact(
+                lambda s: refusals.of_run(s, transition, self._run_id, found, self._epoch)
+            )
+            raise
 
     def _publish(self, learner: Learner, checkpoint_id: str, at: Position) -> str:
         """The checkpoint after `at` on its shelf: what its row names. Raises CheckpointError."""

@@ -62,7 +62,13 @@ PLANTED = {
     COPY.format("episode_id, 9"): ["body_of_no_episode"],
     "UPDATE update_groups SET sha256 = 'x' WHERE episode_id = :e": ["trained_unfinished"],
     "UPDATE update_groups SET fence = 7 WHERE episode_id = :e": ["trained_unfinished"],
-    "UPDATE episodes SET state = 'failed' WHERE episode_id = :e": ["trained_unfinished"],
+    "UPDATE episodes SET state = 'failed', reason = 'lost' WHERE episode_id = :e": [
+        "trained_unfinished"
+    ],
+    "UPDATE episodes SET state = 'failed', reason = 'tired' WHERE episode_id = :e": [
+        "trained_unfinished",
+        "without_reason",
+    ],
     "DELETE FROM update_groups WHERE episode_id = :e": ["member_not_trained"],
     "DELETE FROM update_groups WHERE group_id = :g": [
         "group_without_update",
@@ -102,6 +108,36 @@ def test_an_open_row_past_its_deadline_is_listed(world: World) -> None:
         planted = f"UPDATE episodes SET {values} WHERE episode_id = :e"  # noqa: S608
         assert world.after(planted, KINDS, e=f"{group_id}-0") == [("overdue",)], planted
     assert world.accounting() == []
+
+
+def test_what_was_closed_untrained_says_why(world: World) -> None:
+    (first, second) = world.ready(0)[0].group_id, world.ready(1)[0].group_id
+    with world.store.write() as session:
+        groups.close_groups(session, [first], GroupState.STALE, Reason.TOO_STALE)
+        groups.close_groups(session, [second], GroupState.STALE, None)
+    named = world.ask("SELECT kind, group_id, reason FROM accounting")
+    assert named == [("without_reason", second, None)]
+    world.sql("UPDATE groups SET reason = 'whim' WHERE group_id = :g", g=second)
+    assert world.ask("SELECT reason FROM accounting") == [("whim",)]
+
+
+def test_why_an_open_attempt_was_last_given_up_can_be_asked(world: World) -> None:
+    (group_id,) = world.admit(0, size=2)
+    again, failing = world.claimed(group_id)
+    for claimed, most in ((again, 2), (failing, 1)):
+        world.store.transact(
+            lambda s, c=claimed, m=most: episodes.retry(  # type: ignore[misc]
+                s, c, Reason.TIMEOUT, max_attempts=m, detail=Status.TIMEOUT
+            )
+        )
+    ends = "SELECT state, status, reason, number, attempts FROM episode_outcomes ORDER BY state"
+    assert world.ask(ends) == [
+        ("failed", "timeout", "timeout", 1, 1),
+        ("queued", None, "timeout", 1, 1),
+    ]
+    (second,) = world.claimed(group_id)
+    assert world.finish(second, world.body(second))
+    assert world.ask(ends)[1] == ("finished", "completed", None, 1, 2)
 
 
 def test_a_row_open_after_the_end_is_listed(world: World) -> None:

@@ -174,6 +174,9 @@ def test_a_refused_update_leaves_neither_rows_nor_files(
     assert world.ask("SELECT COUNT(*) FROM updates") == [(0,)]
     assert world.run().version == 0
     assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert world.ask("SELECT transition, subject, fence, found FROM refusals") == [
+        ("commit", world.run_id, 1, error.__name__)
+    ]
 
 
 def test_a_resume_continues_the_snapshot_and_rolls_back_what_came_later(
