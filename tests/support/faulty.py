@@ -1,5 +1,6 @@
 """An fsspec store that fails as it is told; what it holds lies in memory."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ class FaultyFileSystem(MemoryFileSystem):
     faults: ClassVar[list[Exception | Callable[[str], object]]] = []
     short: ClassVar[set[str]] = set()  # names of files that arrive without their last byte
     puts: ClassVar[list[str]] = []
+    reading: ClassVar[threading.Lock] = threading.Lock()  # a file has one place for all readers
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -46,7 +48,8 @@ class FaultyFileSystem(MemoryFileSystem):
 
     def get_file(self, rpath: str, lpath: str, **options: Any) -> None:  # type: ignore[override]
         self._fail(lpath)
-        super().get_file(rpath, lpath, **options)
+        with self.reading:
+            super().get_file(rpath, lpath, **options)
 
 
 def register() -> None:
