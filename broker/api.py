@@ -6,7 +6,8 @@
 Publishers may be used from many threads at once; a consumer belongs to one thread.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +31,15 @@ class DeadLetter:
     reason: str
     body: bytes
 
+    @property
+    def letter_id(self) -> str:
+        """The same for every copy of a body in one queue, whatever the reason; 12 hex digits."""
+        return letter_id(self.queue, self.body)
+
+
+def letter_id(queue: str, body: bytes) -> str:
+    return hashlib.sha256(queue.encode() + b"\0" + body).hexdigest()[:12]
+
 
 class Publisher(Protocol):
     def publish(self, exchange: str, run_id: str, message: Message) -> None:
@@ -48,6 +58,9 @@ class Consumer(Protocol):
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge; a delivery of a connection that is gone is passed over, it comes again."""
+
+    def refuse(self, delivery: Delivery, reason: str) -> None:
+        """To the queue's dead letters, for good: it was decoded and cannot be used all the same."""
 
     def close(self) -> None: ...
 
@@ -72,5 +85,11 @@ class Broker(Protocol):
 
     def dead_letters(self, run_id: str) -> Sequence[DeadLetter]:
         """The run's dead letters, oldest first, left in place."""
+
+    def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
+        """Put those dead letters back into their queues, once each, and drop their other copies.
+
+        Returns how many were put back. Raises BrokerError.
+        """
 
     def close(self) -> None: ...

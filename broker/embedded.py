@@ -11,10 +11,10 @@ Commits survive a killed process (WAL, synchronous NORMAL), not always a power c
 import sqlite3
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from broker.api import Consumer, DeadLetter, Delivery, Publisher
+from broker.api import Consumer, DeadLetter, Delivery, Publisher, letter_id
 from broker.embedded_file import QueueFile
 from broker.messages import Message, decode, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
@@ -86,6 +86,9 @@ class EmbeddedConsumer:
                 [(delivery.tag, self._queue) for delivery in deliveries],
             )
 
+    def refuse(self, delivery: Delivery, reason: str) -> None:
+        self._bury(delivery.tag, delivery.wire, reason)
+
     def close(self) -> None:
         with self._file.write() as connection:
             connection.execute(
@@ -116,7 +119,7 @@ class EmbeddedConsumer:
                 self._bury(number, body, str(error))
         return deliveries
 
-    def _bury(self, number: int, body: bytes, reason: str) -> None:
+    def _bury(self, number: object, body: bytes, reason: str) -> None:
         get_logger().warning("message dead-lettered", queue=self._queue, reason=reason)
         with self._file.write() as connection:
             connection.execute(
@@ -209,6 +212,24 @@ class EmbeddedBroker:
                 run_queues(run_id),
             ).fetchall()
         return [DeadLetter(*row) for row in rows]
+
+    def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
+        back: set[str] = set()
+        with self._file.write() as connection:
+            rows = connection.execute(
+                "SELECT id, queue, body FROM dead WHERE queue IN (?, ?) ORDER BY id",
+                run_queues(run_id),
+            ).fetchall()
+            for number, queue, body in rows:
+                name = letter_id(queue, body)
+                if name not in letter_ids:
+                    continue
+                if name not in back:
+                    insert = "INSERT INTO messages (queue, body) VALUES (?, ?)"
+                    connection.execute(insert, (queue, body))
+                    back.add(name)
+                connection.execute("DELETE FROM dead WHERE id = ?", (number,))
+        return len(back)
 
     def close(self) -> None:
         self._file.close()

@@ -5,7 +5,7 @@ one question; publishers and consumers keep theirs on a thread (broker/rabbit_li
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,11 +14,13 @@ from pika.exceptions import (
     AMQPError,
     AuthenticationError,
     ChannelClosedByBroker,
+    NackError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
+    UnroutableError,
 )
 
-from broker.api import Consumer, DeadLetter, Publisher
+from broker.api import Consumer, DeadLetter, Publisher, letter_id
 from broker.rabbit_consumer import RabbitConsumer, RabbitSubscriber
 from broker.rabbit_link import HEARTBEAT_S, address, reason_of
 from broker.rabbit_publisher import RabbitPublisher
@@ -86,6 +88,12 @@ class RabbitBroker:
                 letter for queue in run_queues(run_id) for letter in _dead_letters(channel, queue)
             ]
 
+    def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
+        """Among the oldest 1,000 of each queue. A copy is gone once its queue has confirmed it."""
+        with self._channel() as channel:
+            channel.confirm_delivery()
+            return sum(_requeue(channel, queue, letter_ids) for queue in run_queues(run_id))
+
     def close(self) -> None:
         """Publishers and consumers are closed by those who hold them."""
 
@@ -109,6 +117,10 @@ class RabbitBroker:
             vhost = self._parameters.virtual_host
             raise BrokerError(
                 f"RabbitMQ at {where} refused the virtual host {vhost!r}", mend=CHECK_URL
+            ) from error
+        except (NackError, UnroutableError) as error:
+            raise BrokerError(
+                f"RabbitMQ at {where} did not take a message back", mend="see that its queue stands"
             ) from error
         except ChannelClosedByBroker as error:
             raise BrokerError(f"RabbitMQ at {where}: {error.reply_text}") from error
@@ -153,3 +165,20 @@ def _dead_letters(channel: Any, queue: str) -> Iterator[DeadLetter]:
         headers = properties.headers or {}
         reason = headers.get("reason") or headers.get("x-first-death-reason", "unknown")
         yield DeadLetter(queue, str(reason), body)
+
+
+def _requeue(channel: Any, queue: str, letter_ids: Collection[str]) -> int:
+    back: set[str] = set()
+    persistent = pika.BasicProperties(delivery_mode=2)
+    for _ in range(MAX_DEAD_LETTERS):
+        method, _properties, body = channel.basic_get(dead_queue(queue))
+        if method is None:
+            break
+        name = letter_id(queue, body)
+        if name not in letter_ids:
+            continue
+        if name not in back:
+            channel.basic_publish("", queue, body, persistent, mandatory=True)
+            back.add(name)
+        channel.basic_ack(method.delivery_tag)
+    return len(back)

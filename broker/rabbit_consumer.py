@@ -1,7 +1,7 @@
 """Consuming from RabbitMQ: frames arrive on the link's thread, decoding happens on the caller's.
 
 channel ─▶ arrived ─▶ receive(): decode ─▶ Delivery ─▶ ack() ─▶ channel
-                          └─ MessageError ─▶ agentrl.dead, confirmed ─▶ ack
+          MessageError, refuse() ─▶ agentrl.dead, confirmed ─▶ ack
 """
 
 import queue
@@ -65,6 +65,11 @@ class RabbitConsumer:
 
         self._link.call(acknowledge)
 
+    def refuse(self, delivery: Delivery, reason: str) -> None:
+        tag = delivery.tag
+        if isinstance(tag, _Tag):
+            self._dead(tag, delivery.wire, reason)
+
     def close(self) -> None:
         self._link.close()
 
@@ -88,9 +93,11 @@ class RabbitConsumer:
         try:
             deliveries.append(Delivery(decode(body), body, tag))
         except MessageError as error:
-            reason = str(error)
-            get_logger().warning("message dead-lettered", queue=self._queue, reason=reason)
-            self._link.call(lambda channel: self._bury(channel, tag, body, reason))
+            self._dead(tag, body, str(error))
+
+    def _dead(self, tag: _Tag, body: bytes, reason: str) -> None:
+        get_logger().warning("message dead-lettered", queue=self._queue, reason=reason)
+        self._link.call(lambda channel: self._bury(channel, tag, body, reason))
 
     def _bury(self, channel: Any, tag: _Tag, body: bytes, reason: str) -> None:
         if tag.generation != self._link.generation:

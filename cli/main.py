@@ -13,6 +13,7 @@ from cli import (
     configs,
     dashboard,
     data,
+    dead,
     envs,
     experiments,
     history,
@@ -33,6 +34,7 @@ app = typer.Typer(
 quickstart.add(app)
 processes.add(app)
 history.add(app)
+dead.add(app)
 policies.add(app)
 configs.add(app)
 dashboard.add(app)

@@ -1,23 +1,39 @@
-"""Bodies and steps, written in bulk by the recorder; doubles are passed over."""
+"""Bodies and steps, written in bulk by the recorder: doubles are passed over, damaged ones go."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from sqlalchemy import select, text, tuple_
+from sqlalchemy import delete, select, text, tuple_
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from db.models import Step, StoredTrajectory
+from core.errors import StoreError
+from core.types import Reason
+from db.episodes import Claimed, lose_body
+from db.models import Episode, Step, StoredTrajectory
 
 Rows = Sequence[dict[str, Any]]
+UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, OverflowError)
+
+
+class Unfit(StoreError):
+    """A row that no column takes: a number or a text too large, NUL in a name, NaN in SQLite."""
 
 
 def keep(session: Session, bodies: Rows, steps: Rows) -> None:
-    """Store the rows of `trajectories` and `steps`; those that stand already stay as they are."""
-    _insert_new(session, StoredTrajectory, bodies)
-    _insert_new(session, Step, steps)
+    """Store the rows of `trajectories` and `steps`; those that stand already stay as they are.
+
+    Raises Unfit, after which nothing of the transaction stands.
+    """
+    try:
+        _insert_new(session, StoredTrajectory, bodies)
+        _insert_new(session, Step, steps)
+    except UNFIT as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise Unfit(f"the store cannot hold it: {reason}") from error
 
 
 def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
@@ -33,6 +49,25 @@ def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[s
         )
         found |= {(episode_id, fence): body for episode_id, fence, body in session.execute(query)}
     return found
+
+
+def give_up(session: Session, episode_id: str, fence: int, *, max_attempts: int) -> bool:
+    """A stored body that cannot be trained goes, and its attempt is re-issued (body_damaged).
+
+    False, and nothing changes, where the row has moved on.
+    """
+    row = session.get(Episode, episode_id, populate_existing=True)
+    if row is None:
+        return False
+    claimed = dataclasses.replace(Claimed.of(row), fence=fence)
+    if not lose_body(session, claimed, max_attempts=max_attempts, reason=Reason.BODY_DAMAGED):
+        return False
+    session.execute(
+        delete(StoredTrajectory)
+        .where(StoredTrajectory.episode_id == episode_id, StoredTrajectory.fence == fence)
+        .execution_options(synchronize_session=False)
+    )
+    return True
 
 
 def _insert_new(session: Session, model: type[DeclarativeBase], rows: Rows) -> None:

@@ -48,6 +48,19 @@ class Claimed:
     attempt: int
     horizon: int | None = None
 
+    @classmethod
+    def of(cls, row: Episode) -> "Claimed":
+        """The attempt that an episode's row stands at."""
+        return cls(
+            row.episode_id,
+            row.group_id,
+            row.member,
+            row.task,
+            row.item_id,
+            row.fence,
+            row.attempts,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -197,7 +210,7 @@ def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Cl
         .limit(limit)
     )
     return [
-        (_claimed(episode), Reason.LOST if lost else Reason.TIMEOUT)
+        (Claimed.of(episode), Reason.LOST if lost else Reason.TIMEOUT)
         for episode, lost in session.execute(query)
     ]
 
@@ -222,7 +235,7 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
         .order_by(Episode.group_id)
         .limit(limit)
     )
-    return [_claimed(episode) for episode in session.scalars(query)]
+    return [Claimed.of(episode) for episode in session.scalars(query)]
 
 
 def lose_body(
@@ -259,18 +272,6 @@ def _queued(fence: Any) -> dict[str, Any]:
         "ended_at": None,
         **dict.fromkeys(RESULT),
     }
-
-
-def _claimed(episode: Episode) -> Claimed:
-    return Claimed(
-        episode.episode_id,
-        episode.group_id,
-        episode.member,
-        episode.task,
-        episode.item_id,
-        episode.fence,
-        episode.attempts,
-    )
 
 
 def _move(

@@ -88,13 +88,13 @@ def recorder(config: Config, stop: threading.Event) -> None:
 
     with opened(config) as run:
         consumer = run.broker.consumer(recorder_queue(run.run_id))
-        record(run.store, consumer, stop)
+        record(run.store, consumer, run.run_id, stop)
         late = threading.Event()
         state = run.store.ask(lambda session: runs.run_state(session, run.run_id), patience_s=1.0)
         timer = threading.Timer(LAST_DRAIN_S if state in RUN_OVER else DRAIN_S, late.set)
         timer.daemon = True
         timer.start()
-        record(run.store, consumer, late, drain=True)
+        record(run.store, consumer, run.run_id, late, drain=True)
         consumer.close()
 
 
@@ -116,6 +116,7 @@ def trainer(config: Config, stop: threading.Event) -> None:
             max_staleness=config.dispatch.max_staleness,
             max_lag=config.dispatch.max_lag,
             abnormal_reward=filled.abnormal_reward,
+            max_attempts=config.dispatch.max_attempts,
         )
         inbox = Inbox(run.store, consumer, run.run_id, bounds)
         place = replace(shelf(config, run.run_id), stop=stop)

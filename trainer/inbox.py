@@ -43,6 +43,7 @@ class Bounds:
     max_staleness: int
     max_lag: int
     abnormal_reward: float | None
+    max_attempts: int
     held_bytes: int = HELD_BYTES
 
 
@@ -144,23 +145,27 @@ class Inbox:
         return chosen
 
     def _fetch(self, members: Sequence[ReadyMember]) -> None:
-        """Read bodies that the broker has not brought from the store."""
-        missing = [
-            (member.episode_id, member.fence)
+        """Read bodies that the broker has not brought from the store; damaged ones are given up."""
+        missing = {
+            (member.episode_id, member.fence): member.sha256
             for member in members
             if (member.episode_id, member.fence) not in self._held
-        ]
+        }
         if not missing:
             return
-        found = self._store.ask(lambda session: bodies.bodies_of(session, missing))
-        for (episode_id, _), wire in found.items():
+        found = self._store.ask(lambda session: bodies.bodies_of(session, list(missing)))
+        for key, wire in found.items():
             try:
-                message = decode(wire)
+                self._hold(_readable(wire, missing[key]))
             except MessageError as error:
-                log.error("stored body undecodable", episode_id=episode_id, error=str(error))
-                continue
-            if isinstance(message, EpisodeFinished):
-                self._hold(message.trajectory)
+                self._give_up(key, error)
+
+    def _give_up(self, key: Key, error: MessageError) -> None:
+        """Its episode is played again: no later look will find another body under this fence."""
+        given_up = self._store.transact(
+            lambda session: bodies.give_up(session, *key, max_attempts=self._bounds.max_attempts)
+        )
+        log.error("stored body given up", episode_id=key[0], again=given_up, error=str(error))
 
     def _whole(self, group_id: str, rows: Sequence[ReadyMember]) -> TrainableGroup | None:
         """The group if every member's body is here and is the one its row names."""
@@ -185,6 +190,17 @@ class Inbox:
                 groups.close_groups(session, sorted(group_ids), state, reasons[state])
 
         self._store.transact(close)
+
+
+def _readable(wire: bytes, sha256: str) -> Trajectory:
+    """The trajectory of a stored body. Raises MessageError unless it is the one of that hash."""
+    message = decode(wire)
+    if not isinstance(message, EpisodeFinished):
+        raise MessageError(f"{type(message).__name__} is no body")
+    found = body_sha256(message.trajectory)
+    if found != sha256:
+        raise MessageError(f"the body's hash is {found[:12]}…, its row names {sha256[:12]}…")
+    return message.trajectory
 
 
 def _bytes(trajectory: Trajectory) -> int:

@@ -1,7 +1,8 @@
 """Celery's broker of the embedded default: kombu's filesystem transport with whole messages.
 
 kombu writes a message under its final name, so a consumer that looks at the wrong moment reads half
-of it and dies. Here a message gets its name once it is complete.
+of it and dies. Here a message gets its name once it is complete, and what is none is passed over:
+the row that it was to move is sent again in time.
 """
 
 import json
@@ -11,7 +12,9 @@ from time import monotonic_ns
 from typing import Any
 
 from kombu.exceptions import ChannelError
-from kombu.transport import filesystem
+from kombu.transport import filesystem, virtual
+
+from core.logging import get_logger
 
 
 class Channel(filesystem.Channel):
@@ -27,6 +30,20 @@ class Channel(filesystem.Channel):
             partial.rename(folder / f"{name}.{queue}.msg")
         except OSError as error:
             raise ChannelError(f"{folder}: {error.strerror}") from error
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:  # noqa: ARG002 - kombu's
+        """The next message that is one; a file of ours that is none never comes again.
+
+        Raises queue.Empty.
+        """
+        while True:
+            try:
+                payload = super()._get(queue)  # type: ignore[no-untyped-call]
+                virtual.Message(payload, channel=self)  # type: ignore[no-untyped-call]
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                get_logger().warning("command passed over", queue=queue, error=repr(error))
+            else:
+                return payload
 
 
 class Transport(filesystem.Transport):

@@ -1,7 +1,7 @@
 """The recorder: bodies from the broker into `trajectories` and `steps`, in bulk.
 
 consumes  EpisodeFinished from recorder.trajectories.<run>
-produces  rows of trajectories and steps
+produces  rows of trajectories and steps; dead letters of what the store cannot hold
 waits for the broker
 ends      when told to stop, after what it holds is stored and acknowledged
 """
@@ -12,28 +12,58 @@ from typing import Any
 
 from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
-from core.logging import get_logger
 from db import bodies
+from db.bodies import Unfit
 from db.store import Store
 
 BULK = 256  # bodies of one transaction
 
-log = get_logger()
+Refused = tuple[Delivery, str]
 
 
-def record(store: Store, consumer: Consumer, stop: threading.Event, *, drain: bool = False) -> None:
+def record(
+    store: Store, consumer: Consumer, run_id: str, stop: threading.Event, *, drain: bool = False
+) -> None:
     """Store, then acknowledge, until `stop`; with `drain` until the queue is empty."""
     while not stop.is_set():
         deliveries = consumer.receive(BULK, 0.5)
         if deliveries:
-            keep(store, deliveries)
-            consumer.ack(deliveries)
+            refused = keep(store, run_id, deliveries)
+            for delivery, reason in refused:
+                consumer.refuse(delivery, reason)
+            gone = {id(delivery) for delivery, _ in refused}
+            consumer.ack([delivery for delivery in deliveries if id(delivery) not in gone])
         elif drain:
             break
 
 
-def keep(store: Store, deliveries: Sequence[Delivery]) -> None:
-    """One transaction for all deliveries; doubles are passed over."""
+def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refused]:
+    """Store bodies of the run in one transaction, doubles passed over; what could not be, and why.
+
+    One body that does not fit spares the others: then each is stored alone.
+    """
+    foreign = [(each, why) for each in deliveries if (why := _foreign(each, run_id))]
+    ours = [each for each in deliveries if not _foreign(each, run_id)]
+    try:
+        _store(store, ours)
+    except Unfit as error:
+        if len(ours) == 1:
+            return [*foreign, (ours[0], str(error))]
+        return foreign + [refused for each in ours for refused in keep(store, run_id, [each])]
+    return foreign
+
+
+def _foreign(delivery: Delivery, run_id: str) -> str:
+    """Why this is no body of the run; empty where it is one."""
+    message = delivery.message
+    if not isinstance(message, EpisodeFinished):
+        return f"{type(message).__name__} is no message for a recorder"
+    named = message.trajectory.run_id
+    return "" if named == run_id else f"a body of run {named[:60]!r}, not of {run_id}"
+
+
+def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
+    """Raises Unfit."""
     received_at = store.clock()
     finished = [
         (delivery.message.trajectory, delivery.wire)

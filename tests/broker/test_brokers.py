@@ -81,6 +81,14 @@ def drain(consumer: Consumer, count: int, within_s: float = 20.0) -> list[Delive
     return deliveries
 
 
+def drain_unacknowledged(consumer: Consumer, count: int) -> list[Delivery]:
+    """The next `count` deliveries, held."""
+    deliveries: list[Delivery] = []
+    while len(deliveries) < count and (some := consumer.receive(count - len(deliveries), 10)):
+        deliveries += some
+    return deliveries
+
+
 def members(deliveries: Sequence[Delivery]) -> list[int]:
     return [delivery.message.trajectory.member for delivery in deliveries]  # type: ignore[union-attr]
 
@@ -208,6 +216,61 @@ def test_what_cannot_be_decoded_is_dead_lettered_with_its_reason(
     (letter,) = broker.dead_letters(run_id)
     assert (letter.queue, letter.body) == (trainer_queue(run_id), body)
     assert "message" in letter.reason
+
+
+def test_what_a_consumer_refuses_is_dead_lettered_with_its_reason(
+    broker: Broker, run_id: str
+) -> None:
+    publish(broker, run_id, 3)
+    consumer = broker.consumer(trainer_queue(run_id))
+    deliveries = list(drain_unacknowledged(consumer, 3))
+    consumer.refuse(deliveries[1], "of no use")
+    consumer.ack([deliveries[0], deliveries[2]])
+    eventually(lambda: len(broker.dead_letters(run_id)) == 1)
+    assert consumer.receive(1, 0.5) == []  # time for the confirm, after which the original goes
+    consumer.close()
+    (letter,) = broker.dead_letters(run_id)
+    assert (letter.queue, letter.reason) == (trainer_queue(run_id), "of no use")
+    assert letter.body == deliveries[1].wire
+    expected = {dead_queue(trainer_queue(run_id)): 1, trainer_queue(run_id): 0}
+    eventually(lambda: expected.items() <= broker.depths(run_id).items())
+
+
+def test_a_requeued_letter_goes_to_its_queue_alone_and_once_however_often_it_died(
+    broker: Broker, run_id: str, url: str
+) -> None:
+    for body in (b"", BAD_BODIES["noise"], BAD_BODIES["noise"]):
+        inject(broker, url, run_id, body)
+    publish(broker, run_id, 1)
+    consumer = broker.consumer(trainer_queue(run_id))
+    (kept,) = drain_unacknowledged(consumer, 1)
+    consumer.refuse(kept, "not now")
+    eventually(lambda: len(broker.dead_letters(run_id)) == 4)
+    reasons = {letter.letter_id: letter for letter in broker.dead_letters(run_id)}
+    assert len(reasons) == 3
+    wanted = [name for name, letter in reasons.items() if letter.body != b""]
+    assert broker.requeue(run_id, [*wanted, "unknown"]) == 2
+    assert broker.requeue(run_id, ["unknown"]) == 0
+    (again,) = drain(consumer, 1)
+    assert again.message == kept.message
+    eventually(lambda: len(broker.dead_letters(run_id)) == 2)
+    assert consumer.receive(1, 0.5) == []
+    consumer.close()
+    assert {letter.body for letter in broker.dead_letters(run_id)} == {b"", BAD_BODIES["noise"]}
+    assert broker.depths(run_id)[recorder_queue(run_id)] == 1
+
+
+def test_a_letter_of_another_run_is_not_put_back(broker: Broker, run_id: str, url: str) -> None:
+    inject(broker, url, run_id, b"")
+    consumer = broker.consumer(trainer_queue(run_id))
+    assert consumer.receive(1, 0.5) == []
+    eventually(lambda: len(broker.dead_letters(run_id)) == 1)
+    consumer.close()
+    other = f"test-{uuid.uuid4().hex}"
+    broker.declare_run(other)
+    assert broker.requeue(other, [broker.dead_letters(run_id)[0].letter_id]) == 0
+    assert len(broker.dead_letters(run_id)) == 1
+    broker.delete_run(other)
 
 
 def test_depths_count_what_waits_in_each_queue(broker: Broker, run_id: str) -> None:

@@ -1,11 +1,14 @@
-import psycopg
+import msgspec
 import pytest
-from sqlalchemy.exc import IntegrityError
 from world import World
 
-from broker.messages import EpisodeFinished, encode
-from db import bodies
+from broker.messages import EpisodeFinished, Trajectory, encode
+from core.types import EpisodeState, GroupState, Reason
+from db import bodies, groups
+from db.bodies import Unfit
 from db.store import Store
+
+MANY = 3
 
 
 @pytest.fixture
@@ -34,6 +37,42 @@ def test_what_comes_twice_is_kept_once_and_as_it_first_came(world: World) -> Non
 def test_a_row_that_does_not_fit_is_an_error_and_keeps_nothing(world: World) -> None:
     row = {"episode_id": "e", "fence": 1, "run_id": "r", "sha256": "s", "body": b"b"}
     rows = [row | {"received_at": 0.0}, row | {"received_at": None, "fence": 2}]
-    with pytest.raises((IntegrityError, psycopg.IntegrityError)), world.store.write() as session:
+    with pytest.raises(Unfit, match="received_at"), world.store.write() as session:
         bodies.keep(session, rows, [])
     assert world.ask("SELECT COUNT(*) FROM trajectories") == [(0,)]
+
+
+def _give_up(world: World, body: Trajectory) -> bool:
+    return world.store.transact(
+        lambda s: bodies.give_up(s, body.episode_id, body.fence, max_attempts=MANY)
+    )
+
+
+def test_a_body_damaged_again_and_again_fails_its_member(world: World) -> None:
+    body = world.ready(0)[0]
+    for fence in range(2, MANY + 1):
+        assert _give_up(world, body)
+        assert not _give_up(world, body)
+        (claimed,) = world.claimed(body.group_id)
+        assert (claimed.fence, claimed.attempt) == (fence, fence)
+        body = world.body(claimed, 0.0)
+        assert world.finish(claimed, body)
+        world.keep([body])
+    assert _give_up(world, body)
+    row, group = world.episode(body.episode_id), world.group(body.group_id)
+    assert (row.state, row.reason, row.reward) == (EpisodeState.FAILED, Reason.BODY_DAMAGED, None)
+    assert (group.state, group.pending) == (GroupState.READY, 0)
+    assert (
+        world.ask("SELECT fence FROM trajectories WHERE episode_id = :e", e=body.episode_id) == []
+    )
+    assert world.accounting() == []
+
+
+def test_a_body_that_was_trained_is_never_given_up(world: World) -> None:
+    body = world.ready(0)[0]
+    world.store.transact(
+        lambda s: groups.close_groups(s, [body.group_id], GroupState.FILTERED, Reason.ZERO_SPREAD)
+    )
+    assert not _give_up(world, body)
+    assert not _give_up(world, msgspec.structs.replace(body, episode_id="nobody"))
+    assert world.ask("SELECT COUNT(*) FROM trajectories") == [(4,)]

@@ -138,7 +138,9 @@ class World:
     def keep(self, bodies: Sequence[Trajectory]) -> None:
         """Store bodies, as the recorder does."""
         messages = [EpisodeFinished(trajectory=body) for body in bodies]
-        recorder.keep(self.store, [Delivery(each, encode(each), 0) for each in messages])
+        recorder.keep(
+            self.store, self.run_id, [Delivery(each, encode(each), 0) for each in messages]
+        )
 
     def ready(
         self, position: int, rewards: Sequence[float] = (0.0, 1.0, 0.0, 1.0), *, stored: bool = True

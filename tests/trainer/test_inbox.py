@@ -9,15 +9,17 @@ from world import World
 
 import broker
 from broker.api import Broker, Publisher
-from broker.messages import EpisodeFinished, Trajectory
+from broker.messages import EpisodeFinished, Message, RunControl, Trajectory, encode
 from broker.topology import TRAJECTORIES, trainer_queue
-from core.types import GroupState, Reason, RunState
+from core.types import EpisodeState, GroupState, Reason, RunState
 from db import runs
 from db.store import Store
 from trainer.batch import TrainableGroup
 from trainer.inbox import Bounds, Inbox, too_old
 
-BOUNDS = Bounds(min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None)
+BOUNDS = Bounds(
+    min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None, max_attempts=3
+)
 SOON = 0.5
 
 
@@ -113,6 +115,32 @@ def test_a_body_with_another_hash_or_fence_is_never_trained(
     assert chosen[2].members == tuple(bodies)
 
 
+@pytest.mark.parametrize("damage", ["no message", "not a body", "another body"])
+def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
+    world: World, inbox: Inbox, damage: str
+) -> None:
+    world.ready(0)
+    bodies = world.ready(1)
+    event: Message = EpisodeFinished(trajectory=msgspec.structs.replace(bodies[0], reward=9.0))
+    if damage == "not a body":
+        event = RunControl(run_id=world.run_id, action="stop")
+    wire = b"\x07damaged" if damage == "no message" else encode(event)
+    episode_id = bodies[0].episode_id
+    world.sql("UPDATE trajectories SET body = :b WHERE episode_id = :e", b=wire, e=episode_id)
+    assert _soon(inbox) == ()
+    row = world.episode(episode_id)
+    assert (row.state, row.fence, row.reason) == (EpisodeState.QUEUED, 2, Reason.BODY_DAMAGED)
+    assert world.ask("SELECT 1 FROM trajectories WHERE episode_id = :e", e=episode_id) == []
+    assert world.group(bodies[0].group_id).state == GroupState.OPEN
+    (claimed,) = world.claimed(bodies[0].group_id)
+    again = world.body(claimed, 0.5)
+    assert world.finish(claimed, again)
+    world.keep([again])
+    chosen = _soon(inbox)
+    assert chosen[1].members == (again, *bodies[1:])
+    assert world.accounting() == []
+
+
 def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inbox: Inbox) -> None:
     flat = world.ready(0, (1.0, 1.0, 1.0))[0].group_id
     chosen = _soon(inbox, version=3)
@@ -157,7 +185,7 @@ def test_a_paused_run_gives_its_batch_when_it_goes_on(world: World, inbox: Inbox
 def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link: Broker) -> None:
     bodies = [world.ready(0), world.ready(1)]
     size = 10 * len(bodies[0][0]) + 40
-    bounds = Bounds(2, 3, 2, 4, None, held_bytes=8 * size)
+    bounds = Bounds(2, 3, 2, 4, None, 3, held_bytes=8 * size)
     with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
         inbox = Inbox(world.store, consumer, world.run_id, bounds)
         for member in range(100):

@@ -28,7 +28,9 @@ from trainer.presets import settings
 
 TRAINER = Trainer(learning_rate=1e-3, task_norm_min_tokens=4, snapshot_every=10)
 SETTINGS = settings(TRAINER)
-BOUNDS = Bounds(min_groups=1, max_groups=1, max_staleness=9, max_lag=9, abnormal_reward=None)
+BOUNDS = Bounds(
+    min_groups=1, max_groups=1, max_staleness=9, max_lag=9, abnormal_reward=None, max_attempts=3
+)
 
 
 class Interrupted(TorchLearner):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from running import ROOT
 
@@ -13,6 +14,7 @@ from broker.messages import RunEpisode
 from broker.topology import episodes_queue
 from core.config import Broker, Config, Run, Task
 from core.errors import BrokerError
+from core.loading import dumps
 from workers.app import celery_app, purge, sender
 
 
@@ -86,3 +88,74 @@ serve(celery_app(config, "run"), print, Stop(), 1)
         [sys.executable, "-c", program], cwd=ROOT, timeout=40, capture_output=True, check=False
     )
     assert ended.returncode == 0, ended.stderr.decode()
+
+
+POISON = (
+    b"",
+    b"\xff\xfe no text",
+    b"{",
+    b"[1, 2]",
+    b"{}",
+    b'{"properties": null, "body": "x"}',
+    b'{"properties": {"delivery_tag": "1", "body_encoding": "base64"}, "body": "%"}',
+    b'{"body": "W10=", "headers": {}, "properties": {"delivery_tag": "t", "body_encoding":'
+    b' "base64"}, "content-type": "application/x-python-serialize", "content-encoding": "binary"}',
+    b'{"body": "W10=", "headers": null, "properties": {"delivery_tag": "u", "delivery_info": 7,'
+    b' "body_encoding": "base64"}, "content-type": "application/json",'
+    b' "content-encoding": "utf-8"}',
+)
+CONSUME = """
+import threading, sys
+import msgspec
+from core.config import Config
+from workers.app import celery_app, serve
+config = msgspec.json.decode(sys.argv[1], type=Config)
+serve(celery_app(config, sys.argv[2]), lambda c: print("ran", c.episode_id, flush=True),
+      threading.Event(), 2)
+"""
+
+
+def _poison(config: Config, run_id: str) -> None:
+    """What nobody of ours sends, in the run's queue."""
+    app = celery_app(config, run_id)
+    app.send_task("an.unknown.task", kwargs={"x": 1})
+    app.send_task("agentrl.run_episode", kwargs={"fence": "one"})
+    app.send_task("agentrl.run_episode", args=[1, 2, 3])
+    app.close()
+    url = config.tasks_url()
+    if url.startswith("filesystem://"):
+        folder = Path(url.removeprefix("filesystem://")) / "messages"
+        for number, body in enumerate(POISON):
+            (folder / f"{number:020}_x.{episodes_queue(run_id)}.msg").write_bytes(body)
+        return
+    with pika.BlockingConnection(pika.URLParameters(url)) as link:
+        channel = link.channel()
+        for body in POISON:
+            for properties in ({}, {"content_type": "application/json"}, {"content_type": "x/y"}):
+                known = pika.BasicProperties(**properties)
+                channel.basic_publish("", episodes_queue(run_id), body, known)
+
+
+@pytest.mark.slow
+def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
+    send = sender(app := celery_app(config, run_id))
+    send(RunEpisode(run_id=run_id, episode_id="first", fence=1))
+    _poison(config, run_id)
+    for name in ("second", "third"):
+        send(RunEpisode(run_id=run_id, episode_id=name, fence=1))
+    app.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", CONSUME, dumps(config), run_id],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        ran: set[bytes] = set()
+        try:
+            while len(ran) < 3 and (line := worker.stdout.readline()):
+                ran |= {line.split()[1]} if line.startswith(b"ran") else set()
+        finally:
+            worker.terminate()
+        assert ran == {b"first", b"second", b"third"}
+        assert worker.wait(30) == 0

@@ -9,7 +9,7 @@ from world import World
 
 import broker
 from broker.api import Broker
-from broker.messages import EpisodeFinished, decode
+from broker.messages import EpisodeFinished, RunControl, Trajectory, decode
 from broker.topology import TRAJECTORIES, recorder_queue
 from core.errors import StoreError
 from db.store import Store
@@ -30,7 +30,7 @@ def link(world: World, tmp_path: Path) -> Iterator[Broker]:
 
 def _record(world: World, link: Broker) -> None:
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
-        record(world.store, consumer, threading.Event(), drain=True)
+        record(world.store, consumer, world.run_id, threading.Event(), drain=True)
 
 
 def test_bodies_and_steps_are_stored_and_then_acknowledged(world: World, link: Broker) -> None:
@@ -81,6 +81,61 @@ def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> Non
 
     queue = recorder_queue(world.run_id)
     with pytest.raises(StoreError), closing(link.consumer(queue)) as consumer:
-        record(Away(), consumer, threading.Event())  # type: ignore[arg-type]
+        record(Away(), consumer, world.run_id, threading.Event())  # type: ignore[arg-type]
     _record(world, link)
     assert world.ask("SELECT COUNT(*) FROM trajectories") == [(4,)]
+
+
+def _odd(body: Trajectory, **change: object) -> Trajectory:
+    """The body with a first step, or a first policy, that no column takes."""
+    step, policy = body.steps[0], body.policies[0]
+    fields = set(policy.__struct_fields__)
+    if set(change) <= fields:
+        odd = msgspec.structs.replace(policy, **change)
+        return msgspec.structs.replace(body, policies=(odd, *body.policies[1:]))
+    odd_step = msgspec.structs.replace(step, **change)
+    return msgspec.structs.replace(body, steps=(odd_step, *body.steps[1:]))
+
+
+POISON = {
+    "a number beyond every integer": {"prompt_tokens": 2**64 - 1},
+    "a version beyond every integer": {"version": 2**64 - 1},
+}
+POISON_OF_POSTGRES = {
+    "a name with NUL": {"track": "a\0b"},
+    "a name beyond its column": {"server_id": "x" * 201},
+    "a reason to end beyond its column": {"finish_reason": "x" * 201},
+}
+POISON_OF_SQLITE = {"not a number": {"temperature": float("nan")}}
+
+
+def test_what_the_store_cannot_hold_is_dead_lettered_and_its_neighbours_are_stored(
+    world: World, link: Broker
+) -> None:
+    postgres = world.store.engine.dialect.name == "postgresql"
+    poison = POISON | (POISON_OF_POSTGRES if postgres else POISON_OF_SQLITE)
+    first, *others = world.ready(0, stored=False)
+    for change in poison.values():
+        for body in (others[0], _odd(first, **change), others[1]):
+            link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
+    _record(world, link)
+    stored = world.ask("SELECT episode_id FROM trajectories ORDER BY episode_id")
+    assert stored == [(body.episode_id,) for body in others[:2]]
+    letters = link.dead_letters(world.run_id)
+    assert len(letters) == len(poison)
+    assert all(letter.reason.startswith("the store cannot hold it: ") for letter in letters)
+    assert link.depths(world.run_id)[recorder_queue(world.run_id)] == 0
+
+
+def test_what_is_no_body_of_the_run_is_dead_lettered(world: World, link: Broker) -> None:
+    body = world.ready(0, stored=False)[0]
+    foreign = msgspec.structs.replace(body, run_id="another")
+    publisher = link.publisher()
+    publisher.publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=foreign))
+    publisher.publish(TRAJECTORIES, world.run_id, RunControl(run_id=world.run_id, action="stop"))
+    publisher.publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
+    _record(world, link)
+    assert world.ask("SELECT run_id FROM trajectories") == [(world.run_id,)]
+    first, second = (letter.reason for letter in link.dead_letters(world.run_id))
+    assert first == f"a body of run 'another', not of {world.run_id}"
+    assert second == "RunControl is no message for a recorder"

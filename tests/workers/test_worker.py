@@ -118,7 +118,7 @@ def test_a_body_is_published_before_its_row_moves(
     }
     assert world.group(rows[0].group_id).state == GroupState.READY
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
-        record(world.store, consumer, threading.Event(), drain=True)
+        record(world.store, consumer, world.run_id, threading.Event(), drain=True)
     assert world.accounting() == []
     assert world.ask("SELECT * FROM unserved_steps") == []
     assert world.ask("SELECT COUNT(*) FROM steps") == [(6,)]
