@@ -22,7 +22,7 @@ LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --n
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
 
 export OMP_NUM_THREADS ?= 1
-# Four test processes import everything: bytecode is worth keeping.
+# Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup vllm quickstart test test-fast test-oracles lint format lock up down
@@ -40,8 +40,8 @@ quickstart: .venv/.quickstart ## train the small policy here and now; ARGS="--se
 test: test-fast ## run every test; those of missing services are skipped with the reason
 	$(BIN)/python -m pytest -m "slow and not oracles"
 
-test-fast: .venv/.dev ## run the tests that take seconds, four files at once
-	$(BIN)/python -m pytest -m "not slow and not oracles" -n 4 --dist loadfile
+test-fast: .venv/.dev ## run the tests that take seconds, three files at once
+	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
 
 test-oracles: .venv/.dev .venv-oracles/.done ## compare with other people's programs, in an environment of their own
 	AGENTRL_ORACLES=.venv-oracles/bin/python $(BIN)/python -m pytest -m oracles

@@ -47,7 +47,7 @@ def _logs() -> Iterator[None]:
 @pytest.fixture
 def postgres_url() -> Iterator[str]:
     """SQLAlchemy URL of a fresh, empty database."""
-    with _database("template0") as (_, url):
+    with _database() as url:
         yield url
 
 
@@ -93,11 +93,11 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_postgres() -> Iterator[str]:
-    """The name of a migrated database to copy, without connections."""
-    with _database("template0") as (name, url):
+    """SQLAlchemy URL of a migrated database; who uses it leaves it empty."""
+    with _database() as url:
         with closing(open_store(url)) as store:
             migrate.upgrade(store)
-        yield name
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -108,21 +108,38 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as opened:
             yield opened
         return
-    template = request.getfixturevalue("migrated_postgres")
-    with _database(template) as (_, url), closing(open_store(url)) as opened:
-        yield opened
+    url = request.getfixturevalue("migrated_postgres")
+    try:
+        with closing(open_store(url)) as opened:
+            yield opened
+    finally:
+        _empty(url)
+
+
+def _empty(url: str) -> None:
+    """Much faster than a new database. Whoever is still connected is cut off."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        tables = connection.execute(
+            "SELECT quote_ident(relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+            " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'alembic_version'"
+        ).fetchall()
+        connection.execute(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")
 
 
 @contextmanager
-def _database(template: str) -> Iterator[tuple[str, str]]:
-    """Name and SQLAlchemy URL of a new database, dropped at the end."""
+def _database() -> Iterator[str]:
+    """SQLAlchemy URL of a new, empty database, dropped at the end."""
     server = _service("AGENTRL_TEST_POSTGRES")
     name = f"test_{uuid.uuid4().hex}"
     administer = server.replace("postgresql+psycopg://", "postgresql://")
     with psycopg.connect(administer, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        connection.execute(f'CREATE DATABASE "{name}"')
         try:
-            yield name, f"{server.rpartition('/')[0]}/{name}"
+            yield f"{server.rpartition('/')[0]}/{name}"
         finally:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 

@@ -77,6 +77,7 @@ def test_a_seed_repeats_a_training_and_another_does_not(config: Path) -> None:
     assert once.points != other.points
 
 
+@pytest.mark.slow
 def test_a_training_stops_once_its_tokens_are_used_up(config: Path) -> None:
     found = trained(config, "current", 0)
     assert found.points[-1].tokens >= TOKENS > found.points[-2].tokens
