@@ -75,7 +75,8 @@ def train(config: Config, scratch: Path) -> None:
     """Two updates, a checkpoint, a snapshot."""
     from trainer import snapshots
     from trainer.batch import Batch
-    from trainer.learner_torch import Hardware, TorchLearner
+    from trainer.learner import Hardware
+    from trainer.learner_torch import TorchLearner
     from trainer.presets import settings
 
     model = Path(config.model.path)

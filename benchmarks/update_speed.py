@@ -20,7 +20,8 @@ from broker.messages import PolicyRef, StepRecord, Trajectory
 from core.config import Trainer
 from core.types import Status
 from trainer.batch import Batch, TrainableGroup, assemble, micro_batches
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import Settings, settings
 
 VOCABULARY = 768

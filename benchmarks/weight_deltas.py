@@ -22,7 +22,8 @@ import zstandard
 from shapes import SHAPES, make_model, small_batch
 
 from core.config import Trainer
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
 REPEATS = 5

@@ -43,7 +43,8 @@ from serving.follower import Follower, Seat
 from serving.request import Request
 from serving.served import Served
 from trainer import checkpoints
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
 RUN = "run"

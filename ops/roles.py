@@ -130,7 +130,8 @@ def trainer(config: Config, stop: threading.Event) -> None:
 
 def _learner(config: Config, run: Opened, filled: "Settings") -> "Learner":
     """The engine of the configuration, holding the run's first checkpoint."""
-    from trainer.learner_torch import Hardware, TorchLearner
+    from trainer.learner import Hardware
+    from trainer.learner_torch import TorchLearner
 
     with run.store.read() as session:
         first = registry.live_checkpoints(session, run.run_id)[0]

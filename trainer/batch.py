@@ -1,10 +1,9 @@
-"""The groups of one update as flat arrays of tokens, and their micro-batches.
+"""The groups of one update as flat arrays of tokens.
 
 groups ─▶ rewards ─▶ group advantages ─▶ normalised in each task ─▶ one entry a token ─▶ Batch
-Batch ─▶ micro_batches: sorted by length, right-padded, bounded in padded tokens
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,20 +63,6 @@ class Batch:
         return np.repeat(self.task_ids, self.lengths)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MicroBatch:
-    """One forward pass: B trajectories up to their last loss token.
-
-    `tokens`: [B, T], right-padded with 0; causal attention never looks at the padding.
-    `predicts`: [K] positions in the flattened [B·T] whose output predicts a loss token; `sources`:
-    [K] where that token stands in the Batch.
-    """
-
-    tokens: Ints
-    predicts: Ints
-    sources: Ints
-
-
 def shaped_reward(trajectory: Trajectory, abnormal_reward: float | None) -> float:
     """The reward that trains: `abnormal_reward`, where given, replaces that of abnormal ends."""
     if abnormal_reward is not None and trajectory.status in ABNORMAL:
@@ -134,39 +119,6 @@ def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
         successes=np.array([member.score >= SOLVED for member in members], np.bool_),
         unnormalised=frozenset(tasks[task] for task in skipped),
     )
-
-
-def micro_batches(batch: Batch, max_tokens: int) -> Iterator[MicroBatch]:
-    """Split the batch, longest first, into at most `max_tokens` padded tokens each.
-
-    A longer trajectory has a micro-batch of its own; one without loss tokens has none. What follows
-    the last loss token predicts nothing that is trained and is left out.
-    """
-    starts = np.cumsum(batch.lengths) - batch.lengths
-    masks = np.split(batch.loss_mask, starts[1:])
-    needed = np.array([_inputs(mask) for mask in masks], np.int64)
-    order = [int(row) for row in np.argsort(-needed, kind="stable") if needed[row] > 0]
-    while order:
-        width = int(needed[order[0]])
-        count = max(1, max_tokens // width)
-        rows, order = np.array(order[:count]), order[count:]
-        yield _padded(batch, starts[rows], needed[rows])
-
-
-def _padded(batch: Batch, starts: Ints, needed: Ints) -> MicroBatch:
-    width = int(needed[0])
-    columns = np.arange(width)
-    sources = starts[:, None] + columns
-    inside = columns < needed[:, None]
-    tokens = np.where(inside, batch.tokens[np.where(inside, sources, 0)], 0)
-    predicts = np.flatnonzero(inside & batch.loss_mask[np.where(inside, sources + 1, 0)])
-    return MicroBatch(tokens, predicts, sources.ravel()[predicts] + 1)
-
-
-def _inputs(mask: Bools) -> int:
-    """Tokens to feed so that the last loss token is predicted."""
-    chosen = np.flatnonzero(mask)
-    return int(chosen[-1]) if chosen.size else 0
 
 
 def _normalised(

@@ -21,6 +21,19 @@ class Metrics:
     skipped: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Where to compute. `dtype`: of the forward pass and of saved weights; masters are fp32.
+
+    `chunk_logits`: logits held at once, which bounds memory whatever the vocabulary.
+    """
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    chunk_logits: int = 2**22
+
+
 class Learner(Protocol):
     """Owns the weights and the optimizer; used by one thread."""
 

@@ -1,11 +1,12 @@
 """What an update says about itself: pure functions of what the forward pass recorded."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainer.advantages import Floats
-from trainer.batch import Batch, Bools
+from trainer.batch import Batch, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,11 @@ class Recorded:
         logprobs, entropy, loss, kl = np.zeros((4, tokens), np.float32)
         kl.fill(np.nan)
         return cls(logprobs, entropy, loss, kl, np.zeros(tokens, np.bool_))
+
+    def put(self, places: Ints, found: Mapping[str, Floats]) -> None:
+        """Write what was found, by name, [K] each, of the K tokens at `places`."""
+        for name, values in found.items():
+            getattr(self, name)[places] = values
 
 
 def measure(batch: Batch, recorded: Recorded) -> dict[str, float]:

@@ -52,6 +52,8 @@ class Settings:
     turn_penalty: float
     token_penalty: float
     micro_batch_tokens: int
+    packing: bool
+    optimizer: Literal["adamw", "sgd"]
     lora: Lora
 
 
@@ -123,6 +125,8 @@ def settings(config: Trainer) -> Settings:
         turn_penalty=config.turn_penalty,
         token_penalty=config.token_penalty,
         micro_batch_tokens=config.micro_batch_tokens,
+        packing=config.packing,
+        optimizer=config.optimizer,
         lora=config.lora,
         **values,
     )

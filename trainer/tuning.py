@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from core.config import Lora
 from core.errors import ConfigError
 from core.manifest import Probe
+from trainer.attention import pack
+from trainer.learner import Hardware
 from trainer.model import copy_tokenizer, load_model
+from trainer.presets import Settings
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PROBE = 24  # tokens
@@ -41,14 +44,14 @@ class Tuned(Protocol):
 class Whole:
     """Full fine-tuning: masters in fp32, saved in `dtype`."""
 
-    def __init__(
-        self, path: Path, device: torch.device, dtype: torch.dtype, *, reference: bool
-    ) -> None:
-        """`reference`: whether the model is loaded a second time, for the KL term."""
-        self.model = load_model(path, device)
+    def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
+        """The KL term's reference is the model loaded a second time."""
+        self.model = _loaded(path, settings, hardware.device, torch.float32)
         self._path = path
-        self._dtype = dtype
-        self._reference = load_model(path, device) if reference else None
+        self._dtype: torch.dtype = getattr(torch, hardware.dtype)
+        self._reference = (
+            _loaded(path, settings, hardware.device, torch.float32) if settings.kl_weight else None
+        )
 
     def reference(self) -> Any:
         return nullcontext(self._reference)
@@ -66,13 +69,13 @@ class Adapter:
     The frozen base is held in `dtype`, as it is served. B begins at zero: version 0 is the base.
     """
 
-    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, lora: Lora) -> None:
+    def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
         """Raises ConfigError where a target is no linear module below the head."""
-        self.model = load_model(path, device, dtype)
         self._path = path
-        self._dtype = dtype
-        _check_targets(self.model, lora.targets)
-        self._tuner = _with_adapter(self.model, lora)
+        self._dtype: torch.dtype = getattr(torch, hardware.dtype)
+        self.model = _loaded(path, settings, hardware.device, self._dtype)
+        _check_targets(self.model, settings.lora.targets)
+        self._tuner = _with_adapter(self.model, settings.lora)
         self._config = self._tuner.peft_config["default"]
 
     @contextmanager
@@ -94,13 +97,9 @@ class Adapter:
         copy_tokenizer(self._path, directory)
 
 
-def tuned(
-    path: Path, device: torch.device, dtype: torch.dtype, lora: Lora, *, reference: bool
-) -> Tuned:
+def tuned(path: Path, settings: Settings, hardware: Hardware) -> Tuned:
     """Of the configuration. Raises CheckpointError, ConfigError."""
-    if lora.rank:
-        return Adapter(path, device, dtype, lora)
-    return Whole(path, device, dtype, reference=reference)
+    return (Adapter if settings.lora.rank else Whole)(path, settings, hardware)
 
 
 def trained(model: Any) -> dict[str, nn.Parameter]:
@@ -123,6 +122,13 @@ def probe(model: Any, dtype: torch.dtype) -> Probe:
         every = torch.log_softmax(output.logits[0, :-1].float(), dim=-1)
         logprobs = every.gather(-1, ids[0, 1:, None])[:, 0]
     return Probe(tokens, logprobs.tolist())
+
+
+def _loaded(path: Path, settings: Settings, device: str, dtype: torch.dtype) -> Any:
+    model = load_model(path, torch.device(device), dtype)
+    if settings.packing:
+        pack(model)
+    return model
 
 
 def _with_adapter(model: Any, lora: Lora) -> Any:

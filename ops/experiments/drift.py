@@ -21,13 +21,15 @@ from core.types import CURRENT
 from ops.experiments.findings import Drift, Lag, Mixture
 from ops.experiments.statistics import divergence, effective_share
 from ops.experiments.training import SKILL, Arm, Rounds, Trainee, rounds
-from trainer.batch import Batch, TrainableGroup, assemble, micro_batches
+from trainer.attention import pack, states
+from trainer.batch import Batch, TrainableGroup, assemble
 from trainer.model import load_model
+from trainer.packing import micro_batches
 from trainer.presets import settings
 
 LAGS = (10, 25, 50)
 EVERY = 5  # versions between two whose trajectories are kept
-PIECE = 4096  # padded tokens of one pass
+PIECE = 4096  # tokens of one pass
 
 
 def drift(trainee: Trainee, updates: int) -> Drift:
@@ -112,12 +114,12 @@ def log_probabilities(path: Path, batch: Batch) -> tuple[NDArray[np.float32], ND
     Raises CheckpointError.
     """
     model: Any = load_model(path, torch.device("cpu"))
+    pack(model)
     parts, places = [], []
     with torch.inference_mode():
         for micro in micro_batches(batch, PIECE):
-            tokens = torch.from_numpy(micro.tokens)
-            hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-            logits = model.get_output_embeddings()(hidden.flatten(0, 1)[micro.predicts])
+            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths)
+            logits = model.get_output_embeddings()(hidden[micro.predicts])
             parts.append(torch.log_softmax(logits.float(), dim=-1).numpy())
             places.append(micro.sources)
     return np.concatenate(parts), np.concatenate(places)

@@ -24,7 +24,8 @@ from ops.experiments.findings import Check, Design, Point, Skill, Training
 from ops.experiments.statistics import Visited
 from ops.experiments.weighing import Weighing
 from trainer.batch import TrainableGroup, assemble, spread
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import Settings, settings
 from workers.curriculum import next_task, owed, shares
 from workers.stream import ItemStream

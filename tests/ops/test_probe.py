@@ -13,7 +13,8 @@ from core.config import Lora, Trainer
 from core.manifest import Manifest
 from serving.engine import LocalEngine
 from trainer import checkpoints
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 from trainer.tuning import trained
 

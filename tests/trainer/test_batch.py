@@ -2,21 +2,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from broker.messages import PolicyRef, Trajectory
 from core.config import Trainer
 from core.errors import ConfigError
 from core.types import Status
-from trainer.batch import Ints, TrainableGroup, assemble, micro_batches, spread
+from trainer.batch import TrainableGroup, assemble, spread
 from trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
 PLAIN = settings(Trainer(normalise="none"))
-SHAPES = st.lists(
-    st.tuples(st.integers(0, 12), st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=12
-)
 
 
 def test_a_batch_lays_trajectories_end_to_end(make_trajectory: MakeTrajectory) -> None:
@@ -54,7 +49,6 @@ def test_a_trajectory_without_steps_or_tokens_is_harmless(make_trajectory: MakeT
     empty = make_trajectory([], 0, policies=())
     batch = assemble([TrainableGroup("g", "db", (empty, make_trajectory([], 4)))], PLAIN)
     assert batch.loss_mask.sum() == 0
-    assert list(micro_batches(batch, 64)) == []
     assert assemble([], PLAIN).tokens.size == 0
 
 
@@ -144,36 +138,3 @@ def test_a_sequence_of_several_policies_is_refused_by_a_sequence_level_loss(
     assert assemble([mixed], allowed).loss_mask.sum() == 3
     alone = TrainableGroup("g", "db", (make_trajectory([(2, 4)], 7),))
     assert assemble([alone], settings(Trainer(loss="gspo"))).loss_mask.sum() == 2
-
-
-@given(SHAPES, st.integers(1, 40))
-def test_micro_batches_hold_every_loss_token_once_within_the_budget(
-    make_trajectory: MakeTrajectory, shapes: list[tuple[int, int, int]], budget: int
-) -> None:
-    members = tuple(
-        make_trajectory([(start, start + size)], start + size + rest, seed=seed)
-        for seed, (start, size, rest) in enumerate(shapes)
-    )
-    batch = assemble([TrainableGroup("g", "db", members)], PLAIN)
-    seen: list[int] = []
-    widths: list[int] = []
-    starts = {token: start for start, token in _owners(batch.lengths)}
-    for micro in micro_batches(batch, budget):
-        rows, width = micro.tokens.shape
-        assert rows == 1 or micro.tokens.size <= budget
-        widths.append(width)
-        seen += micro.sources.tolist()
-        for predicts, source in zip(micro.predicts, micro.sources, strict=True):
-            row, column = divmod(int(predicts), width)
-            start = starts[int(source)]
-            fed = micro.tokens[row, : column + 1].tolist()
-            assert fed == batch.tokens[start:source].tolist()
-    assert sorted(seen) == np.flatnonzero(batch.loss_mask).tolist()
-    assert widths == sorted(widths, reverse=True)
-
-
-def _owners(lengths: Ints) -> list[tuple[int, int]]:
-    starts = np.cumsum(lengths) - lengths
-    return [
-        (int(s), int(s + i)) for s, n in zip(starts, lengths, strict=True) for i in range(int(n))
-    ]

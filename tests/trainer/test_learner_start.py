@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +5,8 @@ import torch
 
 from core.config import Trainer
 from core.errors import CheckpointError, ConfigError
-from trainer.learner_torch import Hardware, TorchLearner, learning_rate
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
 SETTINGS = settings(Trainer())
@@ -23,8 +23,3 @@ def test_a_missing_model_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no model that transformers loads") as caught:
         TorchLearner(tmp_path / "absent", SETTINGS, Hardware())
     assert "\n" not in str(caught.value)
-
-
-def test_the_learning_rate_warms_up_and_stays() -> None:
-    chosen = replace(SETTINGS, learning_rate=1.0, warmup_updates=3)
-    assert [learning_rate(chosen, n) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]

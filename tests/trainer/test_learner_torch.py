@@ -11,8 +11,9 @@ from torch import Tensor
 from broker.messages import Trajectory
 from core.config import Trainer
 from trainer.advantages import Floats
-from trainer.batch import Batch, TrainableGroup, assemble, micro_batches
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.batch import Batch, TrainableGroup, assemble
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.metrics import Recorded
 from trainer.model import load_model
 from trainer.presets import Settings, settings
@@ -79,11 +80,7 @@ def test_log_probabilities_are_those_of_a_plain_forward(tiny: Path, batch: Batch
 
 
 def _recorded(path: Path, batch: Batch) -> Recorded:
-    learner = TorchLearner(path, SETTINGS, CPU)
-    recorded = Recorded.empty(batch.tokens.size)
-    for micro in micro_batches(batch, 100):
-        learner._accumulate(batch, micro, None, recorded)
-    return recorded
+    return TorchLearner(path, replace(SETTINGS, micro_batch_tokens=100), CPU)._accumulate(batch)
 
 
 def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(

@@ -20,8 +20,8 @@ from db import runs
 from db.store import Store
 from trainer.batch import Batch
 from trainer.inbox import Bounds, Inbox
-from trainer.learner import Metrics
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware, Metrics
+from trainer.learner_torch import TorchLearner
 from trainer.ledger import Ledger
 from trainer.loop import train
 from trainer.presets import settings

@@ -18,7 +18,8 @@ from core.manifest import ADAPTER
 from trainer import checkpoints, snapshots
 from trainer.batch import Batch, TrainableGroup, assemble
 from trainer.export import export
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import Settings, settings
 from trainer.tuning import ADAPTER_WEIGHTS
 

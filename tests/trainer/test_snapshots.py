@@ -11,7 +11,8 @@ from core.config import Trainer
 from core.errors import CheckpointError
 from trainer import snapshots
 from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 from trainer.snapshots import State
 

@@ -20,9 +20,9 @@ from envs import registry
 from ops import tokenizer
 from serving.engine import LocalEngine
 from trainer.advantages import Floats
-from trainer.batch import Batch, TrainableGroup, assemble, micro_batches
-from trainer.learner_torch import Hardware, TorchLearner
-from trainer.metrics import Recorded
+from trainer.batch import Batch, TrainableGroup, assemble
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 from workers.client import PolicyClient
 from workers.episode import EpisodeLoop, Kit, Limits
@@ -123,8 +123,4 @@ def _checkpoints(trajectory: Trajectory) -> Any:
 def _forward(path: Path, batch: Batch) -> Floats:
     """[N] the log-probabilities that the learner records before its first step."""
     chosen = settings(Trainer(normalise="none"))
-    learner = TorchLearner(path, chosen, Hardware())
-    recorded = Recorded.empty(batch.tokens.size)
-    for micro in micro_batches(batch, chosen.micro_batch_tokens):
-        learner._accumulate(batch, micro, None, recorded)
-    return recorded.logprobs
+    return TorchLearner(path, chosen, Hardware())._accumulate(batch).logprobs

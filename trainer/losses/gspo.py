@@ -1,27 +1,21 @@
 """GSPO: one ratio a sequence, the geometric mean of its tokens'."""
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from trainer.advantages import Floats
 from trainer.losses.tokens import TokenLoss, Tokens, ratio
 from trainer.presets import Clip
 
 
-def sequence_log_ratios(
-    log_ratios: Floats, loss_mask: NDArray[np.bool_], lengths: NDArray[np.int64]
-) -> Floats:
-    """log s of the sequence that each token belongs to (arXiv:2507.18071, equation 7).
+def sequence_log_ratios(log_ratios: Tensor, owners: Tensor, sequences: int) -> Tensor:
+    """log s of the sequence that each loss token belongs to (arXiv:2507.18071, equation 7).
 
-    log_ratios, loss_mask: [N] log π/π_old of each token; lengths: [M] of the sequences, end to end.
-    Returns [N]: the mean over the sequence's loss tokens, zero where it has none.
+    log_ratios: [K] log π/π_old of each; owners: [K] its sequence, below `sequences`. Returns [K]:
+    the mean over the sequence's loss tokens.
     """
-    owners = np.repeat(np.arange(lengths.size), lengths)
-    sums = np.bincount(owners, weights=log_ratios * loss_mask, minlength=lengths.size)
-    counts = np.bincount(owners, weights=loss_mask, minlength=lengths.size)
-    means: Floats = (sums / np.maximum(counts, 1.0)).astype(np.float32)
-    return means[owners]
+    sums = log_ratios.new_zeros(sequences).index_add_(0, owners, log_ratios)
+    counts = log_ratios.new_zeros(sequences).index_add_(0, owners, torch.ones_like(log_ratios))
+    return (sums / counts.clamp(min=1.0))[owners]
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:

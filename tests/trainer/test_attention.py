@@ -1,0 +1,122 @@
+"""Packed trajectories against the same ones alone, in models of several architectures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from core.errors import CheckpointError
+from trainer.attention import PROBE, pack, states
+
+LENGTHS = (40, 1, 23, 9, 60)
+SHAPE = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "initializer_range": 0.3,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+}
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+TOKENS = {"bos_token_id": 1, "eos_token_id": 2}
+MODELS: dict[str, Any] = {
+    "qwen3": transformers.Qwen3Config(**SHAPE),
+    "llama": transformers.LlamaConfig(**SHAPE),
+    "gemma3 with windows": transformers.Gemma3TextConfig(
+        **SHAPE, sliding_window=6, layer_types=LAYERS
+    ),
+    "qwen3 with windows": transformers.Qwen3Config(
+        **SHAPE, use_sliding_window=True, sliding_window=25, max_window_layers=1
+    ),
+    "mistral with windows": transformers.MistralConfig(**SHAPE, sliding_window=5),
+    "gpt2": transformers.GPT2Config(**GPT2, **TOKENS, initializer_range=0.3),
+    "mixtral": transformers.MixtralConfig(**SHAPE),
+}
+
+
+def _model(config: Any) -> Any:
+    torch.manual_seed(0)
+    auto: Any = transformers.AutoModelForCausalLM
+    return auto.from_config(config, attn_implementation="sdpa").eval()
+
+
+def _gradients(model: Any, hidden: Tensor) -> Tensor:
+    """Of every logit at once, each with a weight of its own; [all parameters]."""
+    logits = model.get_output_embeddings()(hidden)
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    model.zero_grad()
+    (logits * weights).sum().backward()
+    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat([logits.detach().flatten(), *found])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(name: str) -> None:
+    model = _model(MODELS[name])
+    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    apart = [states(model, each, (each.numel(),)) for each in torch.split(tokens, list(LENGTHS))]
+    expected = _gradients(model, torch.cat(apart))
+    pack(model)
+    found = _gradients(model, states(model, tokens, LENGTHS))
+    count = sum(LENGTHS) * 96
+    for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
+        assert one.norm() > 1
+        assert (one - other).norm() < 1e-5 * one.norm()
+    alone = states(model, tokens[:40], (40,))
+    assert torch.allclose(alone, apart[0], atol=1e-5)
+
+
+def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:
+    model = _model(MODELS["qwen3 with windows"])
+    rows = torch.arange(80).reshape(2, 40)
+    expected = model(input_ids=rows, use_cache=False).logits
+    pack(model)
+    assert torch.allclose(model(input_ids=rows, use_cache=False).logits, expected, atol=1e-5)
+
+
+def test_a_packed_model_is_saved_as_any_other(tmp_path: Path) -> None:
+    model = _model(MODELS["llama"])
+    pack(model)
+    model.save_pretrained(tmp_path)
+    assert "packed" not in (tmp_path / "config.json").read_text()
+    auto: Any = transformers.AutoModelForCausalLM
+    row = torch.arange(30)[None]
+    assert torch.allclose(auto.from_pretrained(tmp_path)(row).logits, model(row).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (transformers.Gemma2Config(**SHAPE, sliding_window=6), "softcap cannot be packed"),
+        (
+            transformers.FalconConfig(
+                vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+            ),
+            "FalconForCausalLM: packed trajectories see each other",
+        ),
+        (
+            transformers.Qwen3Config(**SHAPE, layer_types=["chunked_attention"] * 3),
+            "Qwen3ForCausalLM: its attention cannot be packed",
+        ),
+    ],
+    ids=["softcap", "own mask", "chunks"],
+)
+def test_a_model_whose_attention_is_not_plainly_causal_is_refused_by_name(
+    config: Any, reason: str
+) -> None:
+    model = _model(config)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        pack(model)
+    assert caught.value.mend == "set trainer.packing = false"
+
+
+def test_a_probe_has_more_than_one_trajectory() -> None:
+    assert len(PROBE) > 1
