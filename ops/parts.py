@@ -99,10 +99,11 @@ def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
     count = _trained(config, shape)
     mend = _RANK if lora else _LORA
     update = dict(_update(config, shape))
-    snapshot = 12 * count  # weights and moments, copied to memory of the machine
+    moments = 8 * count if config.trainer.optimizer == "adamw" else 0
+    snapshot = 4 * count + moments  # weights and moments, copied to memory of the machine
     sizes: dict[str, tuple[int, str]] = {
         "weights": (4 * count + lora * _width(config) * shape.parameters, "" if lora else _LORA),
-        "moments": (8 * count, mend),
+        "moments": (moments, mend),
         "reference": (_reference(config, shape), "trainer.kl_weight"),
         **update,
     }
@@ -140,7 +141,7 @@ def _update(config: Config, shape: Shape) -> Iterator[tuple[str, tuple[int, str]
 
 
 def _longest(config: Config) -> tuple[int, str]:
-    """Padded tokens of the largest micro-batch, and the keys that bound it."""
+    """Tokens of the largest micro-batch, and the keys that bound it."""
     wished, trajectory = config.trainer.micro_batch_tokens, config.sampling.max_tokens
     keys = ["trainer.micro_batch_tokens"] * (wished >= trajectory)
     keys += ["sampling.max_tokens"] * (trajectory >= wished)
@@ -151,8 +152,9 @@ def activations(config: Config, shape: Shape) -> int:
     """Bytes that all layers keep of a token until the backward pass; nothing is computed twice.
 
     As transformers' Llama, Qwen2 and Qwen3 save them: inputs of the norms, queries, keys, values
-    and output of the attention, three products of the gated MLP, and what trained matrices read
-    (in bfloat16 each a copy of its own). The last norm belongs to no layer.
+    and output of the attention (joined, once more, where it is packed), three products of the gated
+    MLP, and what trained matrices read (in bfloat16 each a copy of its own). The last norm belongs
+    to no layer.
     """
     lora, width = config.trainer.lora, _width(config)
     adapted, low = lora.rank > 0, width == 2
@@ -166,7 +168,8 @@ def activations(config: Config, shape: Shape) -> int:
     for readers in (targets & _READ_FIRST, targets & _READ_SECOND):
         elements += (len(readers) if low else bool(readers)) * shape.hidden
     elements += ("down_proj" in targets) * shape.inner
-    elements += (low and adapted and "o_proj" in targets) * shape.queries
+    copied = config.trainer.packing or (low and adapted)
+    elements += ("o_proj" in targets and copied) * shape.queries
     elements += lora.rank * len(targets) if adapted else 0
     return shape.layers * (4 * exact + width * elements) + 4 * norm
 

@@ -18,6 +18,7 @@ from ops import memory, shape
 from ops.memory import HOST, Machine, Plan
 from ops.parts import CONTEXT, GIB, activations, gpu_share
 from ops.up import up
+from trainer import attention
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"
@@ -108,6 +109,7 @@ def _saved(path: Path, lora: Lora, low: bool) -> float:
 
     described: Any = AutoConfig.from_pretrained(path)
     model: Any = AutoModelForCausalLM.from_config(described, attn_implementation="sdpa")
+    attention.pack(model)
     if lora.rank:
         model = model.to(torch.bfloat16 if low else torch.float32)
         get_peft_model(model, LoraConfig(r=lora.rank, target_modules=lora.targets))
@@ -128,7 +130,7 @@ def _saved_of(model: Any, tokens: int, low: bool) -> int:
     keep: Callable[[Any], Any] = lambda tensor: tensor  # noqa: E731
     low_precision = torch.autocast("cpu", dtype=torch.bfloat16, enabled=low)
     with torch.autograd.graph.saved_tensors_hooks(pack, keep), low_precision:
-        model.base_model(input_ids=torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
+        attention.states(model, torch.zeros(tokens, dtype=torch.long), (tokens // 2,) * 2)
     return sum(storage.nbytes() for storage in held.values())
 
 

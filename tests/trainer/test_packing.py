@@ -66,8 +66,8 @@ def test_ranks_get_the_same_number_of_micro_batches_and_every_loss_token_once(
     assert len({len(each) for each in dealt}) == 1
     _hold_every_loss_token_once(batch, [m for each in dealt for m in each])
     again = balanced(batch, budget, ranks)
-    for one, two in zip(sum(dealt, []), sum(again, []), strict=True):
-        assert one.sources.tolist() == two.sources.tolist()
+    places = [[[m.sources.tolist() for m in each] for each in found] for found in (dealt, again)]
+    assert places[0] == places[1]
 
 
 def test_the_longest_fill_first_and_the_short_ones_fill_the_rest(

@@ -1,0 +1,92 @@
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from broker.messages import Trajectory
+from core.config import Trainer
+from trainer.attention import pack
+from trainer.batch import Batch, TrainableGroup, assemble
+from trainer.learner import Hardware
+from trainer.metrics import Recorded
+from trainer.model import load_model
+from trainer.objective import Objective
+from trainer.packing import empty, micro_batches
+from trainer.presets import Settings, settings
+
+MakeTrajectory = Callable[..., Trajectory]
+PLAIN = settings(Trainer(normalise="none"))
+GSPO = settings(Trainer(loss="gspo", old="behaviour", normalise="none", mixed_sequences=True))
+
+
+@pytest.fixture
+def model(tiny: Path) -> Any:
+    loaded = load_model(tiny, torch.device("cpu"))
+    pack(loaded)
+    return loaded
+
+
+@pytest.fixture
+def batch(make_trajectory: MakeTrajectory) -> Batch:
+    members = tuple(
+        make_trajectory([(3, 7), (9, 12 + n)], 14 + n, reward=float(n % 2), seed=n)
+        for n in range(6)
+    )
+    return assemble([TrainableGroup("g", "db", members)], PLAIN)
+
+
+def _loss(model: Any, chosen: Settings, batch: Batch, budget: int) -> tuple[Tensor, Recorded]:
+    recorded = Recorded.empty(batch.tokens.size)
+    objective = Objective(chosen, Hardware(), lambda: nullcontext(model))
+    parts = [
+        objective.loss(model, micro, batch, recorded) for micro in micro_batches(batch, budget)
+    ]
+    assert all(part.ndim == 0 for part in parts)
+    return torch.stack(parts).detach().sum(), recorded
+
+
+@pytest.mark.parametrize("chosen", [PLAIN, GSPO, replace(PLAIN, kl_weight=0.5)])
+def test_the_parts_of_the_loss_sum_to_what_its_tokens_weigh(
+    model: Any, batch: Batch, chosen: Settings
+) -> None:
+    whole, recorded = _loss(model, chosen, batch, 10_000)
+    parts, again = _loss(model, chosen, batch, 20)
+    assert float(whole) == pytest.approx(float((recorded.loss * batch.shares).sum()), rel=1e-4)
+    assert float(parts) == pytest.approx(float(whole), rel=1e-4)
+    assert np.allclose(recorded.loss, again.loss, atol=1e-5)
+    assert np.isfinite(recorded.kl).any() == (chosen.kl_weight > 0)
+
+
+def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_sequence(
+    model: Any, batch: Batch
+) -> None:
+    wide = replace(GSPO, clip=replace(GSPO.clip, low=1.0, high=1e9))
+    _, recorded = _loss(model, wide, batch, 10_000)
+    start = 0
+    for length in batch.lengths:
+        span = slice(start, start + length)
+        mask = batch.loss_mask[span]
+        log_s = (recorded.logprobs[span] - batch.behaviour[span])[mask].mean()
+        expected = -np.exp(log_s) * batch.advantages[span][mask]
+        assert np.allclose(recorded.loss[span][mask], expected, rtol=1e-4)
+        start += length
+
+
+def test_an_empty_micro_batch_costs_nothing_and_gives_every_weight_a_gradient_of_zero(
+    model: Any, batch: Batch
+) -> None:
+    recorded = Recorded.empty(batch.tokens.size)
+    objective = Objective(replace(GSPO, kl_weight=0.1), Hardware(), lambda: nullcontext(model))
+    loss = objective.loss(model, empty(), batch, recorded)
+    torch.autograd.backward(loss)
+    assert loss.detach().item() == 0.0
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+    assert not recorded.logprobs.any()
