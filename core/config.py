@@ -219,6 +219,7 @@ class Trainer(Section, frozen=True):
     max_groups: Positive | None = None  # twice that where absent
     micro_batch_tokens: Positive = 1536  # tokens of one forward pass
     packing: bool = True  # several trajectories in one forward pass, none of which sees another
+    gradient_checkpointing: bool = False  # less memory of a pass, for a third more computing
     optimizer: Literal["adamw", "sgd"] = "adamw"
     lora: Lora = Lora()
     snapshot_every: Positive = 10  # updates

@@ -149,12 +149,12 @@ def _longest(config: Config) -> tuple[int, str]:
 
 
 def activations(config: Config, shape: Shape) -> int:
-    """Bytes that all layers keep of a token until the backward pass; nothing is computed twice.
+    """Bytes that all layers keep of a token until the backward pass.
 
     As transformers' Llama, Qwen2 and Qwen3 save them: inputs of the norms, queries, keys, values
     and output of the attention (joined, once more, where it is packed), three products of the gated
     MLP, and what trained matrices read (in bfloat16 each a copy of its own). The last norm belongs
-    to no layer.
+    to no layer. With gradient checkpointing a layer keeps its input, and one of them all at a time.
     """
     lora, width = config.trainer.lora, _width(config)
     adapted, low = lora.rank > 0, width == 2
@@ -171,7 +171,10 @@ def activations(config: Config, shape: Shape) -> int:
     copied = config.trainer.packing or (low and adapted)
     elements += ("o_proj" in targets and copied) * shape.queries
     elements += lora.rank * len(targets) if adapted else 0
-    return shape.layers * (4 * exact + width * elements) + 4 * norm
+    layer = 4 * exact + width * elements
+    if config.trainer.gradient_checkpointing:
+        return shape.layers * (width if adapted else 4) * shape.hidden + layer + 4 * norm
+    return shape.layers * layer + 4 * norm
 
 
 def _local(config: Config, server: PolicyServer, shape: Shape) -> Iterator[Part]:

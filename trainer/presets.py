@@ -53,6 +53,7 @@ class Settings:
     token_penalty: float
     micro_batch_tokens: int
     packing: bool
+    gradient_checkpointing: bool
     optimizer: Literal["adamw", "sgd"]
     lora: Lora
 
@@ -126,6 +127,7 @@ def settings(config: Trainer) -> Settings:
         token_penalty=config.token_penalty,
         micro_batch_tokens=config.micro_batch_tokens,
         packing=config.packing,
+        gradient_checkpointing=config.gradient_checkpointing,
         optimizer=config.optimizer,
         lora=config.lora,
         **values,

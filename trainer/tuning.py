@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from core.config import Lora
 from core.errors import ConfigError
 from core.manifest import Probe
+from trainer import recompute
 from trainer.attention import pack
 from trainer.learner import Hardware
 from trainer.model import copy_tokenizer, load_model
@@ -128,6 +129,8 @@ def _loaded(path: Path, settings: Settings, device: str, dtype: torch.dtype) -> 
     model = load_model(path, torch.device(device), dtype)
     if settings.packing:
         pack(model)
+    if settings.gradient_checkpointing:
+        recompute.enable(model)
     return model
 
 

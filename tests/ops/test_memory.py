@@ -102,6 +102,19 @@ def test_activations_are_those_that_transformers_saves(
     assert predicted == pytest.approx(measured, rel=0.05)
 
 
+@pytest.mark.parametrize(("low", "rank"), [(False, 0), (True, 0), (False, 4), (True, 4)])
+def test_gradient_checkpointing_keeps_inputs_of_layers_and_one_layer(
+    small: Path, low: bool, rank: int
+) -> None:
+    text = f"trainer.lora.rank = {rank}\n" + 'model.dtype = "bfloat16"\n' * low
+    found = shape.read(small)
+    whole = activations(config(small, text), found)
+    less = activations(config(small, text + "trainer.gradient_checkpointing = true\n"), found)
+    norm = 4 * 8 * (1 if rank else 2)
+    inputs = 2 * 8 * (2 if low and rank else 4)  # layers · hidden · bytes
+    assert less == inputs + norm + (whole - norm) // 2
+
+
 def _saved(path: Path, lora: Lora, low: bool) -> float:
     """Bytes saved of a token, from two lengths so that what is constant falls out."""
     from peft import LoraConfig, get_peft_model

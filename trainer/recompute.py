@@ -1,0 +1,34 @@
+"""Layers that keep their input alone and compute the rest again in the backward pass.
+
+Memory of a pass falls to the layers' inputs and one layer's activations, for one more forward pass.
+"""
+
+from functools import partial
+from typing import Any
+
+from torch.utils.checkpoint import checkpoint
+
+from core.errors import ConfigError
+
+
+def enable(model: Any) -> None:
+    """For every layer that transformers marks as one to compute again. Raises ConfigError for none.
+
+    transformers' own switch acts in training mode alone, which would turn on dropout.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            f"trainer.gradient_checkpointing: {type(model).__name__} has no layers for it",
+            mend="set it to false",
+        )
+    for layer in layers:
+        layer.forward = partial(
+            checkpoint,
+            layer.forward,
+            use_reentrant=False,
+            preserve_rng_state=False,  # nothing is drawn: dropout is off
+            determinism_check="none",  # a sharded weight has another shape while it is not gathered
+        )
