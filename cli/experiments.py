@@ -1,14 +1,27 @@
-"""Verbs that answer questions about learning: `experiment cross-policy`."""
+"""Verbs that answer questions about learning: `experiment cross-policy | task-norm | staleness`."""
 
 from pathlib import Path
 
 import typer
 
-FILE = Path(__file__).parents[1] / "configs" / "cross-policy.toml"
+CONFIGS = Path(__file__).parents[1] / "configs"
 OUT = typer.Option(..., "--out", help="Folder of the findings; the page is OUT.md.")
+FILE = CONFIGS / "cross-policy.toml"
+FOLDER = typer.Option(
+    CONFIGS, "--configs", help="Folder of task-norm-PART.toml.", show_default=False
+)
+STALENESS = typer.Option(
+    CONFIGS / "staleness.toml", "--config", help="What every arm shares.", show_default=False
+)
 CONFIG = typer.Option(FILE, "--config", help="What every arm shares.", show_default=False)
 ARMS = typer.Option("current,mixed,uniform,adaptive", "--arms", help="Comma-separated.")
 TASKS = typer.Option("", "--tasks", help="Comma-separated; all of the file where empty.")
+ATTEMPTS = typer.Option(8, min=1, help="At each of them.")
+CHECKS = typer.Option(2, min=0, help="Of the policy on the way, evenly spaced.")
+ITEMS = typer.Option(24, min=1, help="Held-out items a task, after training.")
+QUICK = typer.Option(False, "--quick", help="One seed and a minute's sizes; shows nothing.")
+REPORT = typer.Option(False, "--report", help="Make the page of what is there.")
+THREADS = typer.Option(1, min=1, help="Of torch.")
 MODEL = typer.Option(None, "--model", help="The policy to start from; the file's where absent.")
 
 
@@ -17,6 +30,8 @@ def add(app: typer.Typer) -> None:
     experiment = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     experiment.callback()(group)
     experiment.command("cross-policy")(cross_policy)
+    experiment.command("task-norm")(task_norm)
+    experiment.command("staleness")(staleness)
     app.add_typer(experiment, name="experiment", help="Answer a question about learning.")
 
 
@@ -37,8 +52,8 @@ def cross_policy(
     checks: int = typer.Option(4, min=0, help="Of the policy on the way, evenly spaced."),
     drift_seeds: int = typer.Option(1, min=0, help="Longer trainings that measure KL by lag."),
     drift_updates: int = typer.Option(60, min=1, help="Updates of each of those."),
-    threads: int = typer.Option(1, min=1, help="Of torch."),
-    only_report: bool = typer.Option(False, "--report", help="Make the page of what is there."),
+    threads: int = THREADS,
+    only_report: bool = REPORT,
 ) -> None:
     """Does drawing the policy anew at every step explore?
 
@@ -66,3 +81,88 @@ def cross_policy(
         drift_updates=drift_updates,
     )
     print(report.write(out) if only_report else study(wish))
+
+
+def task_norm(
+    out: Path = OUT,
+    configs: Path = FOLDER,
+    parts: str = typer.Option("pair,scales", "--parts", help="Comma-separated."),
+    arms: str = typer.Option("none,task,weighted,environment", "--arms", help="Comma-separated."),
+    seeds: int = typer.Option(5, min=1, help="Trainings of each arm."),
+    tokens: int = typer.Option(45_000, min=1, help="Sampled tokens of one training."),
+    items: int = ITEMS,
+    attempts: int = ATTEMPTS,
+    checks: int = CHECKS,
+    threads: int = THREADS,
+    quick: bool = QUICK,
+    only_report: bool = REPORT,
+) -> None:
+    """Does normalising advantages in each task help?
+
+    Trains the same start with each arm and seed on equal tokens, one after the other; a training
+    that is there is not repeated, so Ctrl-C loses one at most. Then writes the page.
+
+    Example: agentrl experiment task-norm --out runs/task-norm --parts scales --arms none,task
+    """
+    from ops.experiments.task_norm import report, study
+
+    wish = study.Wish(
+        out=out,
+        configs=configs,
+        parts=tuple(filter(None, parts.split(","))),
+        arms=tuple(filter(None, arms.split(","))),
+        seeds=seeds,
+        tokens=tokens,
+        items=items,
+        attempts=attempts,
+        checks=checks,
+        threads=threads,
+    )
+    if only_report:
+        print(report.write(out))
+    else:
+        print(study.study(study.quick(wish) if quick else wish))
+
+
+def staleness(
+    out: Path = OUT,
+    config: Path = STALENESS,
+    bounds: str = typer.Option("0,1,2,4,8,16", "--bounds", help="Of the queue; comma-separated."),
+    intervals: str = typer.Option(
+        "10,25,50", "--intervals", help="Updates between two loads; comma-separated."
+    ),
+    seeds: int = typer.Option(3, min=1, help="Trainings of each arm."),
+    updates: int = typer.Option(60, min=1, help="Of one training."),
+    items: int = ITEMS,
+    attempts: int = ATTEMPTS,
+    checks: int = CHECKS,
+    threads: int = THREADS,
+    quick: bool = QUICK,
+    only_report: bool = REPORT,
+) -> None:
+    """What do running ahead and re-loading the policy rarely cost and bring?
+
+    Trains the same start with each bound of the queue and each interval, on a clock that counts
+    what generation and training cost; a training that is there is not repeated. Then writes the
+    page.
+
+    Example: agentrl experiment staleness --out runs/staleness --bounds 0,4 --intervals 10
+    """
+    from ops.experiments.staleness import report, study
+
+    wish = study.Wish(
+        out=out,
+        config=config,
+        bounds=study.numbers("--bounds", bounds),
+        intervals=study.numbers("--intervals", intervals),
+        seeds=seeds,
+        updates=updates,
+        items=items,
+        attempts=attempts,
+        checks=checks,
+        threads=threads,
+    )
+    if only_report:
+        print(report.write(out))
+    else:
+        print(study.study(study.quick(wish) if quick else wish))

@@ -7,7 +7,7 @@ Batch ◀─ groups with spread ◀─ trajectories ◀─ EpisodeLoop, in locks
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from ops.experiments.strands import Question, Work, play
 from serving.batch import Batch, Row
 from serving.kv import Prefixes
 from serving.model import load
+from serving.request import Completion as Answer
 from serving.request import Request
 from trainer.checkpoints import publish, remove
 from workers.client import Completion, PolicyClient
@@ -56,6 +57,15 @@ class Job:
     seed: str
 
 
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What answering took, in tokens: those of the longest answer, all sampled, prompt computed."""
+
+    longest: int
+    sampled: int
+    prompt: int
+
+
 Draws = Callable[["Arena", Sampling, Job], Sampler]  # the sampler of one episode
 
 
@@ -80,6 +90,7 @@ class Arena:
         self._paths = {"v0": path}
         self._batches: dict[str, Batch] = {}
         self._prefixes = Prefixes(CACHE_TOKENS)
+        self.wave = Wave(0, 0, 0)  # the last one
         template = ChatTemplate.load(path)
         template.check_append_only()
         self._kit = Kit(
@@ -106,15 +117,18 @@ class Arena:
         self.tracks = tracks
         self._follow()
 
-    def publish(self, save: Callable[[Path], None]) -> None:
-        """The next version: written, and followed by the tracks at once."""
+    def publish(self, save: Callable[[Path], None], asked: Collection[str] = ()) -> None:
+        """The next version: written, and followed by the tracks at once.
+
+        asked: checkpoints that open questions name; those stay loaded until the version after.
+        """
         version = self.version + 1
         name, parent = f"v{version}", f"v{version - 1}"
         directory = self.folder / name
         publish(directory, save, checkpoint_id=name, version=version, parent=parent)
         self.lineage.append((version, name))
         self._paths[name] = directory
-        self._follow()
+        self._follow(asked)
 
     def live(self) -> Sequence[LivePolicy]:
         """A policy a track, as the registry would tell."""
@@ -132,13 +146,15 @@ class Arena:
         self, jobs: Sequence[Job], sampling: Sampling, draws: Draws
     ) -> Iterator[tuple[Job, Trajectory]]:
         """The episodes of all jobs, in the order in which they end. Raises Interrupted."""
-        works = (self._work(job, sampling, draws) for job in jobs)
+        works = (self.work(job, sampling, draws) for job in jobs)
         try:
-            yield from play(works, self._serve)
+            yield from play(works, self.answer)
         except Stopped as error:
             raise interrupted() from error
 
-    def _work(self, job: Job, sampling: Sampling, draws: Draws) -> Work[tuple[Job, Trajectory]]:
+    def work(self, job: Job, sampling: Sampling, draws: Draws) -> Work[tuple[Job, Trajectory]]:
+        """One episode, for a strand."""
+
         def work(client: PolicyClient) -> tuple[Job, Trajectory]:
             source = self.sources[job.item.task]
             limits = Limits(
@@ -158,13 +174,16 @@ class Arena:
 
         return work
 
-    def _serve(self, questions: Sequence[Question]) -> Sequence[Completion]:
-        """One wave: the questions of each policy together, the policies in turn."""
-        futures: list[Future[Completion]] = []
+    def answer(self, questions: Sequence[Question]) -> Sequence[Completion]:
+        """One wave: the questions of each policy together, the policies in turn.
+
+        Raises Interrupted.
+        """
+        futures: list[Future[Answer]] = []
         rows: dict[str, list[Row]] = {}
         for question in questions:
             row = _row(question)
-            futures.append(row.future)  # type: ignore[arg-type]
+            futures.append(row.future)
             rows.setdefault(question.policy.checkpoint_id, []).append(row)
         with torch.inference_mode():
             for name in sorted(rows):
@@ -175,14 +194,22 @@ class Arena:
                         raise interrupted()
                     batch.step()
         answers = [future.result() for future in futures]
+        self.wave = Wave(
+            longest=max((len(each.token_ids) for each in answers), default=0),
+            sampled=sum(len(each.token_ids) for each in answers),
+            prompt=sum(
+                len(question.ask.prompt) - each.cached_tokens
+                for question, each in zip(questions, answers, strict=True)
+            ),
+        )
         return [
             Completion(list(each.token_ids), list(each.logprobs), each.finish_reason)
             for each in answers
         ]
 
-    def _follow(self) -> None:
+    def _follow(self, asked: Collection[str] = ()) -> None:
         """Load what the tracks want, let go of what none wants."""
-        wants = {wanted(track, self.lineage) for track in self.tracks}
+        wants = {wanted(track, self.lineage) for track in self.tracks}.union(asked)
         for name in sorted(self._batches.keys() - wants):
             del self._batches[name]
             self._prefixes.drop(name)

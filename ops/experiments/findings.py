@@ -1,6 +1,6 @@
 """What trainings of the experiment leave: a JSON file each, from which alone reports are made."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +13,26 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of what a file holds."""
 
 
+class Kept(Finding, frozen=True):
+    """What one file holds. `design`: what all files of a study agree on."""
+
+    design: Any
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        raise NotImplementedError
+
+
 class Design(Finding, frozen=True):
     """What every arm shares. `tokens`: sampled ones that a training may use.
 
     `refresh`: updates between two re-loads of the lagged track. Final policies are measured on
     `items` held-out items a task with `attempts` each; the acting policy `checks` times on the way,
     on `check_items` items with `check_attempts`. `config`: the sections that
-    matter, as they took effect.
+    matter, as they took effect. `gradients`: updates between two whose gradient is measured task
+    by task; 0: none is. `updates`: of one training, where tokens do not end it; `costs`: seconds of
+    the staleness experiment's clock.
     """
 
     tokens: int
@@ -30,6 +43,9 @@ class Design(Finding, frozen=True):
     check_items: int
     check_attempts: int
     config: dict[str, Any]
+    gradients: int = 0
+    updates: int = 0
+    costs: dict[str, float] = {}
 
 
 class Point(Finding, frozen=True):
@@ -38,6 +54,7 @@ class Point(Finding, frozen=True):
     `tokens`: sampled so far. By task: `success` of the round's episodes, `spread`: the share of its
     groups that had one; `states`, `histories`: distinct ones so far. `tracks`: the share of the
     round's sampled tokens by track. `metrics`: of the update, as the trainer records them.
+    `gradients`: norm of each task's part of the gradient, where it was measured.
     """
 
     version: int
@@ -48,6 +65,7 @@ class Point(Finding, frozen=True):
     histories: dict[str, int]
     tracks: dict[str, float]
     metrics: dict[str, float]
+    gradients: dict[str, float] = {}
 
 
 class Check(Finding, frozen=True):
@@ -70,7 +88,7 @@ class Skill(Finding, frozen=True):
     histories: list[int]
 
 
-class Training(Finding, frozen=True):
+class Training(Kept, frozen=True):
     """One arm with one seed. `within`: mean distinct histories of a group, by task."""
 
     design: Design
@@ -82,6 +100,10 @@ class Training(Finding, frozen=True):
     checks: list[Check]
     skills: list[Skill]
     within: dict[str, float]
+
+    @property
+    def file(self) -> str:
+        return f"training-{self.arm}-{self.seed}.json"
 
 
 class Lag(Finding, frozen=True):
@@ -112,7 +134,7 @@ class Mixture(Finding, frozen=True):
     histories: list[int]
 
 
-class Drift(Finding, frozen=True):
+class Drift(Kept, frozen=True):
     """One long training of the arm `current`, its trajectories scored by later checkpoints."""
 
     design: Design
@@ -122,18 +144,23 @@ class Drift(Finding, frozen=True):
     lags: list[Lag]
     mixtures: list[Mixture]
 
+    @property
+    def file(self) -> str:
+        return f"drift-{self.seed}.json"
 
-F = TypeVar("F", Training, Drift)
+
+K = TypeVar("K", bound=Kept)
 
 
-def keep(path: Path, found: Training | Drift) -> None:
-    """Write a file whole or not at all."""
+def keep(directory: Path, found: Kept) -> None:
+    """Write its file whole or not at all."""
+    path = directory / found.file
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(msgspec.json.encode(found) + b"\n")
     partial.rename(path)
 
 
-def read(directory: Path, prefix: str, kind: type[F]) -> list[F]:
+def read(directory: Path, prefix: str, kind: type[K]) -> list[K]:
     """All files of a kind, by name.
 
     Raises ConfigError for one that is none, or holds another arm or seed than its name says.
@@ -144,20 +171,40 @@ def read(directory: Path, prefix: str, kind: type[F]) -> list[F]:
             one = msgspec.json.decode(path.read_bytes(), type=kind)
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{path}: not a finding: {error}", mend="remove it") from error
-        if path.name != name(one):
-            raise ConfigError(f"{path}: holds what belongs into {name(one)}", mend="remove it")
+        if path.name != one.file:
+            raise ConfigError(f"{path}: holds what belongs into {one.file}", mend="remove it")
         found.append(one)
     return found
 
 
-def name(found: Training | Drift) -> str:
-    """The file of a finding."""
-    if isinstance(found, Drift):
-        return f"drift-{found.seed}.json"
-    return f"training-{found.arm}-{found.seed}.json"
+def studied(directory: Path, kind: type[K]) -> list[K]:
+    """All trainings of a folder.
+
+    Raises ConfigError where there are none, and where two were made with different designs.
+    """
+    found = read(directory, "training", kind)
+    if not found:
+        raise ConfigError(f"{directory}: no training-*.json there", mend="run the experiment first")
+    if name := differing(found, found[0].design):
+        raise ConfigError(f"{directory}: {name} was made with another design", mend="remove it")
+    return found
 
 
-def differing(found: Mapping[str, Design]) -> str:
-    """The name of a file whose design is another than the first one's; empty where all agree."""
-    designs = list(found.items())
-    return next((each for each, design in designs if design != designs[0][1]), "")
+def agreed(directory: Path, design: Finding, kind: type[Kept]) -> None:
+    """Raise ConfigError where a training there was made with another design."""
+    if name := differing(read(directory, "training", kind), design):
+        raise ConfigError(
+            f"{directory}: {name} was made with other options or another configuration",
+            mend="choose another --out, or remove it",
+        )
+
+
+def differing(found: Sequence[Kept], design: Finding) -> str:
+    """What was made with another design, as ARM-SEED; empty where all agree."""
+    names = [each.file for each in found if each.design != design]
+    return names[0].removeprefix("training-").removesuffix(".json") if names else ""
+
+
+def as_json(found: object) -> bytes:
+    """Figures, for people to read."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"

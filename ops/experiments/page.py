@@ -7,10 +7,9 @@ from typing import Any
 from core.types import CURRENT
 from ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
 from ops.experiments.findings import Design
-from ops.experiments.verdict import count_shown, verdict
-from ops.experiments.wording import difference, number, share, table
+from ops.experiments.verdict import compared, verdict
+from ops.experiments.wording import chance, difference, image, number, reading, share, table
 
-READING = "reading.md"  # what a person makes of the figures; stands first
 KS = (1, 4, 16, 64)
 DONE = """\
     agentrl experiment cross-policy --out {out}
@@ -44,10 +43,7 @@ its answers so far, within its item: what an agent can know.
 def lines(out: Path, found: Figures, design: Design, pictures: Sequence[str]) -> Iterator[str]:
     yield "# Does drawing the policy anew at every step explore?"
     yield ""
-    reading = out / READING
-    if reading.exists():
-        yield reading.read_text("utf-8").rstrip()
-        yield ""
+    yield from reading(out)
     yield from _verdict(found)
     yield from _design(out, found, design)
     yield from _final(found, pictures, out.name)
@@ -59,15 +55,11 @@ def lines(out: Path, found: Figures, design: Design, pictures: Sequence[str]) ->
 
 
 def _verdict(found: Figures) -> Iterator[str]:
-    shown, every = count_shown(found)
     yield "## What the intervals show"
     yield ""
     yield from verdict(found)
     yield ""
-    yield (
-        f"{shown} of {every} comparisons have an interval without zero; of as many comparisons of "
-        f"equal arms, one in twenty ({every / 20:.1f}) would by chance."
-    )
+    yield chance(compared(found))
     yield ""
 
 
@@ -106,7 +98,7 @@ def _tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
 def _final(found: Figures, pictures: Sequence[str], folder: str) -> Iterator[str]:
     yield "## pass@k after training"
     yield ""
-    yield from _picture("pass-at-k.svg", pictures, folder)
+    yield from image("pass-at-k.svg", pictures, folder)
     for task, arms in found.trained.items():
         ks = [k for k in KS if k in next(iter(arms.values())).passed[POLICY]]
         yield f"**{task}**"
@@ -159,7 +151,7 @@ def _learning(found: Figures, pictures: Sequence[str], folder: str) -> Iterator[
     yield ""
     yield "Held-out success of the newest checkpoint alone, by tokens sampled in training."
     yield ""
-    yield from _picture("learning.svg", pictures, folder)
+    yield from image("learning.svg", pictures, folder)
     for task, arms in found.trained.items():
         rows = list(_training(arms))
         steps = max((len(t.curve) for _, t in rows), default=0)
@@ -213,7 +205,7 @@ def _lag(found: Figures, pictures: Sequence[str], folder: str) -> Iterator[str]:
         "that many updates later. KL is exact over the vocabulary at every sampled token."
     )
     yield ""
-    yield from _picture("lag.svg", pictures, folder)
+    yield from image("lag.svg", pictures, folder)
     for task, lags in found.lags.items():
         yield from table(
             [
@@ -275,9 +267,3 @@ def _together(found: Figures) -> Iterator[str]:
 
 def _training(arms: Mapping[str, Trained]) -> Iterator[tuple[str, Trained]]:
     return ((arm, trained) for arm, trained in arms.items() if trained.states is not None)
-
-
-def _picture(name: str, pictures: Sequence[str], folder: str) -> Iterator[str]:
-    if name in pictures:
-        yield f"![{name.removesuffix('.svg')}]({folder}/{name})"
-        yield ""

@@ -1,6 +1,6 @@
 """Pictures of a report, as SVG that is the same for the same figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +11,39 @@ COLOURS = {"start": "0.5", "current": "C0", "mixed": "C1", "uniform": "C2", "ada
 STYLES = {POLICY: "-", MIXTURE: "--"}
 
 
+Paint = Callable[[Any, str, Any], None]  # axes, the panel's name, what it shows
+
+
 def draw(found: Figures, folder: Path) -> list[str]:
     """Write the pictures; their file names."""
+    paints: Mapping[str, tuple[Paint, Mapping[str, Any]]] = {
+        "pass-at-k": (_pass_at_k, found.trained),
+        "learning": (_learning, found.trained),
+        "lag": (_lag, found.lags),
+    }
+    return [
+        picture(folder / f"{name}.svg", panels, paint)
+        for name, (paint, panels) in paints.items()
+        if panels
+    ]
+
+
+def picture(path: Path, panels: Mapping[str, Any], paint: Paint) -> str:
+    """Write a picture with a panel for each entry, side by side; its file name."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    made = []
     with mpl.rc_context({"svg.hashsalt": "agentrl", "svg.fonttype": "none", "font.size": 9}):
-        for name, paint in (("pass-at-k", _pass_at_k), ("learning", _learning), ("lag", _lag)):
-            panels: Mapping[str, Any] = found.lags if name == "lag" else found.trained
-            if not panels:
-                continue
-            width = 4.2 * len(panels)
-            figure, axes = pyplot.subplots(
-                1, len(panels), figsize=(width, 3.4), layout="constrained", squeeze=False
-            )
-            for place, task in zip(axes[0], panels, strict=True):
-                paint(place, task, panels[task])
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-            pyplot.close(figure)
-            made.append(f"{name}.svg")
-    return made
+        figure, axes = pyplot.subplots(
+            1, len(panels), figsize=(4.2 * len(panels), 3.4), layout="constrained", squeeze=False
+        )
+        for place, name in zip(axes[0], panels, strict=True):
+            paint(place, name, panels[name])
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+    return path.name
 
 
 def _pass_at_k(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
@@ -42,9 +52,7 @@ def _pass_at_k(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
             if acting == MIXTURE and arm in ("start", "current"):
                 continue
             label = arm if acting == POLICY else f"{arm}, acting mixture"
-            _line(
-                axes, list(curve), list(curve.values()), (COLOURS.get(arm), STYLES[acting], label)
-            )
+            line(axes, list(curve), list(curve.values()), (COLOURS.get(arm), STYLES[acting], label))
     axes.set(xscale="log", xlabel="k", ylabel="pass@k", title=task, ylim=(0, 1))
     axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
     axes.minorticks_off()
@@ -55,7 +63,7 @@ def _learning(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
     for arm, trained in arms.items():
         if len(trained.curve) > 1:
             tokens = [at for at, _ in trained.curve]
-            _line(axes, tokens, [each for _, each in trained.curve], (COLOURS.get(arm), "-", arm))
+            line(axes, tokens, [each for _, each in trained.curve], (COLOURS.get(arm), "-", arm))
     axes.set(xlabel="sampled tokens", ylabel="held-out success at T = 1", title=task)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
@@ -63,18 +71,21 @@ def _learning(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
 
 def _lag(axes: Any, task: str, lags: Mapping[int, Any]) -> None:
     at = list(lags)
-    _line(axes, at, [each.divergence for each in lags.values()], ("C0", "o-", "KL(μ ‖ π)"))
+    line(axes, at, [each.divergence for each in lags.values()], ("C0", "o-", "KL(μ ‖ π)"))
     axes.set(xlabel="lag, updates", ylabel="KL(μ ‖ π), nats a token", title=task)
     axes.set_ylim(bottom=0)
     other = axes.twinx()
-    _line(other, at, [each.effective for each in lags.values()], ("C1", "s--", "effective"))
+    line(other, at, [each.effective for each in lags.values()], ("C1", "s--", "effective"))
     other.set(ylabel="effective sample size, share (dashed)", ylim=(0, 1))
 
 
-def _line(
+def line(
     axes: Any, x: Sequence[float], y: Sequence[Estimate], look: tuple[str | None, str, str]
 ) -> None:
-    """Means with their intervals as a band; none where an interval is unknown."""
+    """Means with their intervals as a band; none where an interval is unknown.
+
+    look: colour, style, label.
+    """
     colour, style, label = look
     axes.plot(x, [each.mean for each in y], style, color=colour, label=label, markersize=3)
     low, high = [each.low for each in y], [each.high for each in y]

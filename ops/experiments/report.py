@@ -5,28 +5,20 @@ training-*.json, drift-*.json ─▶ Figures ─▶ figures.json, *.svg ─▶ p
 
 from pathlib import Path
 
-import msgspec
-
-from core.errors import ConfigError
 from core.types import CURRENT
 from ops.experiments import page, plots
-from ops.experiments.figures import Figures, figures
-from ops.experiments.findings import Drift, Training, differing, read
+from ops.experiments.figures import figures
+from ops.experiments.findings import Drift, Training, as_json, read, studied
 
 ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
 
 
 def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
-    trainings, drifts = read(out, "training", Training), read(out, "drift", Drift)
-    if not trainings:
-        raise ConfigError(f"{out}: no training-*.json there", mend="run the experiment first")
-    named = {f"{each.arm}-{each.seed}": each.design for each in trainings}
-    if name := differing(named):
-        raise ConfigError(f"{out}: {name} was made with another design", mend="remove it")
+    trainings, drifts = studied(out, Training), read(out, "drift", Drift)
     ordered = sorted(trainings, key=lambda each: (_place(each.arm), each.seed))
     found = figures(ordered, drifts)
-    (out / "figures.json").write_bytes(_json(found))
+    (out / "figures.json").write_bytes(as_json(found))
     pictures = plots.draw(found, out)
     path = out.with_name(f"{out.name}.md")
     design = trainings[0].design
@@ -36,7 +28,3 @@ def write(out: Path) -> Path:
 
 def _place(arm: str) -> int:
     return ORDER.index(arm) if arm in ORDER else len(ORDER)
-
-
-def _json(found: Figures) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"

@@ -6,14 +6,13 @@
 A file that is there is not made again, so an interrupted study goes on where it was.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
-import torch
-from rich.console import Console
-from rich.progress import Progress
 
 from core import loading, logging
 from core.config import Config
@@ -22,16 +21,15 @@ from core.types import CURRENT
 from ops.configs import check
 from ops.experiments import report
 from ops.experiments.drift import LAGS, drift
-from ops.experiments.findings import Design, Drift, Training, differing, keep, read
-from ops.experiments.training import Arm, Trainee
-from ops.process import stop_on_signals
+from ops.experiments.findings import Design, Drift, Training, agreed
+from ops.experiments.making import Work, make_missing, sections
+from ops.experiments.training import Arm, Told, Trainee
 from ops.roles import sources
 
 START = "start"  # the policy that all arms begin with, measured and not trained
 ARMS = (CURRENT, "mixed", "uniform", "adaptive")
 REFRESH = 8  # updates between two re-loads of the lagged track
 CHECK_ATTEMPTS = 4  # at each item
-SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +66,27 @@ def study(wish: Wish) -> Path:
     check(config)
     design = designed(wish, config)
     wish.out.mkdir(parents=True, exist_ok=True)
-    agreed(wish.out, design)
-    torch.set_num_threads(wish.threads)
-    stop = stop_on_signals()
-    todo = [(path, arm, seed) for path, arm, seed in planned(wish) if not path.exists()]
-    made = sources(config) if todo else {}
-    with Progress(console=Console(stderr=True)) as bar:
-        whole = bar.add_task(f"{len(todo)} to make", total=len(todo))
-        for path, arm, seed in todo:
-            line = bar.add_task(path.stem, total=design.tokens)
+    agreed(wish.out, design, Training)
+    made = sources(config)
 
-            def told(what: str, tokens: int, name: str = path.stem, line: int = line) -> None:
-                bar.update(line, completed=tokens, description=f"{name} · {what}")  # type: ignore[arg-type]
+    def found(arm: str, seed: int, told: Told, stop: threading.Event) -> Training | Drift:
+        trainee = Trainee(config, made, design, chosen(arm, config), seed, told, stop)
+        return drift(trainee, wish.drift_updates) if arm == "drift" else trained(trainee)
 
-            trainee = Trainee(config, made, design, chosen(arm, config), seed, told, stop)
-            keep(path, found(trainee, wish, arm, design))
-            bar.remove_task(line)
-            bar.advance(whole)
+    works = [
+        Work(path, design.tokens, partial(found, arm, seed)) for path, arm, seed in planned(wish)
+    ]
+    make_missing(works, wish.threads)
     return report.write(wish.out)
 
 
-def found(trainee: Trainee, wish: Wish, arm: str, design: Design) -> Training | Drift:
-    """What one file holds."""
-    if arm == "drift":
-        return drift(trainee, wish.drift_updates)
-    if arm == START:
-        trainee.design = msgspec.structs.replace(design, tokens=0)
-        return msgspec.structs.replace(trainee.train(), design=design, arm=START)
-    return trainee.train()
+def trained(trainee: Trainee) -> Training:
+    """The training of an arm; of START the policy that all begin with, measured."""
+    if trainee.arm.name != START:
+        return trainee.train()
+    design = trainee.design
+    trainee.design = msgspec.structs.replace(design, tokens=0)
+    return msgspec.structs.replace(trainee.train(), design=design)
 
 
 def planned(wish: Wish) -> Iterator[tuple[Path, str, int]]:
@@ -134,7 +125,7 @@ def designed(wish: Wish, config: Config) -> Design:
         checks=wish.checks,
         check_items=wish.check_items,
         check_attempts=CHECK_ATTEMPTS,
-        config={name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS},
+        config=sections(config),
     )
 
 
@@ -144,15 +135,3 @@ def chosen(arm: str, config: Config) -> Arm:
     strategy = arm if arm in ARMS else CURRENT
     sampling = msgspec.structs.replace(config.sampling, strategy=strategy)
     return Arm(arm, tracks, sampling)
-
-
-def agreed(out: Path, design: Design) -> None:
-    """Raise ConfigError where a file there was made with another design."""
-    there: Mapping[str, Design] = {
-        f"{each.arm}-{each.seed}": each.design for each in read(out, "training", Training)
-    }
-    if name := differing({"": design, **there}):
-        raise ConfigError(
-            f"{out}: {name} was made with other options or another configuration",
-            mend="choose another --out, or remove it",
-        )

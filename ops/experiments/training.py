@@ -13,22 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from broker.messages import Trajectory
 from core.config import Config, Sampling
 from core.types import CURRENT, SOLVED
 from envs.contract import Item, TaskSource
+from ops.experiments.admission import Admission
 from ops.experiments.arena import Arena, Job
 from ops.experiments.findings import Check, Design, Point, Skill, Training
+from ops.experiments.gradients import Gauge
 from ops.experiments.statistics import Visited
 from ops.experiments.weighing import Weighing
-from trainer.batch import TrainableGroup, assemble, spread
+from trainer.batch import Batch, TrainableGroup, assemble, spread
 from trainer.learner import Hardware
 from trainer.learner_torch import TorchLearner
 from trainer.presets import Settings, settings
-from workers.curriculum import next_task, owed, shares
-from workers.stream import ItemStream
 
 KEPT = {
     *("entropy", "effective_sample_size", "max_ratio", "clip_fraction", "grad_norm"),
@@ -65,13 +65,13 @@ class Trainee:
         """Train and measure. Raises Interrupted, CheckpointError, EnvironmentFailure."""
         began = time.monotonic()
         with rounds(self) as played:
-            points, checks = [], [self._check(played)]
+            points, checks = [], [self.check(played)]
             every = self.design.tokens / (self.design.checks + 1)
             for point in played.points():
                 points.append(point)
                 due = point.tokens >= every * len(checks)
                 if due and len(checks) <= self.design.checks:
-                    checks.append(self._check(played))
+                    checks.append(self.check(played))
             skills = list(self._skills(played))
         return Training(
             design=self.design,
@@ -85,9 +85,9 @@ class Trainee:
             within={task: sum(n) / len(n) for task, n in played.visited.within.items()},
         )
 
-    def _check(self, played: "Rounds") -> Check:
+    def check(self, played: "Rounds") -> Check:
         """How well the policy being trained does by now; the same items and seeds for every arm."""
-        solved = self.solved(played, self._alone(), self.design.check_items, CHECK)
+        solved = self.solved(played, self.alone(), self.design.check_items, CHECK)
         self.told("checked", played.tokens)
         return Check(
             tokens=played.tokens,
@@ -100,7 +100,7 @@ class Trainee:
 
     def _skills(self, played: "Rounds") -> Iterator[Skill]:
         """The trained policy, and the mixture where that is another."""
-        ways = {"policy": self._alone()}
+        ways = {"policy": self.alone()}
         if self.arm.sampling.strategy != CURRENT:
             ways["mixture"] = self.arm
         for acting, arm in ways.items():
@@ -109,8 +109,9 @@ class Trainee:
             for task, (solved, histories) in found.items():
                 yield Skill(acting, task, solved, histories)
 
-    def _alone(self) -> Arm:
-        sampling = msgspec.structs.replace(self.config.sampling, strategy=CURRENT)
+    def alone(self) -> Arm:
+        """The newest checkpoint acts."""
+        sampling = replace(self.config.sampling, strategy=CURRENT)
         return Arm(CURRENT, self.arm.tracks, sampling)
 
     def _held_out(self, task: str, source: TaskSource, count: int) -> list[Item]:
@@ -169,12 +170,10 @@ class Rounds:
         self._trainee = trainee
         self._settings: Settings = settings(config.trainer)
         hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
-        self._learner = TorchLearner(Path(config.model.path), self._settings, hardware)
-        self._streams = {
-            task: ItemStream(source.items(config.tasks[task].split), trainee.seed)
-            for task, source in trainee.sources.items()
-        }
-        self._admitted = dict.fromkeys(trainee.sources, 0)
+        made = Path(config.model.path), self._settings, hardware
+        self._learner = TorchLearner(*made)
+        self._gauge = Gauge(*made) if trainee.design.gradients else None
+        self.admission = Admission(config, trainee.sources, trainee.seed)
 
     def points(self) -> Iterator[Point]:
         """Rounds until the tokens are used up."""
@@ -183,7 +182,9 @@ class Rounds:
 
     def next(self) -> dict[str, list[Trajectory]]:
         """Play the next round."""
-        return self.groups(self._jobs(), self._trainee.arm)
+        count = self._trainee.config.dispatch.groups_per_update
+        jobs = [job for _ in range(count) for job in self.admission.group()]
+        return self.groups(jobs, self._trainee.arm)
 
     def groups(self, jobs: Sequence[Job], arm: Arm) -> dict[str, list[Trajectory]]:
         """Members of each group in their order, groups in the order of the jobs."""
@@ -204,29 +205,26 @@ class Rounds:
         ]
         lessons = [one for one in candidates if spread(one, self._settings.abnormal_reward)]
         metrics: Mapping[str, float] = {}
+        gradients: Mapping[str, float] = {}
         if lessons:
-            update = self._learner.update(assemble(lessons, self._settings))
+            batch = assemble(lessons, self._settings)
+            gradients = self._gradients(batch)
+            update = self._learner.update(batch)
             metrics = update.values
             if not update.skipped:
                 self.arena.publish(self._learner.save)
         self._weighing.note(list(played.values()), metrics)
         point = self._point(candidates, lessons, metrics)
+        point = replace(point, gradients={name: round(gradients[name], 6) for name in gradients})
         self._trainee.told(shown(point), self.tokens)
         return point
 
-    def _jobs(self) -> list[Job]:
-        """The next groups; a function of seed and position alone, so arms meet the same items."""
-        config, jobs = self._trainee.config, []
-        of = shares({task: config.tasks[task].weight for task in self._streams}, {}, 0.0)
-        for _ in range(config.dispatch.groups_per_update):
-            task = next_task(of, owed(of, {}, self._admitted))
-            position = self._admitted[task]
-            self._admitted[task] += 1
-            item: Item = self._streams[task].at(position)
-            for member in range(config.dispatch.group_size):
-                seed = f"{self._trainee.seed}/{task}/{position}/{member}"
-                jobs.append(Job(item, f"{task}-{position}", member, seed))
-        return jobs
+    def _gradients(self, batch: Batch) -> Mapping[str, float]:
+        """The norm of each task's part, at every update that is due; else nothing."""
+        every, version = self._trainee.design.gradients, self.arena.version
+        if self._gauge is None or version % every:
+            return {}
+        return self._gauge.norms(batch, self._learner.state())
 
     def _point(
         self,

@@ -2,6 +2,7 @@
 
 from core.types import CURRENT
 from ops.experiments.figures import Figures
+from ops.experiments.statistics import Estimate
 from ops.experiments.wording import difference
 
 
@@ -21,13 +22,12 @@ def verdict(found: Figures) -> list[str]:
     return lines
 
 
-def count_shown(found: Figures) -> tuple[int, int]:
-    """Comparisons whose interval leaves out zero, and all of them."""
-    every = [
+def compared(found: Figures) -> list[Estimate]:
+    """All comparisons that were made."""
+    return [
         each
         for arms in found.trained.values()
         for arm, trained in arms.items()
         if arm != "start"
         for each in trained.versus.values()
     ]
-    return sum(each.sign != 0 for each in every), len(every)

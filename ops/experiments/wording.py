@@ -2,8 +2,26 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from ops.experiments.statistics import Estimate
+
+READING = "reading.md"  # what a person makes of the figures; stands first
+
+
+def reading(folder: Path) -> Iterator[str]:
+    """What stands in the folder's READING, where it has one."""
+    path = folder / READING
+    if path.exists():
+        yield path.read_text("utf-8").rstrip()
+        yield ""
+
+
+def image(name: str, pictures: Sequence[str], folder: str) -> Iterator[str]:
+    """A picture of the folder, where it was made."""
+    if name in pictures:
+        yield f"![{name.removesuffix('.svg')}]({folder}/{name})"
+        yield ""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -12,6 +30,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         yield "| " + " | ".join(row) + " |"
     yield ""
+
+
+def chance(compared: Sequence[Estimate]) -> str:
+    """How many comparisons show a difference, and how many would by chance."""
+    shown = sum(each.sign != 0 for each in compared)
+    return (
+        f"{shown} of {len(compared)} comparisons have an interval without zero; of as many "
+        f"comparisons of equal arms, one in twenty ({len(compared) / 20:.1f}) would by chance."
+    )
 
 
 def share(each: Estimate | None) -> str:

@@ -11,7 +11,8 @@ from ops.experiments.findings import (
     Skill,
     Training,
 )
-from ops.experiments.verdict import count_shown, verdict
+from ops.experiments.verdict import compared, verdict
+from ops.experiments.wording import chance
 
 DESIGN = Design(100, 8, 2, 2, 1, 2, 2, {})
 
@@ -65,7 +66,9 @@ def test_the_verdict_tells_what_intervals_show_and_no_more() -> None:
     found = figures(ARMS, [])
     (line,) = verdict(found)
     assert line.startswith("- **kg, mixed** against `current`: pass@1 +0.250 (")
-    assert count_shown(found) == (3, 3)  # pass@8 and pass@64 need more attempts than two
+    every = compared(found)  # pass@8 and pass@64 need more attempts than two
+    assert [each.sign for each in every] == [1, 1, 1]
+    assert chance(every).startswith("3 of 3 comparisons have an interval without zero; ")
     alike = [training(arm, seed, [seed, 0]) for arm in ("current", "mixed") for seed in range(2)]
     assert verdict(figures(alike, [])) == [
         "- **kg, mixed** against `current`: no difference shown."

@@ -130,7 +130,7 @@ def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
     other = msgspec.structs.replace(design, tokens=1)
     small.out.mkdir()
     training = Training(other, "current", 0, 0.0, 0, [], [], [], {})
-    keep(small.out / "training-current-0.json", training)
+    keep(small.out, training)
     with pytest.raises(ConfigError, match="current-0 was made with other options"):
         study.study(small)
 
@@ -140,7 +140,8 @@ def test_a_finding_under_another_ones_name_is_refused(config: Path) -> None:
     design = study.designed(small, study.configured(small))
     small.out.mkdir()
     copied = Training(design, "current", 0, 0.0, 0, [], [], [], {})
-    keep(small.out / "training-current-4.json", copied)
+    keep(small.out, copied)
+    (small.out / copied.file).rename(small.out / "training-current-4.json")
     with pytest.raises(ConfigError, match=r"current-4.json: holds .* training-current-0.json"):
         report.write(small.out)
 

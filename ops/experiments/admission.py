@@ -1,0 +1,34 @@
+"""Which groups are played: a function of seed and position alone, so that arms meet the same."""
+
+from collections.abc import Mapping
+
+from core.config import Config
+from envs.contract import TaskSource
+from ops.experiments.arena import Job
+from workers.curriculum import next_task, owed, shares
+from workers.stream import ItemStream
+
+
+class Admission:
+    """The streams of all tasks, mixed by weight as the dispatcher mixes them."""
+
+    def __init__(self, config: Config, sources: Mapping[str, TaskSource], seed: int) -> None:
+        self._size = config.dispatch.group_size
+        self._seed = seed
+        self._shares = shares({task: config.tasks[task].weight for task in sources}, {}, 0.0)
+        self._streams = {
+            task: ItemStream(source.items(config.tasks[task].split), seed)
+            for task, source in sources.items()
+        }
+        self._admitted = dict.fromkeys(sources, 0)
+
+    def group(self) -> list[Job]:
+        """The episodes of the next group."""
+        task = next_task(self._shares, owed(self._shares, {}, self._admitted))
+        position = self._admitted[task]
+        self._admitted[task] += 1
+        item = self._streams[task].at(position)
+        return [
+            Job(item, f"{task}-{position}", member, f"{self._seed}/{task}/{position}/{member}")
+            for member in range(self._size)
+        ]

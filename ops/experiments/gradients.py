@@ -1,0 +1,45 @@
+"""How much of an update's gradient each task brings: measured, by a backward pass for each task.
+
+Batch ─▶ the tokens of one task, their shares of the loss kept ─▶ norm of that part's gradient
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from trainer.batch import Batch
+from trainer.learner_torch import Hardware, TorchLearner
+from trainer.presets import Settings
+from trainer.snapshots import State
+
+
+class Gauge:
+    """Measures gradients at a learner's state; that learner is not touched."""
+
+    def __init__(self, model_path: Path, settings: Settings, hardware: Hardware) -> None:
+        """As the learner was made."""
+        self._learner = TorchLearner(model_path, settings, hardware)
+
+    def norms(self, batch: Batch, state: State) -> dict[str, float]:
+        """The norm, before clipping, of each task's part of the gradient at `state`.
+
+        The parts' gradients add up to that of the batch; their norms do so only where they point
+        the same way.
+        """
+        found = {}
+        for index, task in enumerate(batch.tasks):
+            self._learner.load_state(state)
+            metrics = self._learner.update(part(batch, index))
+            found[task] = metrics.values.get("grad_norm", 0.0)
+        return found
+
+
+def part(batch: Batch, task: int) -> Batch:
+    """What one task of the batch adds to its loss; shares are those of the whole batch."""
+    own = batch.token_tasks == task
+    return replace(
+        batch,
+        loss_mask=batch.loss_mask & own,
+        shares=np.where(own, batch.shares, np.float32(0)),
+    )

@@ -1,0 +1,60 @@
+"""Make what is missing of a study, one file after the other.
+
+works ─▶ file there? ─no─▶ make ─▶ DIR/NAME.json, whole or not at all
+
+A file that is there is not made again, so an interrupted study goes on where it was.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from core.config import Config
+from ops.experiments.findings import Kept, keep
+from ops.experiments.training import Told
+from ops.process import stop_on_signals
+
+SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One file to make. `tokens`: how far `make` will count to."""
+
+    path: Path
+    tokens: int
+    make: Callable[[Told, threading.Event], Kept]
+
+
+def make_missing(works: Sequence[Work], threads: int) -> None:
+    """Make the files that are not there, in their order. Raises Interrupted and what `make` does.
+
+    `threads`: of torch.
+    """
+    torch.set_num_threads(threads)
+    stop = stop_on_signals()
+    todo = [work for work in works if not work.path.exists()]
+    with Progress(console=Console(stderr=True)) as bar:
+        whole = bar.add_task(f"{len(todo)} to make", total=len(todo))
+        for work in todo:
+            name = f"{work.path.parent.name}/{work.path.stem}"
+            line = bar.add_task(name, total=work.tokens)
+
+            def told(what: str, tokens: int, name: str = name, line: Any = line) -> None:
+                bar.update(line, completed=tokens, description=f"{name} · {what}")
+
+            keep(work.path.parent, work.make(told, stop))
+            bar.remove_task(line)
+            bar.advance(whole)
+
+
+def sections(config: Config) -> dict[str, Any]:
+    """What a design holds of the configuration."""
+    return {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}

@@ -1,0 +1,1 @@
+"""`agentrl experiment staleness`: what running ahead and re-loading rarely cost and bring."""

@@ -1,0 +1,158 @@
+"""The clock of the staleness experiment: seconds that work takes, fitted once to this machine.
+
+rounds of several sizes ─▶ processor time of waves, updates, loads ─▶ Costs ─▶ DIR/costs.json
+
+Processor time, because a machine that others use stretches every other one. Two trainings with the
+same costs give the same schedule to the last digit.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from broker.messages import Trajectory
+from core.errors import ConfigError
+from ops.experiments.arena import Wave
+from ops.experiments.findings import Finding
+from ops.experiments.strands import Question, play
+from ops.experiments.training import Rounds, Trainee, rounds
+from serving.model import load
+from trainer.batch import Batch, TrainableGroup, assemble
+from trainer.learner_torch import Hardware, TorchLearner
+from trainer.presets import settings
+from workers.client import Completion
+from workers.policies import Sampler
+
+ROUNDS = (1, 8, 2, 4, 1, 8)  # groups played at once
+LOADS = 5
+FILE = "costs.json"
+
+
+class Costs(Finding, frozen=True):
+    """Seconds. Of the engine: `step`: of a pass, whatever its rows; `sampled`: of a sampled token,
+    `prompt`: of one read; `load`: of a checkpoint. Of the trainer: `update`: of one, whatever its
+    size; `token`: of a token trained.
+    """
+
+    step: float
+    sampled: float
+    prompt: float
+    load: float
+    update: float
+    token: float
+
+    def wave(self, wave: Wave) -> float:
+        """Of answering a wave: as many passes as its longest answer has tokens."""
+        tokens = self.sampled * wave.sampled + self.prompt * wave.prompt
+        return self.step * wave.longest + tokens
+
+    def training(self, batch: Batch) -> float:
+        """Of an update, all tokens of its trajectories counted."""
+        return self.update + self.token * batch.tokens.size
+
+
+def costs(folder: Path, trainee: Trainee) -> Costs:
+    """Those of the folder; measured and written there where they are not.
+
+    Raises ConfigError for a file that is none.
+    """
+    path = folder / FILE
+    if not path.exists():
+        found = measured(trainee)
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Costs)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path}: no costs: {error}", mend="remove it") from error
+
+
+def measured(trainee: Trainee) -> Costs:
+    """Play, train and load, and fit what each takes."""
+    config = trainee.config
+    waves: list[tuple[Sequence[float], float]] = []
+    updates: list[tuple[Sequence[float], float]] = []
+    hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+    learner = TorchLearner(Path(config.model.path), settings(config.trainer), hardware)
+    with rounds(trainee) as played:
+        for count in ROUNDS:
+            trainee.told(f"measuring costs with {count} groups", 0)
+            batch = assemble(_played(played, count, waves), settings(config.trainer))
+            updates.append(((1.0, float(batch.tokens.size)), _update(learner, batch)))
+    step, sampled, prompt = fitted(waves)
+    update, token = fitted(updates)
+    loads = [_load(trainee) for _ in range(LOADS)]
+    return Costs(step, sampled, prompt, round(median(loads), 6), update, token)
+
+
+def fitted(found: Sequence[tuple[Sequence[float], float]]) -> list[float]:
+    """Least squares with no factor below zero: seconds ≈ Σ factor · amount.
+
+    found: of each measurement the amounts [K] and the seconds. Factors [K], six significant digits.
+    """
+    amounts = np.array([each for each, _ in found], np.float64)
+    seconds = np.array([each for _, each in found], np.float64)
+    count = amounts.shape[1]
+    tries = [
+        _solved(amounts, seconds, chosen)
+        for size in range(1, count + 1)
+        for chosen in combinations(range(count), size)
+    ]
+    best = min(
+        (factors for factors in tries if (factors >= 0).all()),
+        key=lambda factors: float(((amounts @ factors - seconds) ** 2).sum()),
+    )
+    return [float(f"{factor:.6g}") for factor in best]
+
+
+def _solved(
+    amounts: NDArray[np.float64], seconds: NDArray[np.float64], chosen: Sequence[int]
+) -> NDArray[np.float64]:
+    factors = np.zeros(amounts.shape[1])
+    factors[list(chosen)] = np.linalg.lstsq(amounts[:, list(chosen)], seconds, rcond=None)[0]
+    return factors
+
+
+def _played(
+    played: Rounds, count: int, waves: list[tuple[Sequence[float], float]]
+) -> list[TrainableGroup]:
+    """So many groups; every wave's amounts and processor time are added."""
+    arena = played.arena
+
+    def answer(questions: Sequence[Question]) -> Sequence[Completion]:
+        began = time.thread_time()
+        found = arena.answer(questions)
+        wave, took = arena.wave, time.thread_time() - began
+        waves.append(((wave.longest, wave.sampled, wave.prompt), took))
+        return found
+
+    jobs = [job for _ in range(count) for job in played.admission.group()]
+    sampling = arena.config.sampling
+    members: dict[str, list[Trajectory]] = {}
+    works = (arena.work(job, sampling, lambda a, s, j: Sampler(a, s, j.seed)) for job in jobs)
+    for job, trajectory in play(works, answer):
+        members.setdefault(job.group_id, []).append(trajectory)
+    return [TrainableGroup(name, own[0].task, tuple(own)) for name, own in members.items()]
+
+
+def _update(learner: TorchLearner, batch: Batch) -> float:
+    began = time.thread_time()
+    learner.update(batch)
+    with tempfile.TemporaryDirectory(prefix="agentrl-experiment-") as folder:
+        learner.save(Path(folder))
+    return time.thread_time() - began
+
+
+def _load(trainee: Trainee) -> float:
+    model = trainee.config.model
+    began = time.thread_time()
+    load(Path(model.path), model.device, getattr(torch, model.dtype))
+    return time.thread_time() - began

@@ -1,0 +1,163 @@
+"""From courses to what the report says: estimates over seeds. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ops.experiments.staleness.findings import Course, Moment
+from ops.experiments.statistics import Estimate, estimate, paired
+
+BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-10
+MEAN = "mean"  # of the tasks
+
+Seeds = Mapping[int, Course]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What an arm's trainings used, by the clock.
+
+    `seconds`: to the last update; `throughput`: tokens trained a second; `versus`: that, as a
+    multiple of the arm it is compared with, seed by seed. `engine`, `trainer`: share of the time
+    each was busy. `lag`: updates that the policy of a trained token was behind, mean; `oldest`: at
+    most. `effective`: sample size of the weights of all tokens, as a share. `unused`: share of the
+    sampled tokens that no update trained.
+    """
+
+    seconds: Estimate
+    throughput: Estimate
+    versus: Estimate | None
+    engine: Estimate
+    trainer: Estimate
+    lag: Estimate
+    oldest: int
+    effective: Estimate
+    unused: Estimate
+    stale: Estimate
+    loads: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """One arm on one task, or on the mean of all. `final`: held-out success after training.
+
+    `versus`: the difference from the arm it is compared with, paired by seed. `curve`: success of
+    the checks by seconds of the clock.
+    """
+
+    final: Estimate
+    versus: Estimate | None
+    curve: list[tuple[float, Estimate]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`pace` by arm, `learned` by task (MEAN last) and arm; `base`: what each is held against."""
+
+    seeds: dict[str, list[int]]
+    base: dict[str, str]
+    pace: dict[str, Pace]
+    learned: dict[str, dict[str, Learned]]
+
+
+def figures(courses: Sequence[Course]) -> Figures:
+    """Estimates of everything that was found."""
+    arms: dict[str, dict[int, Course]] = {}
+    for each in sorted(courses, key=lambda course: (place(course.arm), course.seed)):
+        arms.setdefault(each.arm, {})[each.seed] = each
+    base = {arm: against(arm, courses[0]) for arm in arms}
+    tasks = sorted({skill.task for each in courses for skill in each.skills})
+    return Figures(
+        seeds={arm: sorted(seeds) for arm, seeds in arms.items()},
+        base=base,
+        pace={arm: pace(seeds, _others(arms, base, arm)) for arm, seeds in arms.items()},
+        learned={
+            task: {
+                arm: learned(seeds, _others(arms, base, arm), task) for arm, seeds in arms.items()
+            }
+            for task in (*tasks, MEAN)
+        },
+    )
+
+
+def place(arm: str) -> tuple[str, int]:
+    """Where an arm stands: bounds first, each kind by number."""
+    kind, _, number = arm.partition("-")
+    return kind, int(number)
+
+
+def against(arm: str, course: Course) -> str:
+    """The arm that one is held against.
+
+    Bounds: the one of 0, where generation and training take turns. Intervals: the bound of the
+    configuration, under which the policy follows every update.
+    """
+    bound = 0 if arm.startswith(BOUND) else course.design.config["dispatch"]["max_staleness"]
+    return f"{BOUND}-{bound}"
+
+
+def pace(seeds: Seeds, others: Seeds) -> Pace:
+    """Over seeds; `others`: of the arm it is held against, empty for that arm itself."""
+    every = list(seeds.values())
+    mine, theirs = ({n: throughput(c) for n, c in of.items()} for of in (seeds, others))
+    common = sorted(mine.keys() & theirs.keys())
+    return Pace(
+        seconds=estimate([c.moments[-1].at for c in every]),
+        throughput=estimate(list(mine.values())),
+        versus=estimate([mine[n] / theirs[n] for n in common]) if common else None,
+        engine=estimate([min(1.0, c.engine / c.moments[-1].at) for c in every]),
+        trainer=estimate([c.trainer / c.moments[-1].at for c in every]),
+        lag=_over(every, lambda moment: moment.lag),
+        oldest=max(moment.oldest for c in every for moment in c.moments),
+        effective=_over(every, lambda moment: moment.metrics.get("effective_sample_size", 1.0)),
+        unused=estimate([1.0 - sum(m.tokens for m in c.moments) / c.sampled for c in every]),
+        stale=estimate([float(c.stale) for c in every]),
+        loads=estimate([float(c.loads) for c in every]),
+    )
+
+
+def learned(seeds: Seeds, others: Seeds, task: str) -> Learned:
+    """An arm on a task; `others`: as in `pace`."""
+    mine, theirs = ({n: final(c, task) for n, c in of.items()} for of in (seeds, others))
+    return Learned(
+        final=estimate(list(mine.values())),
+        versus=paired(mine, theirs),
+        curve=_curve(seeds, task),
+    )
+
+
+def throughput(course: Course) -> float:
+    """Tokens trained a second of the clock."""
+    return sum(moment.tokens for moment in course.moments) / course.moments[-1].at
+
+
+def final(course: Course, task: str) -> float:
+    """Success of the trained policy in all attempts at all held-out items."""
+    found = {each.task: fmean(each.solved) / course.design.attempts for each in course.skills}
+    return fmean(found.values()) if task == MEAN else found[task]
+
+
+def _others(arms: Mapping[str, Seeds], base: Mapping[str, str], arm: str) -> Seeds:
+    return {} if base[arm] == arm else arms.get(base[arm], {})
+
+
+def _over(courses: Sequence[Course], measure: Callable[[Moment], float]) -> Estimate:
+    """Mean over the updates, then over trainings."""
+    return estimate([fmean(measure(moment) for moment in c.moments) for c in courses])
+
+
+def _curve(seeds: Seeds, task: str) -> list[tuple[float, Estimate]]:
+    """The n-th checks of all seeds together, as many as every seed has."""
+    checks = [each.checks for each in seeds.values()]
+    return [
+        (
+            fmean(check.at for check in same),
+            estimate(
+                [
+                    fmean(check.success.values()) if task == MEAN else check.success[task]
+                    for check in same
+                ]
+            ),
+        )
+        for same in zip(*checks, strict=False)
+    ]

@@ -1,0 +1,192 @@
+"""Generation and training side by side, on a clock that counts what both cost.
+
+    admit while open < (bound + 1) · groups ─▶ strands ─wave─▶ groups ─spread? fresh?─▶ ready
+      ▲                                          ▲ acting track                          │
+      └── groups are closed ◀─ commit ◀─ busy for Costs.training ◀─ update of `groups` ◀─┘
+
+The engine has one clock, which waves move; the trainer begins an update as soon as it is free and
+enough groups are ready, and its checkpoint appears once the engine's clock has passed its end. The
+tokens and the weights are real; only the time is counted.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.messages import Trajectory
+from core.types import SOLVED
+from db.tracks import wanted
+from ops.experiments.arena import Job
+from ops.experiments.staleness.costs import Costs
+from ops.experiments.staleness.findings import Moment
+from ops.experiments.strands import Question, Strand
+from ops.experiments.training import KEPT, Rounds, Trainee
+from trainer.batch import TrainableGroup, assemble, spread
+from trainer.inbox import Bounds, too_old
+from trainer.learner import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A group that may train, and since when."""
+
+    group: TrainableGroup
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One under way: it is committed at `ends`."""
+
+    groups: Sequence[TrainableGroup]
+    metrics: Metrics
+    ends: float
+
+
+class Pipeline(Rounds):
+    """One training. `now`: the engine's clock; the counts are those of a Course."""
+
+    def __init__(self, trainee: Trainee, folder: Path, costs: Costs) -> None:
+        """The bound is `dispatch.max_staleness`; of the arm's tracks the last one acts."""
+        super().__init__(trainee, folder, keep=False)
+        plan = trainee.config.dispatch
+        self.now = self.engine = self.trainer = 0.0
+        self.filtered = self.stale = self.loads = 0
+        self._costs = costs
+        self._most = (plan.max_staleness + 1) * plan.groups_per_update
+        self._bounds = Bounds(
+            min_groups=plan.groups_per_update,
+            max_groups=plan.groups_per_update,
+            max_staleness=plan.max_staleness,
+            max_lag=plan.max_lag,
+            abnormal_reward=self._settings.abnormal_reward,
+        )
+        self._playing: dict[str, list[Trajectory]] = {}
+        self._strands: list[Strand[tuple[Job, Trajectory]]] = []
+        self._ready: list[Ready] = []
+        self._update: Update | None = None
+        self._free_at = 0.0  # when the trainer ended its last update
+
+    def moments(self) -> Generator[Moment, None, None]:
+        """Updates as they are committed, without end."""
+        try:
+            while True:
+                yield from self._train()
+                self._admit()
+                self._collect()
+                if self._strands:
+                    self._wave()
+                elif self._update is not None:
+                    self.now = max(self.now, self._update.ends)
+        finally:
+            for strand in self._strands:
+                strand.stop()
+
+    def _admit(self) -> None:
+        """Open groups up to the bound; what trains is open until its update is committed."""
+        training = len(self._update.groups) if self._update else 0
+        for _ in range(self._most - training - len(self._ready) - len(self._playing)):
+            for job in self.admission.group():
+                self._playing[job.group_id] = []
+                work = self.arena.work(job, self._trainee.arm.sampling, self._weighing.draws)
+                self._strands.append(Strand(work))
+
+    def _wave(self) -> None:
+        """Every open episode's next turn."""
+        answers = self.arena.answer(self._asked())
+        took = self._costs.wave(self.arena.wave)
+        self.now += took
+        self.engine += took
+        for strand, completion in zip(self._strands, answers, strict=True):
+            strand.answer(completion)
+        self._collect()
+
+    def _asked(self) -> list[Question]:
+        return [each.question for each in self._strands if each.question is not None]
+
+    def _collect(self) -> None:
+        """Take the episodes that have ended; close the groups that are whole."""
+        ended = [strand for strand in self._strands if strand.question is None]
+        self._strands = [strand for strand in self._strands if strand.question is not None]
+        for strand in ended:
+            job, trajectory = strand.result()
+            self.tokens += int(trajectory.mask().sum())
+            self.episodes += 1
+            members = self._playing[job.group_id]
+            members.append(trajectory)
+            if len(members) == self._trainee.config.dispatch.group_size:
+                del self._playing[job.group_id]
+                ordered = tuple(sorted(members, key=lambda each: each.member))
+                self._close(TrainableGroup(job.group_id, job.item.task, ordered))
+
+    def _close(self, group: TrainableGroup) -> None:
+        if spread(group, self._bounds.abnormal_reward):
+            self._ready.append(Ready(group, self.now))
+        else:
+            self.filtered += 1
+
+    def _train(self) -> Iterator[Moment]:
+        """Commit what has ended by now, begin what may begin, until neither is left."""
+        while True:
+            if self._update is None:
+                self._begin()
+            if self._update is None or self._update.ends > self.now:
+                return
+            yield self._commit(self._update)
+
+    def _begin(self) -> None:
+        """The next update, as soon as the trainer was free and enough groups were ready."""
+        fresh = [r for r in self._ready if not too_old(r.group, self.arena.version, self._bounds)]
+        self.stale += len(self._ready) - len(fresh)
+        count = self._bounds.min_groups
+        chosen, self._ready = fresh[:count], fresh[count:]
+        if len(chosen) < count:
+            self._ready = chosen
+            return
+        groups = [each.group for each in chosen]
+        batch = assemble(groups, self._settings)
+        took = self._costs.training(batch)
+        self.trainer += took
+        begins = max(self._free_at, chosen[-1].at)
+        self._update = Update(groups, self._learner.update(batch), begins + took)
+
+    def _commit(self, update: Update) -> Moment:
+        """The next version, and the engine's time for loading it where its track wants it."""
+        track = self._trainee.arm.tracks[-1]
+        version, before = self.arena.version, wanted(track, self.arena.lineage)
+        if not update.metrics.skipped:
+            self.arena.publish(self._learner.save, {q.policy.checkpoint_id for q in self._asked()})
+        if wanted(track, self.arena.lineage) != before:
+            self.loads += 1
+            self.now += self._costs.load
+            self.engine += self._costs.load
+        self._free_at, self._update = update.ends, None
+        members = [member for group in update.groups for member in group.members]
+        lags = lags_of(members, version)
+        metrics = update.metrics.values
+        return Moment(
+            version=self.arena.version,
+            at=round(update.ends, 6),
+            tokens=sum(lags.values()),
+            lag=sum(lag * tokens for lag, tokens in lags.items()) / max(1, sum(lags.values())),
+            oldest=max(lags),
+            success=success_of(members),
+            metrics={name: round(metrics[name], 6) for name in sorted(KEPT & metrics.keys())},
+        )
+
+
+def lags_of(members: Sequence[Trajectory], version: int) -> dict[int, int]:
+    """How many sampled tokens came from policies so many updates behind `version`."""
+    found: dict[int, int] = {}
+    for member in members:
+        for step in member.steps:
+            lag = version - member.policies[step.policy_index].version
+            found[lag] = found.get(lag, 0) + step.end - step.start
+    return found
+
+
+def success_of(members: Sequence[Trajectory]) -> dict[str, float]:
+    """By task, the share of episodes that solved their item."""
+    tasks = sorted({member.task for member in members})
+    scores = {task: [m.score >= SOLVED for m in members if m.task == task] for task in tasks}
+    return {task: sum(each) / len(each) for task, each in scores.items()}

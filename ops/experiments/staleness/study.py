@@ -1,0 +1,184 @@
+"""`agentrl experiment staleness`: what running ahead and re-loading rarely cost and bring.
+
+    costs, once ─▶ seeds × arms ─▶ train ─▶ DIR/training-ARM-SEED.json ─▶ report: DIR.md
+
+Arms are bounds of the queue, each with a policy that follows every update, and intervals between
+two loads of the policy, each at the bound of the configuration.
+"""
+
+import dataclasses
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from core import loading, logging
+from core.config import Config
+from core.errors import ConfigError
+from core.types import CURRENT
+from ops.configs import check
+from ops.experiments.findings import Design, Skill, agreed
+from ops.experiments.making import Work, make_missing, sections
+from ops.experiments.staleness import report
+from ops.experiments.staleness.costs import Costs, costs
+from ops.experiments.staleness.figures import BOUND, INTERVAL
+from ops.experiments.staleness.findings import Course, Moment, Timed
+from ops.experiments.staleness.pipeline import Pipeline
+from ops.experiments.training import SKILL, Arm, Told, Trainee
+from ops.roles import sources
+
+CHECK_ATTEMPTS = 4  # at each item
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to study. `updates`: of one training; `items`, `attempts`: at its end.
+
+    `bounds`: of the queue, updates; `intervals`: updates between two loads. `checks`: of the policy
+    on the way, on `check_items` items.
+    """
+
+    out: Path
+    config: Path
+    seeds: int = 3
+    updates: int = 60
+    bounds: Sequence[int] = (0, 1, 2, 4, 8, 16)
+    intervals: Sequence[int] = (10, 25, 50)
+    threads: int = 1
+    items: int = 24
+    attempts: int = 8
+    checks: int = 2
+    check_items: int = 12
+
+
+def study(wish: Wish) -> Path:
+    """Make what is missing, then the page; its path.
+
+    Raises Interrupted, ConfigError, ItemError, CheckpointError.
+    """
+    logging.configure("experiment", level="WARNING")
+    config = configured(wish)
+    check(config)
+    made = sources(config)
+    arm = Arm("costs", [CURRENT], config.sampling)
+    found = costs(wish.out, Trainee(config, made, designed(wish, config, None), arm, 0))
+    design = designed(wish, config, found)
+    agreed(wish.out, design, Course)
+
+    def course(name: str, seed: int, told: Told, stop: threading.Event) -> Course:
+        own, arm = chosen(name, config)
+        return train(Trainee(own, made, design, arm, seed, told, stop), found)
+
+    works = [
+        Work(path, wish.updates, partial(course, name, seed)) for path, name, seed in planned(wish)
+    ]
+    make_missing(works, wish.threads)
+    return report.write(wish.out)
+
+
+def quick(wish: Wish) -> Wish:
+    """The same with one seed and sizes of a minute."""
+    small = dataclasses.replace(wish, seeds=1, updates=3, items=2, attempts=2)
+    return dataclasses.replace(small, checks=1, check_items=2)
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """Natural numbers between commas. Raises ConfigError."""
+    parts = [each.strip() for each in text.split(",") if each.strip()]
+    for each in parts:
+        if not each.isdecimal():
+            raise ConfigError(f"{option}: {each!r} is no number", mend="as 0,1,4")
+    return [int(each) for each in parts]
+
+
+def planned(wish: Wish) -> Iterator[tuple[Path, str, int]]:
+    """File, arm and seed of everything, the first seeds of all arms first."""
+    names = [f"{BOUND}-{each}" for each in wish.bounds]
+    names += [f"{INTERVAL}-{each}" for each in wish.intervals]
+    for seed in range(wish.seeds):
+        for name in names:
+            yield wish.out / f"training-{name}-{seed}.json", name, seed
+
+
+def configured(wish: Wish) -> Config:
+    """The file's configuration with the wishes in it. Raises ConfigError."""
+    config = loading.load(wish.config)
+    longest = max(wish.intervals, default=0) + config.dispatch.max_staleness
+    if longest > config.dispatch.max_lag:
+        raise ConfigError(
+            f"{wish.config}: dispatch.max_lag: {config.dispatch.max_lag} refuses what a policy "
+            f"re-loaded every {max(wish.intervals)} updates samples",
+            mend=f"at least {longest}",
+        )
+    return replace(config, trainer=replace(config.trainer, threads=wish.threads))
+
+
+def designed(wish: Wish, config: Config, found: Costs | None) -> Design:
+    """What every file of the study must have been made with."""
+    return Design(
+        tokens=0,
+        refresh=0,
+        items=wish.items,
+        attempts=wish.attempts,
+        checks=wish.checks,
+        check_items=wish.check_items,
+        check_attempts=CHECK_ATTEMPTS,
+        config=sections(config),
+        updates=wish.updates,
+        costs=msgspec.to_builtins(found) if found else {},
+    )
+
+
+def chosen(name: str, config: Config) -> tuple[Config, Arm]:
+    """An arm: its bound of the queue, and which track acts."""
+    kind, _, number = name.partition("-")
+    if kind == BOUND:
+        dispatch = replace(config.dispatch, max_staleness=int(number))
+        return replace(config, dispatch=dispatch), Arm(name, [CURRENT], config.sampling)
+    track = f"refreshed({number})"
+    sampling = replace(config.sampling, strategy="weighted", weights={track: 1.0})
+    return config, Arm(name, [CURRENT, track], sampling)
+
+
+def train(trainee: Trainee, found: Costs) -> Course:
+    """So many updates on the clock, then what was learned. Raises Interrupted, CheckpointError."""
+    began, design = time.monotonic(), trainee.design
+    moments: list[Moment] = []
+    with tempfile.TemporaryDirectory(prefix="agentrl-experiment-") as folder:
+        played = Pipeline(trainee, Path(folder), found)
+        checks = [_checked(trainee, played, 0.0)]
+        every = design.updates / (design.checks + 1)
+        with closing(played.moments()) as committed:
+            while len(moments) < design.updates:
+                moments.append(next(committed))
+                trainee.told(f"update {moments[-1].version}", len(moments))
+                if len(moments) >= every * len(checks) and len(checks) <= design.checks:
+                    checks.append(_checked(trainee, played, moments[-1].at))
+        solved = trainee.solved(played, trainee.alone(), design.items, SKILL)
+    return Course(
+        design=design,
+        arm=trainee.arm.name,
+        seed=trainee.seed,
+        seconds=round(time.monotonic() - began, 1),
+        moments=moments,
+        checks=checks,
+        skills=[Skill("policy", task, *each) for task, each in solved.items()],
+        engine=round(played.engine, 6),
+        trainer=round(played.trainer, 6),
+        filtered=played.filtered,
+        stale=played.stale,
+        sampled=played.tokens,
+        loads=played.loads,
+    )
+
+
+def _checked(trainee: Trainee, played: Pipeline, at: float) -> Timed:
+    found = trainee.check(played)
+    return Timed(version=found.version, at=at, success=found.success)

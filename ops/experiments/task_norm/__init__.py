@@ -1,0 +1,1 @@
+"""`agentrl experiment task-norm`: does normalising advantages in each task help?"""

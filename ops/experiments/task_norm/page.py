@@ -1,0 +1,157 @@
+"""The sections of the page, in their order: Markdown lines of figures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ops.experiments.findings import Design
+from ops.experiments.statistics import Estimate
+from ops.experiments.task_norm.figures import BASE, MEAN, Part
+from ops.experiments.wording import chance, difference, image, number, reading, share, table
+
+DONE = """\
+    agentrl experiment task-norm --out {out}
+
+2 cores, no GPU; one thread. Other work shared the machine, which changes how long it took and
+nothing else: a seed repeats a training exactly.
+
+| arm | advantages | loss |
+|---|---|---|
+| start | nothing is trained: the policy that all arms begin with | |
+| none | reward less the group's mean | every token weighs the same |
+| task | then over mean and deviation of the task's loss tokens | the same |
+| weighted | as `task` | a task's tokens weigh as the part's table says |
+| environment | over mean and deviation of the task's trajectories, each once | as `task` |
+
+The deviation is never taken as less than 0.1 ([algorithms.md](../algorithms.md)). An arm trains
+all weights until it has sampled so many tokens; groups without spread teach nothing, and their
+tokens count. All arms of a seed meet the same items in the same order. *Final* is success in
+{attempts} attempts at each of {items} held-out items a task at temperature {temperature:g}, other
+items for each seed; *on the way* the mean of {checks} checks during the training, on
+{check_items} items. *Mean* is that of the tasks. Intervals are 95 %, Student's t over seeds;
+differences are paired by seed.
+
+*Gradient share*: at every update whose version is a multiple of {gradients}, the tokens of each
+task are passed backward alone, with the shares and advantages that they have in the batch; the
+share is the norm of that part of the gradient over the sum of all parts' norms, the mean over
+those updates. AdamW takes out a scale that all tasks have in common, and nothing of what stands
+between them.
+"""
+ABOUT = """\
+Policy `{model}` (see its README); `configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in
+rounds of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
+"""
+Parts = Mapping[str, tuple[Design, Part]]
+
+
+def lines(out: Path, parts: Parts, pictures: Sequence[str]) -> Iterator[str]:
+    yield "# Does normalising advantages in each task help?"
+    yield ""
+    yield from reading(out)
+    yield from _verdict(parts)
+    design, _ = next(iter(parts.values()))
+    yield "## What was done"
+    yield ""
+    yield DONE.format(
+        out=out,
+        attempts=design.attempts,
+        items=design.items,
+        checks=design.checks,
+        check_items=design.check_items,
+        gradients=design.gradients,
+        temperature=design.config["sampling"]["temperature"],
+    )
+    for name, (own, found) in parts.items():
+        yield f"## Part `{name}`"
+        yield ""
+        yield from _about(name, own, found)
+        yield from _final(found)
+        yield "Held-out success by tokens sampled in training:"
+        yield ""
+        yield from image(f"{name}-learning.svg", pictures, out.name)
+        yield "Gradient share by task:"
+        yield ""
+        yield from image(f"{name}-gradient.svg", pictures, out.name)
+        yield from _gradient(found)
+        yield from _spent(found)
+
+
+def _verdict(parts: Parts) -> Iterator[str]:
+    yield "## What the intervals show"
+    yield ""
+    every: list[Estimate] = []
+    for name, (_, found) in parts.items():
+        for task, arms in found.learned.items():
+            for arm, learned in arms.items():
+                if arm in (BASE, "start"):
+                    continue
+                named = {"final": learned.versus_final, "on the way": learned.versus_way}
+                known = {what: each for what, each in named.items() if each is not None}
+                every += known.values()
+                shown = [f"{what} {difference(each)}" for what, each in known.items() if each.sign]
+                text = "; ".join(shown) or "no difference shown"
+                if any(each.n < 2 for each in known.values()):
+                    text = "one seed shows nothing"
+                yield f"- **{name}, {task}, {arm}** against `{BASE}`: {text}."
+    yield ""
+    yield chance(every)
+    yield ""
+
+
+def _about(name: str, design: Design, found: Part) -> Iterator[str]:
+    config: Mapping[str, Any] = design.config
+    yield ABOUT.format(
+        part=name,
+        model=config["model"]["path"],
+        tokens=design.tokens,
+        groups=config["dispatch"]["groups_per_update"],
+        size=config["dispatch"]["group_size"],
+        seeds="; ".join(f"{arm} {len(seeds)}" for arm, seeds in found.seeds.items()),
+    )
+    weights = config["trainer"]["task_weights"]
+    rows = []
+    for task, section in config["tasks"].items():
+        options = dict(section["options"])
+        scale = options.pop("reward_scale", 1.0)
+        items = ", ".join(f"{key} {value}" for key, value in options.items())
+        rows.append([task, items, f"{scale:g}", f"{weights.get(task, 1.0):g}"])
+    heads = ["task", "generated items", "reward of a success", "weight in `weighted`"]
+    yield from table(heads, rows)
+
+
+def _final(found: Part) -> Iterator[str]:
+    rows = [
+        [
+            task,
+            arm,
+            share(each.final),
+            share(each.on_the_way),
+            difference(each.versus_final),
+            difference(each.versus_way),
+        ]
+        for task, arms in found.learned.items()
+        for arm, each in arms.items()
+    ]
+    heads = ["task", "arm", "final", "on the way", f"final less `{BASE}`", f"way less `{BASE}`"]
+    yield from table(heads, rows)
+
+
+def _gradient(found: Part) -> Iterator[str]:
+    tasks = [task for task in found.learned if task != MEAN]
+    yield from table(
+        ["arm", *tasks],
+        (
+            [arm, *(share(found.learned[task][arm].gradient) for task in tasks)]
+            for arm in found.spent
+        ),
+    )
+
+
+def _spent(found: Part) -> Iterator[str]:
+    yield from table(
+        ["arm", "updates", "tokens", "episodes"],
+        (
+            [arm, number(each.updates, 1), number(each.tokens), number(each.episodes)]
+            for arm, each in found.spent.items()
+        ),
+    )

@@ -1,0 +1,84 @@
+"""Variants of tasks, for experiments: a source under another name, its rewards multiplied.
+
+A task's options may name `source`, whose items it plays (the task of its own name where absent),
+and `reward_scale`, 1 where absent; a source never sees these two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from core.config import Config
+from core.errors import ConfigError
+from envs import registry
+from envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    Observation,
+    Outcome,
+    TaskSource,
+    Tool,
+    ToolCall,
+)
+
+
+class Scaled:
+    """An environment whose rewards are multiplied; scores are as they were."""
+
+    def __init__(self, environment: Environment, scale: float) -> None:
+        self._environment = environment
+        self._scale = scale
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self._environment.tools
+
+    def start(self) -> Observation:
+        return self._environment.start()
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        outcome = self._environment.call(calls)
+        return replace(outcome, reward=self._scale * outcome.reward)
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+class Variant:
+    """A TaskSource: another one's items and environments under the name of this task."""
+
+    def __init__(self, name: str, source: TaskSource, scale: float) -> None:
+        self.name = name
+        self.max_turns = source.max_turns
+        self._source = source
+        self._scale = scale
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self._source.splits
+
+    def items(self, split: str) -> Sequence[Item]:
+        return [replace(item, task=self.name) for item in self._source.items(split)]
+
+    def make(self, item: Item) -> Environment:
+        return Scaled(self._source.make(self._own(item)), self._scale)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        return self._source.expert(self._own(item), seed=seed, noise=noise)
+
+    def _own(self, item: Item) -> Item:
+        return replace(item, task=self._source.name)
+
+
+def variants(config: Config) -> dict[str, TaskSource]:
+    """The sources of all tasks, in this process. Raises ConfigError, ItemError."""
+    return {name: _variant(name, task.options) for name, task in config.tasks.items()}
+
+
+def _variant(name: str, options: Mapping[str, Any]) -> TaskSource:
+    rest = dict(options)
+    base, scale = rest.pop("source", name), rest.pop("reward_scale", 1.0)
+    if not isinstance(scale, int | float) or not scale > 0:
+        raise ConfigError(f"tasks.{name}.options.reward_scale: {scale!r} is no number above 0")
+    return Variant(name, registry.source(base, rest), float(scale))
