@@ -1,5 +1,6 @@
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,7 @@ def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path) 
 def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path) -> None:
     (tmp_path / "task-norm-pair.toml").write_text(PART)
     wish = study.quick(Wish(tmp_path / "out", tmp_path, parts=("pair",), arms=("none", "task")))
+    wish = replace(wish, tokens=300)
     page = study.study(wish).read_text()
     folder = tmp_path / "out" / "pair"
     start, none, task = (
