@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from trainer.batch import Batch
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import Settings
 from trainer.snapshots import State
 

@@ -10,7 +10,8 @@ from trajectories import trajectory
 from core.config import Trainer
 from ops.experiments.gradients import Gauge, part
 from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"

@@ -26,7 +26,8 @@ from ops.experiments.strands import Question, play
 from ops.experiments.training import Rounds, Trainee, rounds
 from serving.model import load
 from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner_torch import Hardware, TorchLearner
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 from workers.client import Completion
 from workers.policies import Sampler

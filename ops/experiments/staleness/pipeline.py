@@ -59,6 +59,7 @@ class Pipeline(Rounds):
             max_groups=plan.groups_per_update,
             max_staleness=plan.max_staleness,
             max_lag=plan.max_lag,
+            max_attempts=plan.max_attempts,
             abnormal_reward=self._settings.abnormal_reward,
         )
         self._playing: dict[str, list[Trajectory]] = {}

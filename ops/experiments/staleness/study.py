@@ -55,7 +55,7 @@ class Wish:
     items: int = 24
     attempts: int = 8
     checks: int = 2
-    check_items: int = 12
+    check_items: int = 8
 
 
 def study(wish: Wish) -> Path:
