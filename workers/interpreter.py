@@ -77,12 +77,7 @@ class Interpreter:
 
     def _tokens(self, text: str, room: int) -> Completion:
         """Special tokens that the text spells out are no tokens of a turn."""
-        added = self.template.tokenizer.get_added_tokens_decoder().values()
-        special = [each.content for each in added if each.special]
-        while any(each in text for each in special):  # what is left may spell another
-            for each in special:
-                text = text.replace(each, "")
-        ids = [*self.template.encode(text), self.template.end_id]
+        ids = [*self.template.encode(self.template.defused(text)), self.template.end_id]
         reason = "stop" if len(ids) <= room else "length"
         return Completion(ids[:room], [], reason, masked=True)
 

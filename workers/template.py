@@ -23,6 +23,7 @@ from envs.contract import Message, Tool, strings
 
 TEMPLATE = "chat_template.jinja"
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text
+_JOINER = "\u2060"  # has no width
 _PROBE = strings("look", "Look at a thing.", "thing")
 
 
@@ -41,6 +42,8 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self._template = template
         self._specials = specials
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._special_tokens = tuple(each.content for each in added if each.special)
         self.end_id = self._end()
         self.stop_ids = frozenset({self.end_id})
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
@@ -76,11 +79,14 @@ class ChatTemplate:
         return tail[0]
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], generate: bool) -> str:
-        """The text of a whole conversation, with the generation prompt where `generate`."""
+        """The text of a whole conversation, with the generation prompt where `generate`.
+
+        Its special tokens are the template's own: what messages and tools spell out is `defused`.
+        """
         try:
             return self._template.render(
-                messages=[_plain(message) for message in messages],
-                tools=[tool.schema() for tool in tools] or None,
+                messages=[self._plain(message) for message in messages],
+                tools=[self._defused(tool.schema()) for tool in tools] or None,
                 add_generation_prompt=generate,
                 **self._specials,
             )
@@ -116,6 +122,26 @@ class ChatTemplate:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def defused(self, text: str) -> str:
+        """The same to a reader, but no special token is spelled out: none can be smuggled in."""
+        for token in self._special_tokens:
+            text = text.replace(token, token[0] + _JOINER + token[1:])
+        return text
+
+    def _plain(self, message: Message) -> dict[str, str]:
+        plain = {"role": message.role, "content": self.defused(message.content)}
+        return plain | {"name": self.defused(message.name)} if message.name else plain
+
+    def _defused(self, value: Any) -> Any:
+        """The JSON value with every text in it defused."""
+        if isinstance(value, str):
+            return self.defused(value)
+        if isinstance(value, list):
+            return [self._defused(each) for each in value]
+        if isinstance(value, dict):
+            return {self.defused(key): self._defused(each) for key, each in value.items()}
+        return value
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled tokens, special ones and ids outside the vocabulary left out."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
@@ -127,11 +153,6 @@ _USER = Message("user", "What is it?")
 _FIRSTS = ((_USER,), (Message("system", "You act."), _USER))
 _TOOL = Message("tool", "It is blue.", "look")
 _ANSWERS = ((_TOOL,), (_TOOL, Message("tool", "[(3,)]", "look")), (_TOOL,))
-
-
-def _plain(message: Message) -> dict[str, str]:
-    plain = {"role": message.role, "content": message.content}
-    return plain | {"name": message.name} if message.name else plain
 
 
 def _json(path: Path) -> dict[str, Any]:
