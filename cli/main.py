@@ -10,6 +10,7 @@ import sys
 import typer
 
 from cli import (
+    chaos,
     configs,
     dashboard,
     data,
@@ -41,6 +42,7 @@ dashboard.add(app)
 envs.add(app)
 data.add(app)
 experiments.add(app)
+chaos.add(app)
 
 
 @app.callback()

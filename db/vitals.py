@@ -1,0 +1,146 @@
+"""Whether the processes of a run live and work, as its rows tell: what `agentrl chaos` asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from core.types import EpisodeState
+from db.models import (
+    Episode,
+    Group,
+    PolicyServer,
+    Run,
+    Serving,
+    Step,
+    StoredTrajectory,
+    Update,
+    Worker,
+)
+from db.store import now
+
+Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row names
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """One look. `clock`: the database's, seconds; `workers`: worker_id by pid of the live ones.
+
+    `servers`: (server_id, url) of the one that registered last, by name. `movement` changes
+    whenever an episode, a group, a body, an update or a serving does; beats leave it as it is.
+    """
+
+    clock: float
+    state: str
+    version: int
+    epoch: int
+    dispatcher: str
+    workers: Mapping[int, str]
+    servers: Mapping[str, tuple[str, str]]
+    movement: tuple[Any, ...]
+
+
+def look(session: Session, run_id: str) -> Vitals:
+    """The vitals of a run that exists."""
+    run = session.get_one(Run, run_id, populate_existing=True)
+    workers = select(Worker.pid, Worker.worker_id).where(
+        Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
+    )
+    servers = (
+        select(PolicyServer.name, PolicyServer.server_id, PolicyServer.url)
+        .where(PolicyServer.run_id == run_id, PolicyServer.url != "")
+        .order_by(PolicyServer.started_at)
+    )
+    return Vitals(
+        clock=float(session.scalar(select(now())) or 0.0),
+        state=run.state,
+        version=run.version,
+        epoch=run.trainer_epoch,
+        dispatcher=run.dispatcher,
+        workers={pid: worker_id for pid, worker_id in session.execute(workers)},
+        servers={name: (server_id, url) for name, server_id, url in session.execute(servers)},
+        movement=_movement(session, run_id),
+    )
+
+
+def claims_without_body(session: Session, run_id: str) -> set[Claim]:
+    """Rows that say finished while no body of their attempt is stored: promises still to keep."""
+    query = (
+        select(Episode.episode_id, Episode.fence, Episode.body_sha256)
+        .outerjoin(
+            StoredTrajectory,
+            (StoredTrajectory.episode_id == Episode.episode_id)
+            & (StoredTrajectory.fence == Episode.fence),
+        )
+        .where(
+            Episode.run_id == run_id,
+            Episode.state == EpisodeState.FINISHED,
+            StoredTrajectory.episode_id.is_(None),
+        )
+    )
+    return {(episode, fence, sha256 or "") for episode, fence, sha256 in session.execute(query)}
+
+
+def first_work(
+    session: Session, run_id: str, role: str, since: float, who: str = ""
+) -> float | None:
+    """When the role first worked after `since`, on the database's clock; None: not yet.
+
+    role: worker (an episode finished by `who`), policy (a step that `who` sampled), trainer (an
+    update), dispatcher (a group admitted), recorder (a body stored), envs (an episode begun after
+    `since` and finished). `who`: a worker_id or server_id; any where empty.
+    """
+    at: float | None = session.scalar(_work(run_id, role, since, who))
+    return at
+
+
+def _work(run_id: str, role: str, since: float, who: str) -> Select[Any]:
+    finished = select(func.min(Episode.ended_at)).where(
+        Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED, Episode.ended_at > since
+    )
+    match role:
+        case "worker":
+            return finished.where(Episode.worker_id == who) if who else finished
+        case "envs":
+            return finished.where(Episode.started_at > since)
+        case "policy":
+            sampled = select(func.min(Step.requested_at + Step.policy_s)).where(
+                Step.run_id == run_id, Step.requested_at > since
+            )
+            return sampled.where(Step.server_id == who) if who else sampled
+        case "trainer":
+            return select(func.min(Update.committed_at)).where(
+                Update.run_id == run_id, Update.committed_at > since
+            )
+        case "dispatcher":
+            return select(func.min(Group.admitted_at)).where(
+                Group.run_id == run_id, Group.admitted_at > since
+            )
+        case "recorder":
+            return select(func.min(StoredTrajectory.received_at)).where(
+                StoredTrajectory.run_id == run_id, StoredTrajectory.received_at > since
+            )
+    raise ValueError(f"no role {role}")
+
+
+def _movement(session: Session, run_id: str) -> tuple[Any, ...]:
+    """Counts that only what somebody did can change."""
+    queries = (
+        select(func.count(), func.sum(Episode.fence), func.sum(Episode.attempts)).where(
+            Episode.run_id == run_id
+        ),
+        select(Episode.state, func.count())
+        .where(Episode.run_id == run_id)
+        .group_by(Episode.state)
+        .order_by(Episode.state),
+        select(Group.state, func.count())
+        .where(Group.run_id == run_id)
+        .group_by(Group.state)
+        .order_by(Group.state),
+        select(func.count()).where(StoredTrajectory.run_id == run_id),
+        select(func.count()).where(Update.run_id == run_id),
+        select(func.count(), func.count(Serving.live_until)).where(Serving.run_id == run_id),
+    )
+    return tuple(tuple(map(tuple, session.execute(query).all())) for query in queries)

@@ -1,0 +1,250 @@
+"""The faults: each a course of action that is resumed at every tick until what it broke answers.
+
+A course is a generator. What it yields at is broken; where it returns, it answers health again, and
+the fault is over once the role it names has done a unit of work.
+"""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from core.config import Config
+from core.errors import EnvironmentFailure
+from core.logging import get_logger
+from envs.census import Census
+from ops.chaos.scene import Scene, role_of
+from ops.chaos.stage import STORE, Command
+from ops.supervise import hosts_envs
+
+Course = Generator[None, None, None]
+RIVAL_S = 90.0  # for a rival to take over, and for whom it replaced to leave
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing to break. `role`, `name`: whose unit of work ends it, by which process.
+
+    `alone`: nothing else is broken meanwhile. `weight`: how often it is drawn.
+    """
+
+    kind: str
+    target: str
+    course: Callable[[Scene, random.Random], Course]
+    role: str
+    name: str = ""
+    alone: bool = False
+    weight: float = 1.0
+
+
+def all_faults(scene: Scene, restarts: dict[str, str]) -> list[Fault]:
+    """What can be broken in this run. `restarts`: a command by service, where there is one."""
+    faults: list[Fault] = []
+    for name in sorted(scene.stage.pids()):
+        role = role_of(name)
+        faults += [
+            Fault("kill", name, _of(killed, name), role, name, weight=4.0),
+            Fault("pause", name, _of(paused, name), role, name, weight=1.0),
+            Fault("full_disk", name, _of(full_disk, name), role, name, weight=0.7),
+        ]
+    for service in sorted(scene.stage.proxies):
+        faults += [
+            Fault("cut", service, _of(cut, service), "recorder", weight=2.0),
+            Fault("stall", service, _of(stalled, service), "recorder", weight=1.0),
+        ]
+    for service, command in restarts.items():
+        course = _restarted(service, command)
+        faults.append(Fault("restart", service, course, "recorder", alone=True, weight=1.5))
+    faults += [
+        Fault("rival", "trainer", rival_trainer, "trainer", alone=True, weight=0.8),
+        Fault("rival", "dispatcher", rival_dispatcher, "dispatcher", alone=True, weight=0.8),
+        Fault("kill", "everything", killed_all, "trainer", alone=True, weight=0.8),
+    ]
+    if _uses_containers(scene.config):
+        faults.append(Fault("kill", "container", container_killed, "envs", weight=2.0))
+    return faults
+
+
+def killed(scene: Scene, _random: random.Random, name: str) -> Course:
+    """SIGKILL; the supervisor starts another."""
+    before = scene.mark(name)
+    _signal(before.pid, signal.SIGKILL)
+    while scene.pid(name) == before.pid or not scene.healthy(name, before):
+        yield
+
+
+def paused(scene: Scene, random: random.Random, name: str) -> Course:
+    """SIGSTOP until its lease is over, then SIGCONT."""
+    before = scene.mark(name)
+    _signal(before.pid, signal.SIGSTOP)
+    try:
+        yield from _for(lease_s(scene, name) + random.uniform(0.5, 3.0))
+    finally:
+        _signal(before.pid, signal.SIGCONT)
+    while not scene.healthy(name):
+        yield
+
+
+def full_disk(scene: Scene, random: random.Random, name: str) -> Course:
+    """The process can write to no file for a while: RLIMIT_FSIZE 0, and EFBIG for each write."""
+    pid = scene.pid(name) or 0
+    try:
+        former = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, former[1]))
+        yield from _for(random.uniform(2.0, 6.0))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, former)
+    except ProcessLookupError:  # it ended by itself; another one has its disk again
+        yield
+    while not scene.healthy(name):
+        yield
+
+
+def cut(scene: Scene, _random: random.Random, service: str) -> Course:
+    """Every connection to the service is reset; new ones are taken at once."""
+    scene.stage.proxies[service].cut()
+    yield
+
+
+def stalled(scene: Scene, random: random.Random, service: str) -> Course:
+    """Nothing passes for a while, then every connection is reset."""
+    proxy = scene.stage.proxies[service]
+    proxy.stall()
+    try:
+        yield from _for(random.uniform(2.0, 10.0))
+    finally:
+        proxy.flow()
+
+
+def container_killed(scene: Scene, random: random.Random) -> Course:
+    """SIGKILL to what runs in one container, once there is one."""
+    census = Census(scene.stage.name)
+    while True:
+        found = _containers(scene)
+        if found and census.kill(random.choice(found)):
+            return
+        yield
+
+
+def killed_all(scene: Scene, _random: random.Random) -> Course:
+    """SIGKILL to the supervisor and all its children, then the same command again."""
+    epoch = scene.identity("trainer")
+    scene.stage.kill_all()
+    scene.stage.up()
+    yield
+    while scene.identity("trainer") in ("", epoch):
+        yield
+
+
+def rival_trainer(scene: Scene, _random: random.Random) -> Course:
+    """The trainer stops; a person starts another; the first wakes, and must commit nothing.
+
+    It leaves with the exit code that ends the supervisor; the person starts everything again.
+    """
+    before = scene.mark("trainer")
+    _signal(before.pid, signal.SIGSTOP)
+    rival = scene.stage.rival("trainer")
+    try:
+        began = scene.seen.clock if scene.seen else 0.0
+        yield from _until(lambda: scene.worked("trainer", "", began) is not None, RIVAL_S)
+        _signal(before.pid, signal.SIGCONT)
+        yield from _until(lambda: scene.stage.exit_code() is not None, RIVAL_S)
+    finally:
+        _signal(before.pid, signal.SIGCONT)
+        rival.terminate()
+        rival.wait(60)
+    epoch = scene.identity("trainer")
+    if scene.stage.exit_code() is not None:
+        scene.stage.up()
+        while scene.identity("trainer") in ("", epoch):
+            yield
+
+
+def rival_dispatcher(scene: Scene, _random: random.Random) -> Course:
+    """The dispatcher stops past its lease, another takes it over, the first wakes."""
+    before = scene.mark("dispatcher")
+    _signal(before.pid, signal.SIGSTOP)
+    rival = scene.stage.rival("dispatcher")
+    try:
+        yield from _until(
+            lambda: scene.identity("dispatcher") not in ("", before.identity), RIVAL_S
+        )
+        _signal(before.pid, signal.SIGCONT)
+        yield from _for(2.0)
+        taken = scene.identity("dispatcher")
+    finally:
+        _signal(before.pid, signal.SIGCONT)
+        rival.terminate()
+        rival.wait(60)
+    while scene.identity("dispatcher") in ("", taken):
+        yield
+
+
+def lease_s(scene: Scene, name: str) -> float:
+    """How long the role may be silent before others take over what it holds."""
+    config, role = scene.config, role_of(name)
+    if role == "policy":
+        servers = {server.name: server for server in config.policy_servers()}
+        return servers[name.removeprefix("policy-")].lease_s
+    if role == "worker":
+        return config.worker.lease_s
+    return config.dispatch.lease_s if role == "dispatcher" else config.trainer.lease_s
+
+
+def _restarted(service: str, command: str) -> Callable[[Scene, random.Random], Course]:
+    def course(scene: Scene, _random: random.Random) -> Course:
+        """A user's command restarts the service."""
+        restart = Command(command, scene.stage.home / f"restart-{service}.log")
+        while not (restart.done() and _service_answers(scene, service)):
+            yield
+
+    return course
+
+
+def _service_answers(scene: Scene, service: str) -> bool:
+    return scene.seen is not None if service == STORE else scene.broker_answers()
+
+
+def _of(
+    course: Callable[[Scene, random.Random, str], Course], target: str
+) -> Callable[[Scene, random.Random], Course]:
+    return lambda scene, source: course(scene, source, target)
+
+
+def _uses_containers(config: Config) -> bool:
+    """Whether an env server of ours plays episodes in containers."""
+    contained = any(
+        name == "os" or task.options.get("container") for name, task in config.tasks.items()
+    )
+    return contained and hosts_envs(config)
+
+
+def _containers(scene: Scene) -> list[str]:
+    try:
+        return Census(scene.stage.name).containers()
+    except EnvironmentFailure as error:
+        log.warning("containers not counted", error=str(error))
+        return []
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """To a process that may have ended."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _for(seconds: float) -> Course:
+    yield from _until(lambda: False, seconds)
+
+
+def _until(what: Callable[[], bool], within_s: float) -> Course:
+    """Yield until it is so, or the time is over."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and not what():
+        yield

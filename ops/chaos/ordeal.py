@@ -1,0 +1,148 @@
+"""The ordeal: faults at seeded random instants, recoveries measured, stand-stills noticed.
+
+until all faults are over, every TICK_S:
+    look at the rows ─▶ resume what is broken ─▶ who answers again must work ─▶ break something
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from core.logging import get_logger
+from ops.chaos.faults import Course, Fault
+from ops.chaos.scene import Scene
+
+TICK_S = 0.2
+AT_ONCE = 2  # things broken at the same time
+GAP_S = (0.5, 5.0)  # between two faults
+RECOVER_S = 180.0  # from a fault to its end; longer is a hang
+BEGIN_S = 240.0  # for the run's first update
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class Wound:
+    """A fault that was done. Times are seconds: `begun` monotonic, `healthy_at` the database's."""
+
+    fault: Fault
+    course: Course
+    begun: float
+    healthy_at: float | None = None
+    recovery_s: float | None = None
+    outage_s: float = 0.0
+    hung: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.hung or self.recovery_s is not None
+
+
+@dataclass(slots=True)
+class Ordeal:
+    """`tell`: called with one line for each fault and each recovery."""
+
+    scene: Scene
+    random: random.Random
+    faults: Sequence[Fault]
+    patience_s: float
+    tell: Callable[[str], None]
+    wounds: list[Wound] = field(default_factory=list)
+    hangs: list[str] = field(default_factory=list)
+    _moved: object = None
+    _moved_at: float = field(default_factory=time.monotonic)
+    _next_at: float = 0.0
+
+    def begin(self) -> None:
+        """Wait for the run's first update: there is nothing to break before."""
+        deadline = time.monotonic() + BEGIN_S
+        while self.scene.seen is None or self.scene.seen.version < 1:
+            self._stand()
+            if time.monotonic() > deadline:
+                self.hangs.append(f"no update within {BEGIN_S:.0f} s of the beginning")
+                return
+            time.sleep(TICK_S)
+            self.scene.look()
+
+    def suffer(self, kills: int) -> None:
+        """`kills` faults, all of them over at the end."""
+        while len(self.wounds) < kills or not all(wound.over for wound in self.wounds):
+            time.sleep(TICK_S)
+            self.scene.look()
+            self._stand()
+            for wound in self.wounds:
+                if not wound.over:
+                    self._treat(wound)
+            if len(self.wounds) < kills and time.monotonic() >= self._next_at:
+                self._break()
+            self.watch()
+
+    def watch(self) -> None:
+        """Notice where nobody has done anything for too long while nothing is broken."""
+        seen, at = self.scene.seen, time.monotonic()
+        broken = any(not wound.over for wound in self.wounds)
+        if broken or seen is None or seen.movement != self._moved:
+            self._moved, self._moved_at = seen.movement if seen else None, at
+        elif at - self._moved_at > self.patience_s:
+            self.hangs.append(f"nobody did anything for {self.patience_s:.0f} s")
+            self.tell(self.hangs[-1])
+            self._moved_at = at
+
+    def _stand(self) -> None:
+        """A supervisor that left by itself is a hang: somebody has to come and start it again."""
+        alone = any(wound.fault.alone and wound.healthy_at is None for wound in self.wounds)
+        if alone or (code := self.scene.stage.exit_code()) is None:
+            return
+        self.hangs.append(f"the run stopped by itself ({code}): {self.scene.stage.last_words()}")
+        self.tell(self.hangs[-1])
+        self.scene.stage.up()
+
+    def _break(self) -> None:
+        """Draw a fault among those whose target stands, where there is room for it."""
+        open_wounds = [wound for wound in self.wounds if not wound.over]
+        if len(open_wounds) >= AT_ONCE or any(wound.fault.alone for wound in open_wounds):
+            return
+        busy = {wound.fault.target for wound in open_wounds}
+        free = [
+            fault
+            for fault in self.faults
+            if fault.target not in busy
+            and not (fault.alone and open_wounds)
+            and (not fault.name or self.scene.healthy(fault.name))
+        ]
+        if not free or self.scene.seen is None:
+            return
+        (fault,) = self.random.choices(free, [fault.weight for fault in free])
+        course = fault.course(self.scene, self.random)
+        self.wounds.append(Wound(fault, course, time.monotonic()))
+        self.tell(f"{len(self.wounds)}. {fault.kind} {fault.target}")
+        self._next_at = time.monotonic() + self.random.uniform(*GAP_S)
+
+    def _treat(self, wound: Wound) -> None:
+        """One step of a fault's course; then the wait for its role's unit of work."""
+        fault, seen = wound.fault, self.scene.seen
+        if time.monotonic() - wound.begun > RECOVER_S:
+            wound.hung = True
+            wound.course.close()
+            stage = "works again" if wound.healthy_at else "answers again"
+            self.hangs.append(
+                f"{fault.kind} {fault.target}: {fault.role} never {stage} within {RECOVER_S:.0f} s"
+            )
+            self.tell(self.hangs[-1])
+            return
+        if wound.healthy_at is None:
+            try:
+                next(wound.course)
+            except StopIteration:
+                wound.healthy_at = seen.clock if seen else None
+            return
+        worked_at = self.scene.worked(fault.role, fault.name, wound.healthy_at)
+        if worked_at is None:
+            return
+        wound.recovery_s = worked_at - wound.healthy_at
+        wound.outage_s = time.monotonic() - wound.begun
+        self.tell(
+            f"   {fault.kind} {fault.target}: works {wound.recovery_s:.1f} s after it answers, "
+            f"{wound.outage_s:.1f} s after the fault"
+        )

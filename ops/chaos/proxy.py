@@ -1,0 +1,96 @@
+"""A way between the processes of a run and a service, which can be cut or stall.
+
+process ─▶ 127.0.0.1:port ─(two threads a connection)─▶ the service
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+
+CHUNK = 65536
+CONNECT_S = 5.0
+NOW = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
+
+
+class Proxy:
+    """Forwards bytes until closed; safe for many threads."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """`host`, `port`: of the service, which need not be there yet."""
+        self.service = (host, port)
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
+        self._thread.start()
+
+    def cut(self) -> int:
+        """Reset every connection that stands; how many sockets that were. New ones are taken."""
+        with self._lock:
+            doomed = list(self._sockets)
+        for each in doomed:
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NOW)
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        return len(doomed)
+
+    def stall(self) -> None:
+        """From now on nothing passes, and nobody is told."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """What stalled is cut; what comes from now on passes."""
+        self.cut()
+        self._flowing.set()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.flow()
+        self._thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._join, args=(client,), daemon=True).start()
+
+    def _join(self, client: socket.socket) -> None:
+        """One connection, from its first byte to its last."""
+        try:
+            service = socket.create_connection(self.service, CONNECT_S)
+        except OSError:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NOW)
+            client.close()
+            return
+        service.settimeout(None)
+        for each in (client, service):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self._sockets |= {client, service}
+        back = threading.Thread(target=self._carry, args=(service, client), daemon=True)
+        back.start()
+        self._carry(client, service)
+        back.join()
+        with self._lock:
+            self._sockets -= {client, service}
+        client.close()
+        service.close()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        """One direction; its end ends the other."""
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(CHUNK):
+                self._flowing.wait()
+                target.sendall(chunk)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,176 @@
+"""`agentrl chaos`: a real training, broken again and again, and its books audited at the end.
+
+Stage.up ─▶ first update ─▶ Ordeal.suffer ─▶ up again with an end in sight ─▶ audit ─▶ one line
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from core import loading
+from core.errors import AgentRLError
+from db.audit import Finding
+from db.store import open_store
+from ops import hub
+from ops.chaos import books
+from ops.chaos.faults import Fault, all_faults
+from ops.chaos.ordeal import TICK_S, Ordeal, Wound
+from ops.chaos.scene import Scene
+from ops.chaos.stage import BROKER, STORE, Stage
+from ops.runs import begin
+
+AFTER = 2  # updates that follow the last fault
+FINISH_S = 600.0  # for them, and for the run to end
+SHOWN = 40  # findings that are told
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`only`: words that a fault's "kind target" must hold one of; every fault where empty.
+
+    `restarts`: a shell command by service; a service without one is not restarted.
+    """
+
+    path: Path
+    kills: int
+    seed: int
+    patience_s: float = 60.0
+    only: Sequence[str] = ()
+    restarts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of it. `recovery_s`: of each fault that ended, from health to work."""
+
+    kills: int
+    updates: int
+    findings: Sequence[Finding]
+    hangs: Sequence[str]
+    recovery_s: Sequence[float]
+
+    def line(self) -> str:
+        """The one JSON line."""
+        among = Counter(finding.among for finding in self.findings)
+        times = [round(each, 2) for each in self.recovery_s]
+        return json.dumps(
+            {
+                "kills": self.kills,
+                "updates": self.updates,
+                "lost": among["lost"],
+                "trained_twice": among["trained_twice"],
+                "unbalanced": among["unbalanced"],
+                "hangs": len(self.hangs),
+                "recovery_s": {
+                    "p50": round(median(times), 2) if times else None,
+                    "max": max(times, default=None),
+                },
+            }
+        )
+
+    @property
+    def sound(self) -> bool:
+        return not self.findings and not self.hangs
+
+
+def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
+    """Break a training of the configuration; `tell` is called with lines for people.
+
+    Raises AgentRLError before anything is broken where the run cannot begin.
+    """
+    config = hub.resolved(loading.load(wish.path))
+    source = random.Random(wish.seed)
+    with closing(Stage(config)) as stage:
+        stage.aim(None)
+        run_id = begin(stage.direct)
+        with closing(open_store(stage.direct.store_url())) as store:
+            scene = Scene(stage, run_id, store)
+            stage.up()
+            ordeal = Ordeal(scene, source, (), wish.patience_s, tell)
+            ordeal.begin()
+            ordeal.faults = _chosen(scene, wish, tell)
+            tell(f"run {run_id} in {stage.home}: {len(ordeal.faults)} kinds of fault")
+            if not ordeal.hangs:
+                ordeal.suffer(wish.kills)
+            _finish(ordeal, config.run.stop_updates or 0, tell)
+            found = books.audited(scene)
+            updates = scene.seen.version if scene.seen else 0
+    verdict = Verdict(
+        len(ordeal.wounds),
+        updates,
+        found,
+        ordeal.hangs,
+        [wound.recovery_s for wound in ordeal.wounds if wound.recovery_s is not None],
+    )
+    _report(stage.home, ordeal.wounds, verdict, tell)
+    return verdict
+
+
+def _chosen(scene: Scene, wish: Wish, tell: Callable[[str], None]) -> list[Fault]:
+    for service in (STORE, BROKER):
+        if service in scene.stage.proxies and service not in wish.restarts:
+            tell(f"the {service} is not restarted: no --restart-{service}")
+    faults = all_faults(scene, dict(wish.restarts))
+    if wish.only:
+        faults = [
+            fault
+            for fault in faults
+            if any(word in f"{fault.kind} {fault.target}" for word in wish.only)
+        ]
+    if not faults:
+        raise AgentRLError(f"no fault is called {' or '.join(wish.only)}", mend="leave --only out")
+    return faults
+
+
+def _finish(ordeal: Ordeal, least: int, tell: Callable[[str], None]) -> None:
+    """An orderly end, then the same command again, to the run's own end."""
+    scene, stage = ordeal.scene, ordeal.scene.stage
+    if ended := stage.end():
+        ordeal.hangs.append(f"the supervisor ended with {ended}: {stage.last_words()}")
+    scene.look()
+    version = scene.seen.version if scene.seen else 0
+    stage.aim(max(least, version + AFTER))
+    tell(f"all faults are over at version {version}; the run ends at {max(least, version + AFTER)}")
+    stage.up()
+    deadline = time.monotonic() + FINISH_S
+    while (code := stage.exit_code()) is None:
+        time.sleep(TICK_S)
+        scene.look()
+        ordeal.watch()
+        if time.monotonic() > deadline:
+            ordeal.hangs.append(f"the run does not end within {FINISH_S:.0f} s")
+            return
+    if code:
+        ordeal.hangs.append(f"the run ended with {code}: {stage.last_words()}")
+    scene.look()
+
+
+def _report(
+    home: Path, wounds: Sequence[Wound], verdict: Verdict, tell: Callable[[str], None]
+) -> None:
+    """chaos.json beside the logs: every fault with its times, every finding; the worst is told."""
+    rows = [
+        {
+            "fault": f"{wound.fault.kind} {wound.fault.target}",
+            "recovery_s": wound.recovery_s,
+            "outage_s": round(wound.outage_s, 2),
+        }
+        for wound in wounds
+    ]
+    whole = json.loads(verdict.line()) | {
+        "faults": rows,
+        "findings": [asdict(finding) for finding in verdict.findings],
+        "stood_still": list(verdict.hangs),
+    }
+    (home / "chaos.json").write_text(json.dumps(whole, indent=1))
+    for finding in verdict.findings[:SHOWN]:
+        tell(f"{finding.among}: {finding.kind}: {finding.detail}")
+    for hang in verdict.hangs:
+        tell(f"hang: {hang}")
+    tell(f"every fault and finding: {home / 'chaos.json'}")
