@@ -1,5 +1,6 @@
 """`agentrl chaos`: break a training at random instants and audit what came of it."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def chaos(
         if not as_json:
             print(line, file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     verdict = chaos(wish, tell)
     print(verdict.line())
     if not verdict.sound:

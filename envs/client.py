@@ -32,6 +32,7 @@ from envs.contract import (
     Tool,
     ToolCall,
 )
+from envs.owner import Owner
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Remote:
         url = config.url.rstrip("/")
         self.worker = config.names_worker()
         self.url = url if self.worker else f"{url}/{task}/api"
-        self._headers = {"content-type": "application/json"}
+        self._headers = {"content-type": "application/json", wire.OWNER: str(Owner.this())}
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)

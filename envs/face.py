@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from core.errors import AgentRLError, in_words
+from core.errors import AgentRLError, ItemError, in_words
 from core.http import Application, Handler, Request, Response, admits
 from core.logging import get_logger
 from envs import wire
-from envs.contract import TaskSource
+from envs.contract import Item, TaskSource
 from envs.controller import Controller
-from envs.sessions import Refused, Sessions, find
+from envs.owner import Owner
+from envs.sessions import Caller, Refused, Sessions
 
 T = TypeVar("T")
 Of = Callable[[str, Request], Awaitable[Response]]
@@ -107,7 +108,7 @@ class Face:
             body.index,
             lambda: source.make(find(source, body)),
             repeatable=_turn(request) == 0,
-            gone=request.gone,
+            caller=Caller(request.gone, Owner.parse(request.header(wire.OWNER.encode()) or "")),
         )
         return _json(200, answer, {wire.SESSION: str(body.session_id), wire.TURN: "0"})
 
@@ -175,6 +176,19 @@ class Face:
             except (AgentRLError, OSError) as error:  # the next one may do better
                 log.warning("sandboxes not tended", error=in_words(error))
             await asyncio.sleep(TEND_S)
+
+
+def find(source: TaskSource, body: wire.StartSample) -> Item:
+    """The item a start names. Raises ItemError."""
+    if body.custom_task is not None:
+        return Item(source.name, str(body.index), body.custom_task)
+    items = [item for split in source.splits for item in source.items(split)]
+    if isinstance(body.index, int) and 0 <= body.index < len(items):
+        return items[body.index]
+    for item in items:
+        if item.item_id == body.index:
+            return item
+    raise ItemError(f"{source.name}: no item has the index {body.index}")
 
 
 def indices(source: TaskSource) -> list[str]:

@@ -20,7 +20,8 @@ from core.logging import get_logger
 from core.types import Status
 from envs import wire
 from envs.channel import Overrun
-from envs.contract import Environment, Item, Outcome, TaskSource
+from envs.contract import Environment, Outcome
+from envs.owner import Owner
 from envs.threads import Threads
 
 QUEUE_S = 30.0  # how long a start waits for a place
@@ -42,12 +43,21 @@ class Refused(Exception):
 Key = tuple[str, int]  # task, session id
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who starts an episode. `gone` ends when it has hung up; `owner`: its process, where told."""
+
+    gone: Callable[[], Awaitable[None]]
+    owner: Owner | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One episode.
 
     `answer`: of the last turn, done or under way; `turn`: that turn's number; `asking`: clients
-    that wait for its start; `waiting`: it has no place yet.
+    that wait for its start; `waiting`: it has no place yet; `owner`: the process that began it,
+    where it said so.
     """
 
     key: Key
@@ -59,6 +69,7 @@ class Session:
     environment: Environment | None = None
     used: float = 0.0
     finished: bool = False
+    owner: Owner | None = None
 
 
 class Sessions:
@@ -80,24 +91,25 @@ class Sessions:
         make: Callable[[], Environment],
         *,
         repeatable: bool,
-        gone: Callable[[], Awaitable[None]],
+        caller: Caller,
     ) -> dict[str, Any]:
         """The first answer. Raises Refused: full, taken id, no such item.
 
-        `gone` ends when the client has hung up; one that waits for a place then gives it up.
+        A client that hangs up while it waits for a place gives it up.
         """
         session = self._open.get(key)
         if session is None or (session.finished and not repeatable):
             if self.draining:
                 raise Refused(503, "the env server is ending")
             session = self._open[key] = Session(key, index, _task(self._begin(key, make)))
+            session.owner = caller.owner
             session.waiting = self._places.locked()
             if not session.waiting:  # taken now: two starts at once must not both count on it
                 await self._places.acquire()
         elif not repeatable or session.turn:
             raise Refused(400, f"session {key[1]} exists already")
         if session.waiting:
-            await self._waited(session, gone)
+            await self._waited(session, caller.gone)
         return await asyncio.shield(session.answer)
 
     async def interact(
@@ -147,14 +159,19 @@ class Sessions:
         }
 
     async def tend(self) -> None:
-        """Cancel what is idle, forget final answers that are old."""
+        """Cancel what nobody will ask for again, forget final answers that are old."""
         now = time.monotonic()
-        idle: list[Session] = []
-        for key, session in list(self._open.items()):
-            stale = session.answer.done() and now - session.used > self._idle_s
-            if stale and not session.finished:
-                log.warning("idle session cancelled", task=key[0], session_id=key[1])
-                idle.append(self._open.pop(key))
+        gone = {each for each in {s.owner for s in self._open.values()} if each and each.gone()}
+        idle = [
+            session
+            for session in self._open.values()
+            if session.answer.done() and not session.finished
+            if session.owner in gone or now - session.used > self._idle_s
+        ]
+        for session in idle:
+            task, session_id = session.key
+            log.warning("idle session cancelled", task=task, session_id=session_id)
+            del self._open[session.key]
         while self._kept and now - self._kept[0].used > KEPT_S:
             self._drop(self._kept.popleft())
         await asyncio.gather(*(self._end(session) for session in idle))
@@ -272,19 +289,6 @@ class Sessions:
         """Off the list, where its id is not another's by now."""
         if self._open.get(session.key) is session:
             del self._open[session.key]
-
-
-def find(source: TaskSource, body: wire.StartSample) -> Item:
-    """The item a start names. Raises ItemError."""
-    if body.custom_task is not None:
-        return Item(source.name, str(body.index), body.custom_task)
-    items = [item for split in source.splits for item in source.items(split)]
-    if isinstance(body.index, int) and 0 <= body.index < len(items):
-        return items[body.index]
-    for item in items:
-        if item.item_id == body.index:
-            return item
-    raise ItemError(f"{source.name}: no item has the index {body.index}")
 
 
 def _task(work: Any) -> asyncio.Task[dict[str, Any]]:

@@ -18,6 +18,7 @@ from envs.contract import Message, Outcome, Tool, ToolCall
 T = TypeVar("T")
 
 SESSION = "session_id"
+OWNER = "agentrl-owner"  # header of a start: the process whose session it is (envs/owner.py)
 TURN = "agentrl-turn"  # header: 0 starts, 1 is the first turn; the same number is the same request
 MAX_BODY = 8 << 20  # bytes
 RUNNING, FAILED = "running", "task error"

@@ -13,7 +13,7 @@ from core.errors import EnvironmentFailure
 from envs.contract import Message, Observation, Outcome, Tool, ToolCall
 from envs.engine import Engine
 from envs.sandbox import Sandbox, Sandboxes, Spec
-from envs.sessions import Sessions
+from envs.sessions import Caller, Sessions
 from envs.wire import AssistantMessage
 
 
@@ -58,7 +58,9 @@ def end(episode: Evaluates, *turns: str) -> dict[str, Any]:
 
     async def played() -> dict[str, Any]:
         sessions, key = Sessions(1, 60.0), ("t", 1)
-        answer = await sessions.start(key, 0, lambda: episode, repeatable=False, gone=stays)
+        answer = await sessions.start(
+            key, 0, lambda: episode, repeatable=False, caller=Caller(stays)
+        )
         for turn in turns:
             answer = await sessions.interact(key, AssistantMessage("assistant", turn), None, 9)
         await sessions.close()

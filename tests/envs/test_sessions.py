@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from core.errors import EnvironmentFailure, ItemError
+from core.process import process_began
 from envs import sessions as sessions_module
 from envs import wire
 from envs.contract import Environment, Observation, Outcome, Tool, ToolCall
-from envs.sessions import Refused, Sessions
+from envs.owner import Owner
+from envs.sessions import Caller, Refused, Sessions
 
 
 class SlowToClose:
@@ -35,14 +40,16 @@ class SlowToClose:
         self.closed += 1
 
 
-async def start(sessions: Sessions, number: int, environment: Environment) -> dict[str, Any]:
+async def start(
+    sessions: Sessions, number: int, environment: Environment, owner: Owner | None = None
+) -> dict[str, Any]:
     there = asyncio.Event().wait
     return await sessions.start(
         ("t", number),
         0,
         lambda: environment,
         repeatable=False,
-        gone=there,
+        caller=Caller(there, owner),
     )
 
 
@@ -68,6 +75,23 @@ def test_tending_survives_a_session_that_is_cancelled_meanwhile() -> None:
         return environments
 
     assert [environment.closed for environment in asyncio.run(race())] == [1, 1]
+
+
+def test_the_sessions_of_a_process_that_ended_free_their_places() -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    began = process_began(dead.pid) or 0
+    dead.wait()
+    here = Owner.this()
+
+    async def tended() -> dict[int, int | str]:
+        sessions = Sessions(4, 60.0)
+        owners = [replace(here, pid=dead.pid, began=began), here, None, replace(here, host="x")]
+        for number, owner in enumerate(owners):
+            await start(sessions, number, SlowToClose(), owner)
+        await sessions.tend()
+        return sessions.running()
+
+    assert set(asyncio.run(tended())) == {1, 2, 3}, "of another host nothing can be known"
 
 
 def test_two_that_cancel_everything_at_once_end_each_session_once() -> None:
@@ -152,7 +176,7 @@ class Client:
     def __init__(self, sessions: Sessions, number: int, environment: Environment) -> None:
         self.left = asyncio.Event()
         start = sessions.start(
-            ("t", number), 0, lambda: environment, repeatable=True, gone=self._gone
+            ("t", number), 0, lambda: environment, repeatable=True, caller=Caller(self._gone)
         )
         self.asked = asyncio.ensure_future(start)
 
