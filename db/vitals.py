@@ -21,6 +21,7 @@ from db.models import (
 )
 from db.store import now
 
+ROLES = ("worker", "policy", "trainer", "dispatcher", "recorder", "envs")
 Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row names
 
 
@@ -90,10 +91,11 @@ def first_work(
 
     role: worker (an episode finished by `who`), policy (a step that `who` sampled), trainer (an
     update), dispatcher (a group admitted), recorder (a body stored), envs (an episode begun after
-    `since` and finished). `who`: a worker_id or server_id; any where empty.
+    `since` and finished), or any of them. `who`: a worker_id or server_id; any where empty.
     """
-    at: float | None = session.scalar(_work(run_id, role, since, who))
-    return at
+    roles = ROLES if role == "any" else (role,)
+    found = [session.scalar(_work(run_id, each, since, who)) for each in roles]
+    return min((at for at in found if at is not None), default=None)
 
 
 def _work(run_id: str, role: str, since: float, who: str) -> Select[Any]:

@@ -18,11 +18,12 @@ from core.errors import EnvironmentFailure
 from core.logging import get_logger
 from envs.census import Census
 from ops.chaos.scene import Scene, role_of
-from ops.chaos.stage import STORE, Command
+from ops.chaos.stage import BROKER, STORE, TASKS, Command
 from ops.supervise import hosts_envs
 
 Course = Generator[None, None, None]
-RIVAL_S = 90.0  # for a rival to take over, and for whom it replaced to leave
+PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
+RIVAL_S = 60.0  # for a rival to take over, and for whom it replaced to leave
 
 log = get_logger()
 
@@ -55,12 +56,12 @@ def all_faults(scene: Scene, restarts: dict[str, str]) -> list[Fault]:
         ]
     for service in sorted(scene.stage.proxies):
         faults += [
-            Fault("cut", service, _of(cut, service), "recorder", weight=2.0),
-            Fault("stall", service, _of(stalled, service), "recorder", weight=1.0),
+            Fault("cut", service, _of(cut, service), PROOF[service], weight=2.0),
+            Fault("stall", service, _of(stalled, service), PROOF[service], weight=1.0),
         ]
     for service, command in restarts.items():
         course = _restarted(service, command)
-        faults.append(Fault("restart", service, course, "recorder", alone=True, weight=1.5))
+        faults.append(Fault("restart", service, course, PROOF[service], alone=True, weight=1.5))
     faults += [
         Fault("rival", "trainer", rival_trainer, "trainer", alone=True, weight=0.8),
         Fault("rival", "dispatcher", rival_dispatcher, "dispatcher", alone=True, weight=0.8),

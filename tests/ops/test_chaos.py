@@ -1,0 +1,94 @@
+"""The verb itself, on Postgres and RabbitMQ: a sound build comes through, each planted bug is told.
+
+The services are shared, so nobody restarts them here.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from running import ROOT, agentrl, eventually, processes_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+PLANTED = ROOT / "tests" / "support" / "planted"
+
+
+class Told(NamedTuple):
+    """What `agentrl chaos` said: its exit code, its line, and the kinds of its findings."""
+
+    code: int
+    line: dict[str, Any]
+    kinds: set[str]
+    faults: set[str]
+
+
+@pytest.fixture
+def chaos(tmp_path: Path, postgres_url: str, amqp_url: str) -> Callable[..., Told]:
+    """Runs the verb over a training without containers; `bug`: in a build that has it."""
+
+    def run(*arguments: str, bug: str = "", **overrides: str) -> Told:
+        home, log = tmp_path / "home", tmp_path / "log"
+        environment = {
+            "AGENTRL_POSTGRES_URL": postgres_url,
+            "AGENTRL_AMQP_URL": amqp_url,
+            "AGENTRL__RUN__HOME": str(home),
+            "AGENTRL__MODEL__PATH": str(ROOT / "models" / "tiny"),
+            "AGENTRL__ENVS__URL": "",
+            "AGENTRL__TASKS__DBBENCH__OPTIONS__CONTAINER": "false",
+            "OMP_NUM_THREADS": "1",
+            **overrides,
+        }
+        if bug:
+            paths = [str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment |= {"PLANTED": bug, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])}
+        config = str(ROOT / "configs" / "chaos.toml")
+        with agentrl("chaos", config, *arguments, environment=environment, output=log) as process:
+            eventually(lambda: process.poll() is not None, within_s=360, text=log.read_text)
+        assert processes_of(home) == []
+        (report,) = home.glob("*/chaos.json")
+        told = json.loads(report.read_text())
+        print(log.read_text(), file=sys.stderr)
+        kinds = {finding["kind"] for finding in told["findings"]}
+        faults = {fault["fault"] for fault in told["faults"]}
+        line = json.loads(log.read_text().splitlines()[-1])
+        return Told(process.returncode, line, kinds, faults)
+
+    return run
+
+
+def test_a_sound_build_comes_through_with_nothing_lost_and_says_so(
+    chaos: Callable[..., Told],
+) -> None:
+    told = chaos("--kills", "4", "--seed", "3")
+    assert told.code == 0
+    assert told.line["kills"] == 4
+    assert told.line["updates"] >= 3
+    counts = {name: told.line[name] for name in ("lost", "trained_twice", "unbalanced", "hangs")}
+    assert counts == {"lost": 0, "trained_twice": 0, "unbalanced": 0, "hangs": 0}
+    assert told.line["recovery_s"]["max"] >= told.line["recovery_s"]["p50"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("bug", "only", "kills", "kinds"),
+    [
+        ("claim_before_publish", "kill worker", 2, {"claim_without_body"}),
+        ("no_fence", "pause worker", 3, {"claim_without_body", "hash_differs"}),
+        ("no_epoch", "rival trainer", 1, {"versions_differ", "lineage_broken"}),
+        ("unbounded_retry", "kill worker", 2, {"too_many_attempts"}),
+    ],
+)
+def test_a_planted_bug_is_found(
+    chaos: Callable[..., Told], bug: str, only: str, kills: int, kinds: set[str]
+) -> None:
+    told = chaos(
+        *("--kills", str(kills), "--seed", "1", "--only", only),
+        bug=bug,
+        AGENTRL__DISPATCH__MAX_ATTEMPTS="1" if bug == "unbounded_retry" else "3",
+    )
+    assert told.code == 1
+    assert told.kinds & kinds, told
