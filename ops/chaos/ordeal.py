@@ -53,6 +53,7 @@ class Ordeal:
     _moved: object = None
     _moved_at: float = field(default_factory=time.monotonic)
     _next_at: float = 0.0
+    _due: Fault | None = None
 
     def begin(self) -> None:
         """Wait for the run's first update: there is nothing to break before."""
@@ -99,25 +100,26 @@ class Ordeal:
         self.scene.stage.up()
 
     def _break(self) -> None:
-        """Draw a fault among those whose target stands, where there is room for it."""
+        """Draw a fault, and do it as soon as there is room for it."""
         open_wounds = [wound for wound in self.wounds if not wound.over]
-        if len(open_wounds) >= AT_ONCE or any(wound.fault.alone for wound in open_wounds):
+        self._due = self._due or self._drawn({wound.fault.target for wound in open_wounds})
+        fault, alone = self._due, any(wound.fault.alone for wound in open_wounds)
+        if fault is None or alone or len(open_wounds) >= (1 if fault.alone else AT_ONCE):
             return
-        busy = {wound.fault.target for wound in open_wounds}
-        free = [
-            fault
-            for fault in self.faults
-            if fault.target not in busy
-            and not (fault.alone and open_wounds)
-            and (not fault.name or self.scene.healthy(fault.name))
-        ]
-        if not free or self.scene.seen is None:
+        if self.scene.seen is None or (fault.name and not self.scene.healthy(fault.name)):
             return
-        (fault,) = self.random.choices(free, [fault.weight for fault in free])
+        self._due = None
         course = fault.course(self.scene, self.random)
         self.wounds.append(Wound(fault, course, time.monotonic()))
         self.tell(f"{len(self.wounds)}. {fault.kind} {fault.target}")
         self._next_at = time.monotonic() + self.random.uniform(*GAP_S)
+
+    def _drawn(self, busy: set[str]) -> Fault | None:
+        """One of the faults, by their weights, of a target that is not broken now."""
+        free = [fault for fault in self.faults if fault.target not in busy]
+        if not free:
+            return None
+        return self.random.choices(free, [fault.weight for fault in free])[0]
 
     def _treat(self, wound: Wound) -> None:
         """One step of a fault's course; then the wait for its role's unit of work."""

@@ -86,6 +86,12 @@ class Stage:
             return {}
         return {name: row["pid"] for name, row in state["processes"].items() if row["pid"]}
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """To a supervised process, if it stands."""
+        if pid := self.pids().get(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def kill_all(self) -> None:
         """SIGKILL to the supervisor and all its children at once."""
         pids = self.pids()

@@ -1,10 +1,11 @@
 """`agentrl chaos`: a real training, broken again and again, and its books audited at the end.
 
-Stage.up ─▶ first update ─▶ Ordeal.suffer ─▶ up again with an end in sight ─▶ audit ─▶ one line
+Stage.up ─▶ first update ─▶ Ordeal.suffer ─▶ an end in sight ─▶ audit ─▶ one line
 """
 
 import json
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -129,15 +130,12 @@ def _chosen(scene: Scene, wish: Wish, tell: Callable[[str], None]) -> list[Fault
 
 
 def _finish(ordeal: Ordeal, least: int, tell: Callable[[str], None]) -> None:
-    """An orderly end, then the same command again, to the run's own end."""
+    """The run gets an end, which its trainer reads when it starts again; then that end comes."""
     scene, stage = ordeal.scene, ordeal.scene.stage
-    if ended := stage.end():
-        ordeal.hangs.append(f"the supervisor ended with {ended}: {stage.last_words()}")
-    scene.look()
     version = scene.seen.version if scene.seen else 0
     stage.aim(max(least, version + AFTER))
     tell(f"all faults are over at version {version}; the run ends at {max(least, version + AFTER)}")
-    stage.up()
+    stage.signal("trainer", signal.SIGTERM)
     deadline = time.monotonic() + FINISH_S
     while (code := stage.exit_code()) is None:
         time.sleep(TICK_S)
