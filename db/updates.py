@@ -172,6 +172,20 @@ def _close_trained(session: Session, new: NewUpdate) -> list[str]:
     return group_ids
 
 
+def forks(session: Session, run_id: str) -> dict[str, int]:
+    """Of each checkpoint that left the live lineage: the version at which its line left it."""
+    query = (
+        select(Checkpoint.checkpoint_id, Checkpoint.parent_id, Checkpoint.version)
+        .join(Update, Update.checkpoint_id == Checkpoint.checkpoint_id)
+        .where(Update.run_id == run_id, Update.state == UpdateState.ROLLED_BACK)
+        .order_by(Checkpoint.version)
+    )
+    found: dict[str, int] = {}
+    for checkpoint_id, parent_id, version in session.execute(query):  # parents come first
+        found[checkpoint_id] = found.get(parent_id or "", version - 1)
+    return found
+
+
 def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: int) -> int:
     """Restart from `checkpoint`: what came later leaves the live lineage. Returns updates undone.
 

@@ -9,7 +9,7 @@ The broker only brings bodies early; the database alone says which of them may b
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -64,6 +64,7 @@ class Inbox:
         self._bounds = bounds
         self._held: dict[Key, Held] = {}
         self._held_bytes = 0
+        self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
 
     def next_groups(
         self, version: int, stop: threading.Event, end_if_due: Callable[[], bool]
@@ -127,6 +128,8 @@ class Inbox:
     def _choose(self, members: Sequence[ReadyMember], version: int) -> list[TrainableGroup]:
         """Whole groups, fresh and with spread; the others are closed with their reason."""
         self._fetch(members)
+        if self._forks is None:
+            self._forks = self._store.ask(lambda session: updates.forks(session, self._run_id))
         chosen: list[TrainableGroup] = []
         closing: dict[GroupState, list[str]] = {GroupState.FILTERED: [], GroupState.STALE: []}
         for group_id, rows in groupby(members, key=lambda member: member.group_id):
@@ -135,7 +138,7 @@ class Inbox:
                 continue
             if not spread(group, self._bounds.abnormal_reward):
                 closing[GroupState.FILTERED].append(group_id)
-            elif too_old(group, version, self._bounds):
+            elif too_old(group, version, self._bounds, self._forks or {}):
                 closing[GroupState.STALE].append(group_id)
             else:
                 chosen.append(group)
@@ -209,13 +212,19 @@ def _bytes(trajectory: Trajectory) -> int:
     return 10 * len(trajectory) + texts
 
 
-def too_old(group: TrainableGroup, version: int, bounds: Bounds) -> bool:
-    """Whether a policy whose tokens would train is further behind than its bound allows."""
+def too_old(group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int]) -> bool:
+    """Whether a policy whose tokens would train is further behind than its bound allows.
+
+    `forks`: where the lines of rolled-back policies left the live one. Such a policy is as many
+    updates away as lie on both lines since then.
+    """
     for member in group.members:
         for policy in member.policies:
             if policy.masked or policy.version < 0:  # an external model is of no version
                 continue
             bound = bounds.max_staleness if policy.track == CURRENT else bounds.max_lag
-            if version - policy.version > bound:
+            fork = forks.get(policy.checkpoint_id)
+            ahead = 0 if fork is None else 2 * (policy.version - fork)
+            if version - policy.version + ahead > bound:
                 return True
     return False

@@ -173,6 +173,31 @@ def test_a_roll_back_takes_later_updates_and_their_groups_off_the_lineage(world:
     assert world.accounting() == []
 
 
+def test_a_line_that_was_left_names_where_it_left_the_live_one(world: World) -> None:
+    epoch = _epoch(world)
+
+    def grown(version: int, of: int, parent_of: int) -> None:
+        _commit(world, version, of, world.ready(10 * of + version))
+        world.sql(
+            "UPDATE checkpoints SET parent_id = :p WHERE checkpoint_id = :c",
+            p=f"{world.run_id}-v{version - 1}-{parent_of}",
+            c=f"{world.run_id}-v{version}-{of}",
+        )
+
+    for version in (1, 2, 3):
+        grown(version, epoch, epoch)
+    assert world.store.ask(lambda session: updates.forks(session, world.run_id)) == {}
+    newer = _epoch(world)
+    _roll_back(world, 1, newer)
+    grown(2, newer, epoch)
+    left = {f"{world.run_id}-v{version}-{epoch}": 1 for version in (2, 3)}
+    assert world.store.ask(lambda session: updates.forks(session, world.run_id)) == left
+    _roll_back(world, 0, _epoch(world))
+    found = world.store.ask(lambda session: updates.forks(session, world.run_id))
+    assert set(found.values()) == {0}, "the line that they left was left in its turn"
+    assert len(found) == 4
+
+
 _ROLLED = CheckpointState.ROLLED_BACK.value
 
 

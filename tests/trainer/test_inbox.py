@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,11 @@ import broker
 from broker.api import Broker, Publisher
 from broker.messages import EpisodeFinished, Message, RunControl, Trajectory, encode
 from broker.topology import TRAJECTORIES, trainer_queue
-from core.types import EpisodeState, GroupState, Reason, RunState
-from db import runs
+from core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
+from db import runs, updates
+from db.models import Checkpoint
 from db.store import Store
+from db.updates import NewUpdate
 from trainer.batch import TrainableGroup
 from trainer.inbox import Bounds, Inbox, too_old
 
@@ -158,13 +161,50 @@ def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inb
 def test_lagged_policies_have_a_bound_of_their_own(world: World) -> None:
     group = TrainableGroup("g", "dbbench", tuple(world.ready(0)))
     for version, expected in ((2, False), (3, True)):
-        assert too_old(group, version, BOUNDS) == expected
+        assert too_old(group, version, BOUNDS, {}) == expected
     lagged = msgspec.structs.replace(group.members[0], policies=group.members[0].policies[1:])
     only = TrainableGroup("g", "dbbench", (lagged,))
-    assert [too_old(only, version, BOUNDS) for version in (4, 5)] == [False, True]
+    assert [too_old(only, version, BOUNDS, {}) for version in (4, 5)] == [False, True]
     teacher = msgspec.structs.replace(lagged.policies[0], version=-1, trainable=False)
     masked = msgspec.structs.replace(lagged, policies=(teacher,))
-    assert not too_old(TrainableGroup("g", "dbbench", (masked,)), 99, BOUNDS)
+    assert not too_old(TrainableGroup("g", "dbbench", (masked,)), 99, BOUNDS, {})
+
+
+def test_a_policy_that_was_rolled_back_is_as_far_as_both_lines_are_long(world: World) -> None:
+    body = world.ready(0)[0]
+    left = msgspec.structs.replace(body.policies[0], version=3, checkpoint_id="left")
+    group = TrainableGroup("g", "dbbench", (msgspec.structs.replace(body, policies=(left,)),))
+    found = [too_old(group, version, BOUNDS, {"left": 1}) for version in (1, 2, 3)]
+    assert found == [False, True, True], "2, 3 and 4 updates away, of 2"
+    assert not too_old(group, 3, BOUNDS, {"another": 1})
+
+
+def test_a_trainer_that_resumed_closes_what_the_line_it_left_sampled(
+    world: World, inbox: Inbox
+) -> None:
+    epoch = world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
+    first = world.run_id + "-v0"
+    for version in (1, 2):
+        checkpoint = world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}")
+        update = NewUpdate(
+            f"u{version}", world.run_id, epoch, UpdateState.COMMITTED, "", checkpoint, (), {}, 0.0
+        )
+        world.store.transact(partial(updates.commit_update, new=update))
+    root = world.store.ask(lambda session: session.get_one(Checkpoint, first))
+    world.store.transact(
+        lambda session: updates.roll_back(session, world.run_id, root, epoch=epoch)
+    )
+    (group_id,) = world.admit(0)
+    for claimed in world.claimed(group_id):
+        body = world.body(claimed, float(claimed.member % 2))
+        left = msgspec.structs.replace(
+            body.policies[0], version=2, checkpoint_id=f"{world.run_id}-v2"
+        )
+        body = msgspec.structs.replace(body, policies=(left, *body.policies[1:]))
+        assert world.finish(claimed, body)
+        world.keep([body])
+    assert _soon(inbox, version=1) == ()
+    assert world.group(group_id).state == GroupState.STALE, "3 updates away, of 2"
 
 
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.COMPLETED])
