@@ -138,7 +138,7 @@ class Inbox:
                 continue
             if not spread(group, self._bounds.abnormal_reward):
                 closing[GroupState.FILTERED].append(group_id)
-            elif too_old(group, version, self._bounds, self._forks or {}):
+            elif too_old(group, version, self._bounds, self._forks):
                 closing[GroupState.STALE].append(group_id)
             else:
                 chosen.append(group)
@@ -223,7 +223,7 @@ def too_old(group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[
             if policy.masked or policy.version < 0:  # an external model is of no version
                 continue
             bound = bounds.max_staleness if policy.track == CURRENT else bounds.max_lag
-            fork = forks.get(policy.checkpoint_id)
+            fork = (forks or {}).get(policy.checkpoint_id)
             ahead = 0 if fork is None else 2 * (policy.version - fork)
             if version - policy.version + ahead > bound:
                 return True

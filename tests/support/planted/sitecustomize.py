@@ -48,9 +48,10 @@ def no_fence(episodes: ModuleType) -> None:
     """An attempt that lost its row to a later one moves it all the same."""
     move = episodes._move
 
-    def moved(session: Any, claimed: Any, *arguments: Any) -> Any:
+    def moved(session: Any, transition: Any, claimed: Any, values: Any) -> Any:
         row = session.get(episodes.Episode, claimed.episode_id, populate_existing=True)
-        return move(session, episodes.dataclasses.replace(claimed, fence=row.fence), *arguments)
+        newest = episodes.dataclasses.replace(claimed, fence=row.fence)
+        return move(session, transition, newest, values)
 
     episodes._move = moved
 
