@@ -212,7 +212,9 @@ def _bytes(trajectory: Trajectory) -> int:
     return 10 * len(trajectory) + texts
 
 
-def too_old(group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int]) -> bool:
+def too_old(
+    group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int] | None = None
+) -> bool:
     """Whether a policy whose tokens would train is further behind than its bound allows.
 
     `forks`: where the lines of rolled-back policies left the live one. Such a policy is as many

@@ -61,11 +61,11 @@ def all_faults(scene: Scene, restarts: dict[str, str]) -> list[Fault]:
         ]
     for service, command in restarts.items():
         course = _restarted(service, command)
-        faults.append(Fault("restart", service, course, PROOF[service], alone=True, weight=1.5))
+        faults.append(Fault("restart", service, course, PROOF[service], alone=True, weight=2.0))
     faults += [
-        Fault("rival", "trainer", rival_trainer, "trainer", alone=True, weight=0.8),
-        Fault("rival", "dispatcher", rival_dispatcher, "dispatcher", alone=True, weight=0.8),
-        Fault("kill", "everything", killed_all, "trainer", alone=True, weight=0.8),
+        Fault("rival", "trainer", rival_trainer, "trainer", alone=True, weight=2.0),
+        Fault("rival", "dispatcher", rival_dispatcher, "dispatcher", alone=True, weight=2.0),
+        Fault("kill", "everything", killed_all, "trainer", alone=True, weight=1.5),
     ]
     if _uses_containers(scene.config):
         faults.append(Fault("kill", "container", container_killed, "envs", weight=2.0))
