@@ -19,6 +19,7 @@ TASKS = typer.Option("", "--tasks", help="Comma-separated; all of the file where
 ATTEMPTS = typer.Option(8, min=1, help="At each of them.")
 CHECKS = typer.Option(2, min=0, help="Of the policy on the way, evenly spaced.")
 ITEMS = typer.Option(24, min=1, help="Held-out items a task, after training.")
+CHECK_ITEMS = typer.Option(8, min=1, help="Held-out items a task of each of them.")
 QUICK = typer.Option(False, "--quick", help="One seed and a minute's sizes; shows nothing.")
 REPORT = typer.Option(False, "--report", help="Make the page of what is there.")
 THREADS = typer.Option(1, min=1, help="Of torch.")
@@ -50,6 +51,7 @@ def cross_policy(
     items: int = typer.Option(10, min=1, help="Held-out items a task, after training."),
     attempts: int = typer.Option(64, min=1, help="At each of them; k of pass@k."),
     checks: int = typer.Option(4, min=0, help="Of the policy on the way, evenly spaced."),
+    check_items: int = typer.Option(16, min=1, help="Held-out items a task of each of them."),
     drift_seeds: int = typer.Option(1, min=0, help="Longer trainings that measure KL by lag."),
     drift_updates: int = typer.Option(60, min=1, help="Updates of each of those."),
     threads: int = THREADS,
@@ -63,20 +65,17 @@ def cross_policy(
     Example: agentrl experiment cross-policy --out runs/cross-policy --seeds 2 --tokens 20000
     """
     from ops.experiments import report
+    from ops.experiments.making import Sizes
     from ops.experiments.study import Wish, study
 
     wish = Wish(
         out=out,
         config=config,
-        seeds=seeds,
+        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         tokens=tokens,
-        arms=tuple(filter(None, arms.split(","))),
-        tasks=tuple(filter(None, tasks.split(","))),
+        arms=names(arms),
+        tasks=names(tasks),
         model=model,
-        threads=threads,
-        items=items,
-        attempts=attempts,
-        checks=checks,
         drift_seeds=drift_seeds,
         drift_updates=drift_updates,
     )
@@ -93,6 +92,7 @@ def task_norm(
     items: int = ITEMS,
     attempts: int = ATTEMPTS,
     checks: int = CHECKS,
+    check_items: int = CHECK_ITEMS,
     threads: int = THREADS,
     quick: bool = QUICK,
     only_report: bool = REPORT,
@@ -104,19 +104,16 @@ def task_norm(
 
     Example: agentrl experiment task-norm --out runs/task-norm --parts scales --arms none,task
     """
+    from ops.experiments.making import Sizes
     from ops.experiments.task_norm import report, study
 
     wish = study.Wish(
         out=out,
         configs=configs,
-        parts=tuple(filter(None, parts.split(","))),
-        arms=tuple(filter(None, arms.split(","))),
-        seeds=seeds,
+        parts=names(parts),
+        arms=names(arms),
+        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         tokens=tokens,
-        items=items,
-        attempts=attempts,
-        checks=checks,
-        threads=threads,
     )
     if only_report:
         print(report.write(out))
@@ -136,6 +133,7 @@ def staleness(
     items: int = ITEMS,
     attempts: int = ATTEMPTS,
     checks: int = CHECKS,
+    check_items: int = CHECK_ITEMS,
     threads: int = THREADS,
     quick: bool = QUICK,
     only_report: bool = REPORT,
@@ -148,6 +146,7 @@ def staleness(
 
     Example: agentrl experiment staleness --out runs/staleness --bounds 0,4 --intervals 10
     """
+    from ops.experiments.making import Sizes
     from ops.experiments.staleness import report, study
 
     wish = study.Wish(
@@ -155,14 +154,15 @@ def staleness(
         config=config,
         bounds=study.numbers("--bounds", bounds),
         intervals=study.numbers("--intervals", intervals),
-        seeds=seeds,
+        sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         updates=updates,
-        items=items,
-        attempts=attempts,
-        checks=checks,
-        threads=threads,
     )
     if only_report:
         print(report.write(out))
     else:
         print(study.study(study.quick(wish) if quick else wish))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(filter(None, text.split(",")))

@@ -6,7 +6,7 @@ A file that is there is not made again, so an interrupted study goes on where it
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,52 @@ from rich.console import Console
 from rich.progress import Progress
 
 from core.config import Config
-from ops.experiments.findings import Kept, keep
+from ops.experiments.findings import Design, Kept, keep
 from ops.experiments.training import Told
 from ops.process import stop_on_signals
 
 SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
+
+
+CHECK_ATTEMPTS = 4  # at each item
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much a study takes. `seeds`: trainings of each arm; `threads`: of torch.
+
+    After training, `attempts` at each of `items` held-out items a task; on the way `checks`, evenly
+    spaced, on `check_items`.
+    """
+
+    seeds: int
+    items: int
+    attempts: int
+    checks: int
+    check_items: int
+    threads: int = 1
+
+    def design(self, config: Config, **others: Any) -> Design:
+        """What every file of a study must have been made with; `others`: more of its fields."""
+        return Design(
+            **{"tokens": 0, "refresh": 0} | others,
+            items=self.items,
+            attempts=self.attempts,
+            checks=self.checks,
+            check_items=self.check_items,
+            check_attempts=CHECK_ATTEMPTS,
+            config={name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS},
+        )
+
+
+QUICK = Sizes(seeds=1, items=2, attempts=2, checks=1, check_items=2)  # shows that it runs
+
+
+def in_order(folder: Path, seeds: int, arms: Sequence[str]) -> Iterator[tuple[Path, str, int]]:
+    """File, arm and seed of every training, the first seeds of all arms first."""
+    for seed in range(seeds):
+        for arm in arms:
+            yield folder / f"training-{arm}-{seed}.json", arm, seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +94,3 @@ def make_missing(works: Sequence[Work], threads: int) -> None:
             keep(work.path.parent, work.make(told, stop))
             bar.remove_task(line)
             bar.advance(whole)
-
-
-def sections(config: Config) -> dict[str, Any]:
-    """What a design holds of the configuration."""
-    return {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}

@@ -21,37 +21,31 @@ from core.types import CURRENT
 from ops.configs import check
 from ops.experiments import report
 from ops.experiments.drift import LAGS, drift
-from ops.experiments.findings import Design, Drift, Training, agreed
-from ops.experiments.making import Work, make_missing, sections
+from ops.experiments.findings import Drift, Training, agreed
+from ops.experiments.making import Sizes, Work, in_order, make_missing
 from ops.experiments.training import Arm, Told, Trainee
 from ops.roles import sources
 
 START = "start"  # the policy that all arms begin with, measured and not trained
 ARMS = (CURRENT, "mixed", "uniform", "adaptive")
 REFRESH = 8  # updates between two re-loads of the lagged track
-CHECK_ATTEMPTS = 4  # at each item
+SIZES = Sizes(seeds=5, items=10, attempts=64, checks=4, check_items=16)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to study. `tokens`: sampled ones of one training; `items`, `attempts`: at its end.
+    """What to study. `tokens`: sampled ones of one training. `tasks` empty: all of the file.
 
-    `checks`: of the policy on the way, on `check_items` items. `tasks` empty: all of the file.
     `drift_seeds`: of the long trainings of `drift_updates` updates.
     """
 
     out: Path
     config: Path
-    seeds: int = 5
+    sizes: Sizes = SIZES
     tokens: int = 75_000
     arms: Sequence[str] = ARMS
     tasks: Sequence[str] = ()
     model: Path | None = None
-    threads: int = 1
-    items: int = 10
-    attempts: int = 64
-    checks: int = 4
-    check_items: int = 16
     drift_seeds: int = 1
     drift_updates: int = 60
 
@@ -64,7 +58,7 @@ def study(wish: Wish) -> Path:
     logging.configure("experiment", level="WARNING")
     config = configured(wish)
     check(config)
-    design = designed(wish, config)
+    design = wish.sizes.design(config, tokens=wish.tokens, refresh=REFRESH)
     wish.out.mkdir(parents=True, exist_ok=True)
     agreed(wish.out, design, Training)
     made = sources(config)
@@ -76,7 +70,7 @@ def study(wish: Wish) -> Path:
     works = [
         Work(path, design.tokens, partial(found, arm, seed)) for path, arm, seed in planned(wish)
     ]
-    make_missing(works, wish.threads)
+    make_missing(works, wish.sizes.threads)
     return report.write(wish.out)
 
 
@@ -91,9 +85,7 @@ def trained(trainee: Trainee) -> Training:
 
 def planned(wish: Wish) -> Iterator[tuple[Path, str, int]]:
     """File, arm and seed of everything, the first seeds of all arms first."""
-    for seed in range(wish.seeds):
-        for arm in (START, *wish.arms):
-            yield wish.out / f"training-{arm}-{seed}.json", arm, seed
+    yield from in_order(wish.out, wish.sizes.seeds, (START, *wish.arms))
     for seed in range(wish.drift_seeds if wish.drift_updates >= min(LAGS) else 0):
         yield wish.out / f"drift-{seed}.json", "drift", seed
 
@@ -108,25 +100,11 @@ def configured(wish: Wish) -> Config:
         if task not in config.tasks:
             raise ConfigError(f"no task {task} in {wish.config}{nearest(task, config.tasks)}")
     tasks = {name: config.tasks[name] for name in wish.tasks or config.tasks}
-    trainer = msgspec.structs.replace(config.trainer, threads=wish.threads)
+    trainer = msgspec.structs.replace(config.trainer, threads=wish.sizes.threads)
     model = config.model
     if wish.model is not None:
         model = msgspec.structs.replace(model, path=str(wish.model))
     return msgspec.structs.replace(config, tasks=tasks, trainer=trainer, model=model)
-
-
-def designed(wish: Wish, config: Config) -> Design:
-    """What every file of the study must have been made with."""
-    return Design(
-        tokens=wish.tokens,
-        refresh=REFRESH,
-        items=wish.items,
-        attempts=wish.attempts,
-        checks=wish.checks,
-        check_items=wish.check_items,
-        check_attempts=CHECK_ATTEMPTS,
-        config=sections(config),
-    )
 
 
 def chosen(arm: str, config: Config) -> Arm:

@@ -1,11 +1,10 @@
-import signal
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from studying import configuration
 from trajectories import trajectory
 
 from core.errors import ConfigError
@@ -20,30 +19,7 @@ from ops.experiments.staleness.study import Wish
 from ops.experiments.training import Trainee
 from ops.roles import sources
 
-MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"
-CONFIG = f"""
-[model]
-path = "{MODEL}"
-
-[tasks.kg.options]
-style = "compact"
-difficulty = "easy"
-items = 8
-test_items = 4
-
-[dispatch]
-groups_per_update = 2
-group_size = 4
-max_staleness = 1
-
-[sampling]
-strategy = "current"
-max_step_tokens = 24
-max_tokens = 256
-
-[trainer]
-learning_rate = 5e-4
-"""
+pytestmark = pytest.mark.usefixtures("signals")
 COSTS = Costs(step=0.003, sampled=1e-4, prompt=0.0, load=0.03, update=0.04, token=1e-4)
 DESIGN = Design(
     *(0, 0, 2, 4, 1, 2, 4),
@@ -58,19 +34,10 @@ DESIGN = Design(
 )
 
 
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """A study takes over Ctrl-C and SIGTERM."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
-    path.write_text(CONFIG)
+    path.write_text(configuration(dispatch="max_staleness = 1"))
     return path
 
 
@@ -96,7 +63,7 @@ def pipeline(config: Path, name: str, folder: Path, of: Costs = COSTS) -> Pipeli
     wish = Wish(folder, config)
     shared = study.configured(replace(wish, intervals=()))
     own, arm = study.chosen(name, shared)
-    design = study.designed(wish, shared, of)
+    design = wish.sizes.design(shared, updates=wish.updates)
     return Pipeline(Trainee(own, sources(own), design, arm, 0), folder, of)
 
 

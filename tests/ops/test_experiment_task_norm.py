@@ -1,9 +1,8 @@
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from studying import configuration
 
 from core.errors import ConfigError
 from ops.experiments.findings import Check, Design, Point, Skill, Training, keep, read
@@ -11,12 +10,9 @@ from ops.experiments.task_norm import report, study
 from ops.experiments.task_norm.figures import MEAN, figures, gradient_share
 from ops.experiments.task_norm.study import Wish
 
+pytestmark = pytest.mark.usefixtures("signals")
 CONFIGS = Path(__file__).parents[2] / "configs"
-MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"
-PART = f"""
-[model]
-path = "{MODEL}"
-
+KG = """
 [tasks.kg.options]
 reward_scale = 0.2
 style = "compact"
@@ -30,19 +26,6 @@ style = "compact"
 difficulty = "medium"
 items = 8
 test_items = 4
-
-[dispatch]
-groups_per_update = 2
-group_size = 4
-
-[sampling]
-strategy = "current"
-max_step_tokens = 24
-max_tokens = 256
-
-[trainer]
-learning_rate = 5e-4
-task_weights = {{ kg = 2.0 }}
 """
 TASKS = {
     "kg": {"weight": 1.0, "options": {"style": "compact", "reward_scale": 0.2}},
@@ -61,13 +44,9 @@ DESIGN = Design(
 )
 
 
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """A study takes over Ctrl-C and SIGTERM."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+@pytest.fixture
+def part() -> str:
+    return configuration(KG, trainer="task_weights = { kg = 2.0 }")
 
 
 def training(arm: str, seed: int, kg: int, *gradients: dict[str, float]) -> Training:
@@ -142,21 +121,21 @@ def test_arms_differ_in_normalisation_and_weights_alone() -> None:
         assert [arm for arm, each in made.items() if each.task_weights] == ["weighted"]
 
 
-def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path, part: str) -> None:
     with pytest.raises(ConfigError, match=r"no tusk here.*task"):
         study.study(Wish(tmp_path, CONFIGS, arms=("tusk",)))
     with pytest.raises(ConfigError, match=r"no pear here.*pair"):
         study.study(Wish(tmp_path, CONFIGS, parts=("pear",)))
     with pytest.raises(ConfigError, match="no part has a training"):
         report.write(tmp_path)
-    (tmp_path / "task-norm-pair.toml").write_text(PART.replace("kg = 2.0", "gk = 2.0"))
+    (tmp_path / "task-norm-pair.toml").write_text(part.replace("kg = 2.0", "gk = 2.0"))
     with pytest.raises(ConfigError, match=r"task_weights: unknown task gk.*kg"):
         study.configured(Wish(tmp_path, tmp_path), "pair")
 
 
 @pytest.mark.slow
-def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path) -> None:
-    (tmp_path / "task-norm-pair.toml").write_text(PART)
+def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path, part: str) -> None:
+    (tmp_path / "task-norm-pair.toml").write_text(part)
     wish = study.quick(Wish(tmp_path / "out", tmp_path, parts=("pair",), arms=("none", "task")))
     wish = replace(wish, tokens=300)
     page = study.study(wish).read_text()

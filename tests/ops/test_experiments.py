@@ -1,71 +1,53 @@
-import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from studying import configuration
 
 from core.errors import ConfigError
 from ops.experiments import report, study
 from ops.experiments.arena import Interrupted
-from ops.experiments.findings import Drift, Training, keep, read
+from ops.experiments.findings import Design, Drift, Training, keep, read
+from ops.experiments.making import Sizes
 from ops.experiments.study import Wish
 from ops.experiments.training import Trainee
 from ops.roles import sources
 
-MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"
-CONFIG = f"""
-[model]
-path = "{MODEL}"
-
-[tasks.kg.options]
-style = "compact"
-difficulty = "easy"
-items = 8
-test_items = 4
-
-[dispatch]
-groups_per_update = 2
-group_size = 4
-
-[sampling]
-max_step_tokens = 24
-max_tokens = 256
-
-[trainer]
-learning_rate = 5e-4
-"""
+pytestmark = pytest.mark.usefixtures("signals")
 TOKENS = 300  # two rounds of two groups of four episodes of some forty tokens
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """A study takes over Ctrl-C and SIGTERM."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
-    path.write_text(CONFIG)
+    path.write_text(configuration())
     return path
 
 
-def wish(config: Path, name: str, *arms: str, **others: int) -> Wish:
-    small = {"seeds": 1, "tokens": TOKENS, "items": 1, "attempts": 4}
-    small |= {"drift_seeds": 0, "checks": 1, "check_items": 1}
-    return Wish(config.with_name(name), config, arms=arms, **(small | others))  # type: ignore[arg-type]
+def wish(config: Path, name: str, *arms: str, drifts: int = 0) -> Wish:
+    """`drifts`: of ten updates each."""
+    return Wish(
+        config.with_name(name),
+        config,
+        sizes=Sizes(seeds=1, items=1, attempts=4, checks=1, check_items=1),
+        tokens=TOKENS,
+        arms=arms,
+        drift_seeds=drifts,
+        drift_updates=10,
+    )
+
+
+def designed(small: Wish) -> Design:
+    made = study.configured(small)
+    return small.sizes.design(made, tokens=small.tokens, refresh=study.REFRESH)
 
 
 def trained(config: Path, arm: str, seed: int) -> Training:
     """As a study trains, without its files."""
     small = wish(config, "none", arm)
     made = study.configured(small)
-    design = study.designed(small, made)
+    design = designed(small)
     found = Trainee(made, sources(made), design, study.chosen(arm, made), seed).train()
     return msgspec.structs.replace(found, seconds=0.0)
 
@@ -100,7 +82,7 @@ def test_an_arm_that_mixes_samples_from_two_tracks_and_is_measured_as_it_acts(
 
 @pytest.mark.slow
 def test_a_study_makes_what_is_missing_and_its_page_needs_the_files_alone(config: Path) -> None:
-    small = wish(config, "found", "current", "uniform", drift_seeds=1, drift_updates=10)
+    small = wish(config, "found", "current", "uniform", drifts=1)
     page = study.study(small)
     first = page.read_text()
     times = {path: path.stat().st_mtime_ns for path in small.out.glob("*-*.json")}
@@ -116,7 +98,7 @@ def test_a_study_makes_what_is_missing_and_its_page_needs_the_files_alone(config
     assert report.write(small.out).read_text() == first
     assert "against `current`" in first
     assert "](found/pass-at-k.svg)" in first
-    config.write_text(CONFIG)
+    config.write_text(configuration())
     (small.out / "training-uniform-0.json").unlink()
     study.study(small)
     after = {path: path.stat().st_mtime_ns for path in times}
@@ -126,7 +108,7 @@ def test_a_study_makes_what_is_missing_and_its_page_needs_the_files_alone(config
 
 def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
     small = wish(config, "found", "current")
-    design = study.designed(small, study.configured(small))
+    design = designed(small)
     other = msgspec.structs.replace(design, tokens=1)
     small.out.mkdir()
     training = Training(other, "current", 0, 0.0, 0, [], [], [], {})
@@ -137,7 +119,7 @@ def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
 
 def test_a_finding_under_another_ones_name_is_refused(config: Path) -> None:
     small = wish(config, "found", "current")
-    design = study.designed(small, study.configured(small))
+    design = designed(small)
     small.out.mkdir()
     copied = Training(design, "current", 0, 0.0, 0, [], [], [], {})
     keep(small.out, copied)
@@ -165,7 +147,7 @@ def test_a_report_of_nothing_and_of_a_broken_file_is_refused(tmp_path: Path) -> 
 def test_a_study_told_to_stop_leaves_no_half_a_file(config: Path) -> None:
     small = wish(config, "found", "current")
     made = study.configured(small)
-    design = study.designed(small, made)
+    design = designed(small)
     stop = threading.Event()
     stop.set()
     arm = study.chosen("current", made)

@@ -24,8 +24,8 @@ from core.config import Config
 from core.errors import ConfigError
 from core.types import CURRENT
 from ops.configs import check
-from ops.experiments.findings import Design, Skill, agreed
-from ops.experiments.making import Work, make_missing, sections
+from ops.experiments.findings import Skill, agreed
+from ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
 from ops.experiments.staleness import report
 from ops.experiments.staleness.costs import Costs, costs
 from ops.experiments.staleness.figures import BOUND, INTERVAL
@@ -34,28 +34,22 @@ from ops.experiments.staleness.pipeline import Pipeline
 from ops.experiments.training import SKILL, Arm, Told, Trainee
 from ops.roles import sources
 
-CHECK_ATTEMPTS = 4  # at each item
+SIZES = Sizes(seeds=3, items=24, attempts=8, checks=2, check_items=8)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to study. `updates`: of one training; `items`, `attempts`: at its end.
+    """What to study. `updates`: of one training.
 
-    `bounds`: of the queue, updates; `intervals`: updates between two loads. `checks`: of the policy
-    on the way, on `check_items` items.
+    `bounds`: of the queue, updates; `intervals`: updates between two loads of the policy.
     """
 
     out: Path
     config: Path
-    seeds: int = 3
+    sizes: Sizes = SIZES
     updates: int = 60
     bounds: Sequence[int] = (0, 1, 2, 4, 8, 16)
     intervals: Sequence[int] = (10, 25, 50)
-    threads: int = 1
-    items: int = 24
-    attempts: int = 8
-    checks: int = 2
-    check_items: int = 8
 
 
 def study(wish: Wish) -> Path:
@@ -68,8 +62,9 @@ def study(wish: Wish) -> Path:
     check(config)
     made = sources(config)
     arm = Arm("costs", [CURRENT], config.sampling)
-    found = costs(wish.out, Trainee(config, made, designed(wish, config, None), arm, 0))
-    design = designed(wish, config, found)
+    design = wish.sizes.design(config, updates=wish.updates)
+    found = costs(wish.out, Trainee(config, made, design, arm, 0))
+    design = replace(design, costs=msgspec.to_builtins(found))
     agreed(wish.out, design, Course)
 
     def course(name: str, seed: int, told: Told, stop: threading.Event) -> Course:
@@ -79,14 +74,13 @@ def study(wish: Wish) -> Path:
     works = [
         Work(path, wish.updates, partial(course, name, seed)) for path, name, seed in planned(wish)
     ]
-    make_missing(works, wish.threads)
+    make_missing(works, wish.sizes.threads)
     return report.write(wish.out)
 
 
 def quick(wish: Wish) -> Wish:
     """The same with one seed and sizes of a minute."""
-    small = dataclasses.replace(wish, seeds=1, updates=3, items=2, attempts=2)
-    return dataclasses.replace(small, checks=1, check_items=2)
+    return dataclasses.replace(wish, sizes=QUICK, updates=3)
 
 
 def numbers(option: str, text: str) -> list[int]:
@@ -102,9 +96,7 @@ def planned(wish: Wish) -> Iterator[tuple[Path, str, int]]:
     """File, arm and seed of everything, the first seeds of all arms first."""
     names = [f"{BOUND}-{each}" for each in wish.bounds]
     names += [f"{INTERVAL}-{each}" for each in wish.intervals]
-    for seed in range(wish.seeds):
-        for name in names:
-            yield wish.out / f"training-{name}-{seed}.json", name, seed
+    yield from in_order(wish.out, wish.sizes.seeds, names)
 
 
 def configured(wish: Wish) -> Config:
@@ -117,23 +109,7 @@ def configured(wish: Wish) -> Config:
             f"re-loaded every {max(wish.intervals)} updates samples",
             mend=f"at least {longest}",
         )
-    return replace(config, trainer=replace(config.trainer, threads=wish.threads))
-
-
-def designed(wish: Wish, config: Config, found: Costs | None) -> Design:
-    """What every file of the study must have been made with."""
-    return Design(
-        tokens=0,
-        refresh=0,
-        items=wish.items,
-        attempts=wish.attempts,
-        checks=wish.checks,
-        check_items=wish.check_items,
-        check_attempts=CHECK_ATTEMPTS,
-        config=sections(config),
-        updates=wish.updates,
-        costs=msgspec.to_builtins(found) if found else {},
-    )
+    return replace(config, trainer=replace(config.trainer, threads=wish.sizes.threads))
 
 
 def chosen(name: str, config: Config) -> tuple[Config, Arm]:

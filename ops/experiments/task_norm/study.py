@@ -21,7 +21,7 @@ from core.types import CURRENT
 from envs.contract import TaskSource
 from ops.configs import check_model
 from ops.experiments.findings import Design, Training, agreed
-from ops.experiments.making import Work, make_missing, sections
+from ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
 from ops.experiments.study import START, trained
 from ops.experiments.task_norm import report
 from ops.experiments.task_norm.figures import ARMS
@@ -30,28 +30,22 @@ from ops.experiments.variants import variants
 
 PARTS = ("pair", "scales")  # each with a file configs/task-norm-PART.toml
 NORMALISED = {"none": "none", "task": "task", "weighted": "task", "environment": "environment"}
-CHECK_ATTEMPTS = 4  # at each item
+SIZES = Sizes(seeds=5, items=24, attempts=8, checks=2, check_items=8)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to study. `tokens`: sampled ones of one training; `items`, `attempts`: at its end.
+    """What to study. `tokens`: sampled ones of one training; `configs`: the parts' folder.
 
-    `configs`: the folder of the parts' files. `checks`: of the policy on the way, on `check_items`
-    items. `gradients`: updates between two whose gradient is measured task by task.
+    `gradients`: updates between two whose gradient is measured task by task.
     """
 
     out: Path
     configs: Path
-    seeds: int = 5
+    sizes: Sizes = SIZES
     tokens: int = 45_000
     parts: Sequence[str] = PARTS
     arms: Sequence[str] = ARMS
-    threads: int = 1
-    items: int = 24
-    attempts: int = 8
-    checks: int = 2
-    check_items: int = 8
     gradients: int = 4
 
 
@@ -67,28 +61,25 @@ def study(wish: Wish) -> Path:
                 raise ConfigError(f"no {name} here{nearest(name, known)}")
     works = {part: list(planned(wish, part)) for part in wish.parts}
     ordered = sorted((at, part) for part, own in works.items() for at in range(len(own)))
-    make_missing([works[part][at] for at, part in ordered], wish.threads)
+    make_missing([works[part][at] for at, part in ordered], wish.sizes.threads)
     return report.write(wish.out)
 
 
 def quick(wish: Wish) -> Wish:
     """The same with one seed and sizes of a minute."""
-    small = dataclasses.replace(wish, seeds=1, tokens=6000, items=2, attempts=2)
-    return dataclasses.replace(small, checks=1, check_items=2)
+    return dataclasses.replace(wish, sizes=QUICK, tokens=6000)
 
 
 def planned(wish: Wish, part: str) -> Iterator[Work]:
     """The files of a part, the first seeds of all arms first. Raises ConfigError, ItemError."""
     config = configured(wish, part)
-    design = designed(wish, config)
+    design = wish.sizes.design(config, tokens=wish.tokens, gradients=wish.gradients)
     folder = wish.out / part
     folder.mkdir(parents=True, exist_ok=True)
     agreed(folder, design, Training)
     made = variants(config)
-    for seed in range(wish.seeds):
-        for arm in (START, *wish.arms):
-            path = folder / f"training-{arm}-{seed}.json"
-            yield Work(path, wish.tokens, partial(_make, config, made, design, (arm, seed)))
+    for path, arm, seed in in_order(folder, wish.sizes.seeds, (START, *wish.arms)):
+        yield Work(path, wish.tokens, partial(_make, config, made, design, (arm, seed)))
 
 
 def configured(wish: Wish, part: str) -> Config:
@@ -98,22 +89,7 @@ def configured(wish: Wish, part: str) -> Config:
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
         near = nearest(task, config.tasks)
         raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
-    return replace(config, trainer=replace(config.trainer, threads=wish.threads))
-
-
-def designed(wish: Wish, config: Config) -> Design:
-    """What every file of a part must have been made with."""
-    return Design(
-        tokens=wish.tokens,
-        refresh=0,
-        items=wish.items,
-        attempts=wish.attempts,
-        checks=wish.checks,
-        check_items=wish.check_items,
-        check_attempts=CHECK_ATTEMPTS,
-        config=sections(config),
-        gradients=wish.gradients,
-    )
+    return replace(config, trainer=replace(config.trainer, threads=wish.sizes.threads))
 
 
 def chosen(config: Config, arm: str) -> Config:
