@@ -20,10 +20,11 @@ difficulty = "easy"
 items = 8
 test_items = 4
 
-[tasks.kg-medium.options]
+[tasks.dear.options]
 source = "kg"
+reward_scale = 5.0
 style = "compact"
-difficulty = "medium"
+difficulty = "easy"
 items = 8
 test_items = 4
 """
@@ -137,7 +138,7 @@ def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path, 
 def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path, part: str) -> None:
     (tmp_path / "task-norm-pair.toml").write_text(part)
     wish = study.quick(Wish(tmp_path / "out", tmp_path, parts=("pair",), arms=("none", "task")))
-    wish = replace(wish, tokens=300)
+    wish = replace(wish, tokens=300, gradients=1)
     page = study.study(wish).read_text()
     folder = tmp_path / "out" / "pair"
     start, none, task = (
@@ -147,7 +148,7 @@ def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path, pa
     assert start[0].points == []
     measured = [point.gradients for point in none[0].points if point.gradients]
     assert measured
-    assert {task for each in measured for task in each} == {"kg", "kg-medium"}
+    assert {task for each in measured for task in each} == {"kg", "dear"}
     assert none[0].points[0].success == task[0].points[0].success  # the same items, the same start
     assert none[0].points[-1].tokens >= wish.tokens
     assert "one seed shows nothing" in page
