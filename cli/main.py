@@ -6,6 +6,7 @@ Each verb parses its arguments and calls one function of `ops`, imported inside 
 
 import os
 import sys
+import traceback
 
 import typer
 
@@ -60,7 +61,8 @@ def main() -> None:
         app()
     except AgentRLError as error:
         if os.environ.get("AGENTRL_DEBUG"):
-            raise
+            traceback.print_exc()
+            sys.exit(error.exit_code)  # the supervisor reads it
         mend = f" — {error.mend}" if error.mend else ""
         print(f"agentrl: {error}{mend}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from psycopg.errors import IdleInTransactionSessionTimeout
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -24,6 +25,7 @@ from sqlalchemy.types import Float
 from core.errors import StoreError
 
 BUSY_TIMEOUT_S = 10.0
+IDLE_S = 10.0  # between two statements of one transaction on Postgres
 AWAY = (OperationalError, InterfaceError)  # of the connection, not of the statement
 
 T = TypeVar("T")
@@ -127,12 +129,7 @@ def open_store(url: str, *, threads: int = 8) -> Store:
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
-        if backend == "sqlite":
-            engine = _sqlite(url)
-        else:
-            engine = create_engine(
-                url, pool_size=threads, max_overflow=4, pool_pre_ping=True, pool_timeout=30
-            )
+        engine = _sqlite(url) if backend == "sqlite" else _postgres(url, threads)
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
     except (ArgumentError, NoSuchModuleError) as error:
@@ -144,6 +141,27 @@ def open_store(url: str, *, threads: int = 8) -> Store:
             f"store {shown} is unreachable: {reason}", mend="start the database, or mend store.url"
         ) from error
     return Store(engine)
+
+
+def _postgres(url: str, threads: int) -> Engine:
+    """What stands still within a transaction loses it: its locks would hold up everybody else."""
+    engine = create_engine(
+        url, pool_size=threads, max_overflow=4, pool_pre_ping=True, pool_timeout=30
+    )
+
+    @event.listens_for(engine, "connect")
+    def _bound(connection: Any, _record: Any) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
+        connection.commit()
+
+    @event.listens_for(engine, "handle_error")
+    def _away(context: ExceptionContext) -> None:
+        """psycopg calls it an internal error; it is a connection that is gone."""
+        error = context.original_exception
+        if isinstance(error, IdleInTransactionSessionTimeout):
+            raise OperationalError(context.statement, None, error)
+
+    return engine
 
 
 def _sqlite(url: str) -> Engine:

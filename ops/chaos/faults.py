@@ -172,9 +172,8 @@ def rival_dispatcher(scene: Scene, _random: random.Random) -> Course:
     _signal(before.pid, signal.SIGSTOP)
     rival = scene.stage.rival("dispatcher")
     try:
-        yield from _until(
-            lambda: scene.identity("dispatcher") not in ("", before.identity), RIVAL_S
-        )
+        while scene.identity("dispatcher") in ("", before.identity):
+            yield
         _signal(before.pid, signal.SIGCONT)
         yield from _for(2.0)
         taken = scene.identity("dispatcher")

@@ -1,8 +1,14 @@
+import threading
+import time
+from contextlib import closing
+
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.orm import Session
 
 from core.errors import StoreError
-from db.store import Store
+from db.store import Store, open_store
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
@@ -17,3 +23,39 @@ def test_a_database_that_goes_away_is_a_store_error(
 def test_what_a_statement_violates_stays_its_own_error(store: Store) -> None:
     with pytest.raises(IntegrityError), store.write():
         raise IntegrityError("INSERT", None, Exception("a row is there"))
+
+
+def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("db.store.IDLE_S", 0.2)
+    tries: list[float] = []
+    others: list[float] = []
+
+    def stopped(session: Session) -> None:
+        session.execute(text("UPDATE t SET n = n + 1"))
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            other.start()
+            other.join(5)
+            session.execute(text("SELECT 1"))
+
+    def stands_still(session: Session) -> None:
+        session.execute(text("SELECT 1"))
+        time.sleep(0.5)
+        session.execute(text("SELECT 1"))
+
+    def waits_for_the_row() -> None:
+        store.transact(lambda session: session.execute(text("UPDATE t SET n = n + 10")))
+        others.append(time.monotonic())
+
+    with closing(open_store(postgres_url)) as store:
+        with store.write() as session:
+            session.execute(text("CREATE TABLE t AS SELECT 0 AS n"))
+        other = threading.Thread(target=waits_for_the_row)
+        store.transact(stopped)
+        assert others[0] < tries[1], "the row was free before the first came back"
+        with store.read() as session:
+            assert session.scalar(text("SELECT n FROM t")) == 11
+        with pytest.raises(StoreError, match="idle-in-transaction"):
+            store.transact(stands_still, patience_s=0.0)
