@@ -6,6 +6,7 @@ Token arrays travel as little-endian bytes and are read back without a copy by `
 """
 
 import hashlib
+import math
 from typing import Any
 
 import msgspec
@@ -174,7 +175,7 @@ def decode(wire: bytes) -> Message:
     try:
         body = _plain(wire)
         message: Message = _decoder.decode(body)
-    except (msgspec.MsgspecError, zstandard.ZstdError, RecursionError) as error:
+    except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeError, RecursionError) as error:
         raise MessageError(f"undecodable message: {error}") from error
     if message.v != VERSION:
         raise MessageError(f"message version {message.v}, this process speaks {VERSION}")
@@ -189,7 +190,7 @@ def body_sha256(trajectory: Trajectory) -> str:
 
 
 def check(trajectory: Trajectory) -> None:
-    """Raise MessageError unless arrays agree in length and spans, indices and masks fit."""
+    """Raise MessageError unless arrays agree, spans and masks fit, numbers are finite."""
     length = len(trajectory.loss_mask)
     sizes: dict[str, tuple[bytes, int]] = {
         "token_ids": (trajectory.token_ids, 4 * length),
@@ -212,9 +213,15 @@ def check(trajectory: Trajectory) -> None:
         covered[step.start : step.end] = trajectory.policies[step.policy_index].trainable
     if not np.array_equal(covered, mask):
         raise MessageError(f"{where}: loss_mask is not the union of the trainable steps' spans")
+    _check_numbers(trajectory, where)
+
+
+def _check_numbers(trajectory: Trajectory, where: str) -> None:
+    if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.score)):
+        raise MessageError(f"{where}: its reward or its score is not finite")
     if not np.isfinite(trajectory.behaviour()).all():
         raise MessageError(f"{where}: a log-probability is not finite")
-    if trajectory.behaviour()[mask == 0].any():
+    if trajectory.behaviour()[trajectory.mask() == 0].any():
         raise MessageError(f"{where}: a log-probability where the loss mask is 0")
 
 

@@ -34,7 +34,7 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
     """The Config of TOML text. `source` is named in errors."""
     try:
         tree = tomllib.loads(text, parse_float=_finite)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers and nesting beyond Python's bounds too
         raise ConfigError(f"{source}: not TOML: {error}") from error
     for name, value in sorted((environ or {}).items()):
         if name.startswith(PREFIX):
@@ -94,7 +94,7 @@ def _literal(text: str) -> Any:
     """The text as a TOML value; as a string where it is none."""
     try:
         return tomllib.loads(f"value = {text}", parse_float=_finite)["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -5,7 +5,7 @@ It is written last, so a directory with a valid one is whole. Trainer and server
 
 import hashlib
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -58,11 +58,30 @@ def read(directory: Path) -> Manifest:
     """The manifest, its files unchecked. Raises CheckpointError that names the file."""
     path = directory / FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return parse(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: not a manifest: {error}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def parse(content: bytes) -> Manifest:
+    """The manifest of a file's content; its names lead nowhere else. Raises CheckpointError."""
+    try:
+        found = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"not a manifest: {error}") from error
+    for name in found.files:
+        if not plain(name) or name == FILE:
+            raise CheckpointError(f"{name!r} leaves the directory")
+    return found
+
+
+def plain(name: str) -> bool:
+    """Whether it names something below a directory, written in the one way that has no detours."""
+    path = PurePosixPath(name)
+    inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    return inside and str(path) == name and "\0" not in name
 
 
 def verify(directory: Path) -> Manifest:
@@ -102,14 +121,17 @@ def base_of(directory: Path) -> Path | None:
 
 
 def named_base(directory: Path) -> Path | None:
-    """As `base_of`, as it is written: there or not."""
+    """As `base_of`, as it is written: there or not. Its last part is a name."""
     path = directory / ADAPTER
     try:
-        return Path(msgspec.json.decode(path.read_bytes())["base_model_name_or_path"])
+        base = Path(msgspec.json.decode(path.read_bytes())["base_model_name_or_path"])
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: names no base: {error}") from error
+    if not plain(base.name):
+        raise CheckpointError(f"{path}: names no base: {str(base)!r} ends in no name")
+    return base
 
 
 def _sha256(path: Path) -> str:

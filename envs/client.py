@@ -185,12 +185,16 @@ class RemoteEnvironment:
         if not answer.finish:
             return Outcome(messages)
         self._over = True
+        try:
+            reward, score = wire.finite(answer.reward), wire.score(answer)
+        except wire.MalformedBody as error:
+            raise EnvironmentFailure(f"{self._remote.url}: ill-formed answer: {error}") from error
         return Outcome(
             messages,
             done=True,
             status=wire.OUTCOMES[answer.status],
-            reward=answer.reward,
-            score=wire.score(answer),
+            reward=reward,
+            score=score,
             metrics=_numbers(answer.metric),
         )
 
@@ -283,4 +287,9 @@ def _detail(content: bytes) -> str:
 
 
 def _numbers(metric: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(each) for name, each in metric.items() if isinstance(each, int | float)}
+    """Those of the values that are numbers and finite."""
+    return {
+        name: float(each)
+        for name, each in metric.items()
+        if isinstance(each, int | float) and abs(each) <= wire.LARGEST
+    }

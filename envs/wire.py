@@ -23,6 +23,7 @@ TURN = "agentrl-turn"  # header: 0 starts, 1 is the first turn; the same number 
 MAX_BODY = 8 << 20  # bytes
 RUNNING, FAILED = "running", "task error"
 NO_SESSION = "No such session"
+LARGEST = 1e300  # of rewards, scores and metrics
 
 STATUSES: Mapping[Status, str] = {
     Status.COMPLETED: "completed",
@@ -208,10 +209,20 @@ def message(wired: WireMessage) -> Message:
 
 
 def score(answer: EnvOut) -> float:
-    """Ours beside the reward; the original's among its metrics, where it has one."""
+    """Ours beside the reward; the original's among its metrics, where it has one.
+
+    Raises MalformedBody.
+    """
     among = answer.metric.get("score")
     given = among if answer.score is None and isinstance(among, int | float) else answer.score
-    return answer.reward if given is None else float(given)
+    return finite(answer.reward if given is None else given)
+
+
+def finite(number: float) -> float:
+    """The number, which JSON may write as 1e999 or with 500 digits. Raises MalformedBody."""
+    if not abs(number) <= LARGEST:
+        raise MalformedBody("a reward or a score is no finite number")
+    return float(number)
 
 
 def tool(wired: WireTool) -> Tool:

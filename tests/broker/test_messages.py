@@ -97,6 +97,8 @@ def test_what_is_not_understood_is_refused_by_name(content: object, reason: str)
         ({"loss_mask": bytes(18)}, "loss_mask"),
         ({"policy_index": bytes([1] * 18)}, "policy_index disagrees"),
         ({"policies": ()}, "names policy 0"),
+        ({"reward": float("nan")}, "reward or its score is not finite"),
+        ({"score": float("inf")}, "reward or its score is not finite"),
     ],
 )
 def test_a_trajectory_that_contradicts_itself_is_refused(

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import threading
 import time
@@ -254,6 +255,31 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(shelf: Shelf, tmp_path
     with pytest.raises(CheckpointError, match="leaves the directory"):
         fetch(where, tmp_path / "a" / "other")
     assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("base", ["/nowhere/..", "..", "/", "", "a\0b"])
+def test_an_adapter_whose_base_has_no_name_is_refused_and_nothing_is_removed(
+    shelf: Shelf, tmp_path: Path, base: str
+) -> None:
+    path = shelf.local("run-1-v1")
+    path.mkdir(parents=True)
+    (path / manifest.ADAPTER).write_text(json.dumps({"base_model_name_or_path": base}))
+    manifest.write(path, Manifest("run-1-v1", 1, None, manifest.digests(path)))
+    where = shelf.put("run-1-v1")
+    home = tmp_path / "home"
+    (home / "cache").mkdir(parents=True)
+    (home / "store.db").write_text("the truth")
+    with pytest.raises(CheckpointError, match="names no base"):
+        fetch(where, home / "cache")
+    assert (home / "store.db").read_text() == "the truth"
+
+
+@pytest.mark.parametrize("url", ["memory://shelf/..", "memory:///.."])
+def test_a_row_that_names_no_checkpoint_is_refused(tmp_path: Path, url: str) -> None:
+    (tmp_path / "store.db").write_text("the truth")
+    with pytest.raises(CheckpointError, match="ends in no name"):
+        fetch(url, tmp_path / "cache")
+    assert (tmp_path / "store.db").exists()
 
 
 def test_secrets_of_a_url_stay_out_of_rows_and_errors(

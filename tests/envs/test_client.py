@@ -189,6 +189,30 @@ def test_a_score_is_beside_the_reward_or_among_the_metrics() -> None:
     assert wire.score(wire.EnvOut([], reward=0.5, metric={"score": "high"})) == 0.5
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        *('"reward": 1e999', '"reward": -1e999', '"score": 1e999', '"metric": {"score": 1e999}'),
+        '"metric": {"score": %s}' % ("9" * 400),
+    ],
+)
+def test_a_reward_that_is_no_finite_number_is_a_failure(told: str) -> None:
+    """JSON may write it, and an update that learned from it would be no number either."""
+    said = f'{{"env_out": {{"messages": [], "status": "completed", "finish": true, {told}}}}}'
+    answer = wire.decode(said.encode(), wire.Interacted).env_out
+
+    class Told:
+        url = "http://worker"
+
+        def interact(self, *_: object) -> wire.EnvOut:
+            return answer
+
+    environment = client.RemoteEnvironment(Told(), {})  # type: ignore[arg-type]
+    environment._first, environment._over = wire.EnvOut([]), False
+    with pytest.raises(EnvironmentFailure, match="no finite number"):
+        environment.call("done")
+
+
 def test_a_server_that_is_gone_fails_the_episode_at_once() -> None:
     with serving() as server:
         source = remote(server.url)

@@ -77,7 +77,13 @@ def test_a_spoiled_checkpoint_is_refused_by_the_name_of_the_file(
         verify(tmp_path / "c1")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "parts/../../secret", "link"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../secret", "/etc/passwd", "parts/../../secret", "link", "", ".", "./a", "a/", "a//b"),
+        *("a\0b", "manifest.json"),
+    ],
+)
 def test_a_manifest_cannot_leave_its_directory(tmp_path: Path, name: str) -> None:
     _publish(tmp_path / "c1")
     (tmp_path / "secret").write_text("secret")
