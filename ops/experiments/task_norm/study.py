@@ -7,7 +7,7 @@ A part is a mixture of tasks; arms differ in how advantages are normalised and t
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from core import loading, logging
 from core.config import Config
 from core.errors import ConfigError, nearest
 from core.types import CURRENT
-from envs.contract import TaskSource
 from ops.configs import check_model
 from ops.experiments.findings import Design, Training, agreed
 from ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
@@ -78,8 +77,13 @@ def planned(wish: Wish, part: str) -> Iterator[Work]:
     folder.mkdir(parents=True, exist_ok=True)
     agreed(folder, design, Training)
     made = variants(config)
+
+    def training(name: str, seed: int, told: Told, stop: threading.Event) -> Training:
+        arm = Arm(name, [CURRENT], config.sampling)
+        return trained(Trainee(chosen(config, name), made, design, arm, seed, told, stop))
+
     for path, arm, seed in in_order(folder, wish.sizes.seeds, (START, *wish.arms)):
-        yield Work(path, wish.tokens, partial(_make, config, made, design, (arm, seed)))
+        yield Work(path, wish.tokens, partial(training, arm, seed))
 
 
 def configured(wish: Wish, part: str) -> Config:
@@ -100,15 +104,3 @@ def chosen(config: Config, arm: str) -> Config:
         task_weights=config.trainer.task_weights if arm == "weighted" else {},
     )
     return replace(config, trainer=trainer)
-
-
-def _make(
-    config: Config,
-    made: Mapping[str, TaskSource],
-    design: Design,
-    which: tuple[str, int],
-    *now: Told | threading.Event,
-) -> Training:
-    name, seed = which
-    arm = Arm(name, [CURRENT], config.sampling)
-    return trained(Trainee(chosen(config, name), made, design, arm, seed, *now))  # type: ignore[arg-type]
