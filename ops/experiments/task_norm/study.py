@@ -19,7 +19,7 @@ from core.config import Config
 from core.errors import ConfigError, nearest
 from core.types import CURRENT
 from ops.configs import check_model
-from ops.experiments.findings import Design, Training, agreed
+from ops.experiments.findings import Training, agreed
 from ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
 from ops.experiments.study import START, trained
 from ops.experiments.task_norm import report
