@@ -60,7 +60,7 @@ format: .venv/.dev ## let ruff mend layout and imports
 lock: ## resolve the versions of requirements/ anew, with uv
 	$(LOCK) | grep -vE '$(GPU_ONLY)' > requirements/quickstart.lock.new
 	mv requirements/quickstart.lock.new requirements/quickstart.lock
-	$(LOCK) -c requirements/quickstart.lock --extra dashboard --extra tasks --group dev \
+	$(LOCK) -c requirements/quickstart.lock --extra dashboard --extra deepspeed --extra tasks --group dev \
 		| grep -vE '$(GPU_ONLY)' > requirements/dev.lock.new
 	mv requirements/dev.lock.new requirements/dev.lock
 

@@ -16,6 +16,7 @@ from cli import (
     dashboard,
     data,
     dead,
+    deepspeed,
     envs,
     experiments,
     history,
@@ -42,6 +43,7 @@ configs.add(app)
 dashboard.add(app)
 envs.add(app)
 data.add(app)
+deepspeed.add(app)
 experiments.add(app)
 chaos.add(app)
 

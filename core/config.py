@@ -189,6 +189,17 @@ class Lora(Section, frozen=True):
     )
 
 
+class DeepSpeed(Section, frozen=True):
+    """Of `engine = "deepspeed"` (docs/deepspeed.md). `zero`: what is sharded over ranks: nothing,
+    moments (1), gradients too (2), weights too (3).
+    """
+
+    zero: Literal[0, 1, 2, 3] = 2
+    offload: Literal["none", "optimizer", "all"] = "none"  # to the host; all: weights too, ZeRO 3
+    timeout_s: Seconds = 60.0  # of every wait of one rank for another
+    extensions: str = ""  # folder of built extensions; ~/.cache/agentrl/extensions where empty
+
+
 class Trainer(Section, frozen=True):
     """Learning. Presets are in trainer/presets.py; what is written in the file wins."""
 
@@ -222,6 +233,9 @@ class Trainer(Section, frozen=True):
     gradient_checkpointing: bool = False  # less memory of a pass, for a third more computing
     optimizer: Literal["adamw", "sgd"] = "adamw"
     lora: Lora = Lora()
+    engine: Literal["torch", "deepspeed"] = "torch"
+    ranks: Positive = 1  # processes of `engine = "deepspeed"` on this machine
+    deepspeed: DeepSpeed = DeepSpeed()
     snapshot_every: Positive = 10  # updates
     keep_checkpoints: Positive = 8  # the newest; what is still needed stays besides
     lease_s: Seconds = 15.0

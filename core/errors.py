@@ -46,6 +46,12 @@ class CheckpointError(AgentRLError):
     """A checkpoint is incomplete, corrupt or incompatible."""
 
 
+class RankLost(AgentRLError):
+    """Of the processes that learn together one ended, or does not answer: the others end, too."""
+
+    exit_code = 4
+
+
 class EnvironmentFailure(AgentRLError):
     """The environment broke (not the agent): the attempt is retried with a fresh environment."""
 

@@ -68,6 +68,7 @@ def examine(config: Config | None) -> Iterator[Finding]:
     if config is None:
         return
     yield _tried("config", lambda: _checked(config))
+    yield from _deepspeed(config)
     yield from _memory(config)
     yield from _vllm(config)
     yield disk(config.home(), LEAST_FREE)
@@ -93,7 +94,9 @@ def extras(requirements: list[str], *, needed: bool) -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "ok", detail)
             continue
         state: Literal["absent", "missing"] = (
-            "missing" if needed and extra not in ("dashboard", "quickstart") else "absent"
+            "missing"
+            if needed and extra not in ("dashboard", "deepspeed", "quickstart")
+            else "absent"
         )
         mend = f"pip install '{PACKAGE}[{extra}]'"
         yield Finding(f"extra {extra}", state, f"not installed: {', '.join(missing)}", mend)
@@ -149,6 +152,28 @@ def _memory(config: Config) -> Iterator[Finding]:
         state: Literal["ok", "absent", "missing"] = "ok" if plan.room else "absent"
         state = state if plan.fits else "missing"
         yield Finding("memory", state, plan.words(), plan.mend())
+
+
+def _deepspeed(config: Config) -> Iterator[Finding]:
+    """The engine of the trainer, and what it compiled."""
+    if config.trainer.engine != "deepspeed":
+        return
+    version = _version("deepspeed")
+    if version is None:
+        mend = f"pip install '{PACKAGE}[deepspeed]'"
+        yield Finding("deepspeed", "missing", "not installed", mend)
+        return
+    yield Finding("deepspeed", "ok", f"{version}, {config.trainer.ranks} ranks here")
+    if config.trainer.deepspeed.offload == "none":
+        return
+    from trainer import extensions
+
+    section = config.trainer.deepspeed
+    if extensions.built(section.extensions):
+        yield Finding("deepspeed extension", "ok", str(extensions.folder(section.extensions)))
+    else:
+        mend = "agentrl deepspeed build CONFIG"
+        yield Finding("deepspeed extension", "missing", "not built; offload needs it", mend)
 
 
 def _vllm(config: Config) -> Iterator[Finding]:

@@ -16,9 +16,11 @@ from core.config import Config
 from core.errors import ConfigError
 from ops.parts import GIB, HOST, SHARE, Part, gpu_share, least_of_vllm, parts, vllm_device
 from ops.shape import Shape, read
+from ops.shards import over_ranks
 
 ASK_S = 10.0  # for nvidia-smi
 CGROUP = Path("/sys/fs/cgroup/memory.max")
+TRAINER = "trainer"
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -92,7 +94,9 @@ def require(config: Config) -> None:
 def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
     """One for each card that is used, then one for the machine. Raises ConfigError."""
     placed: dict[str, list[Part]] = {}
-    for part in parts(config, shape, machine.cards):
+    every = list(parts(config, shape, machine.cards))
+    trainer = [part for part in every if part.process == TRAINER]
+    for part in (*over_ranks(config, trainer), *(p for p in every if p.process != TRAINER)):
         placed.setdefault(part.device, []).append(part)
     rooms = {**machine.cards, HOST: machine.memory}
     refused = refusals(config, shape, machine.cards)

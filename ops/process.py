@@ -3,12 +3,14 @@
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from core import loading, logging
+from core.process import place
 from ops import hub, roles
 from ops.runs import begin
 
@@ -25,12 +27,22 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     if supervised:
         end_with_parent()
     logging.configure(name or role)
-    if not supervised and role != "envs":
+    deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
+    own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
+    if not (supervised or role == "envs" or (own is not None and own.rank)):
         begin(config)
+    if deepspeed and own is None:
+        from ops.ranked import run_ranks
+
+        sys.exit(run_ranks(config, path, stop, supervised=supervised))
     if role == "policy":
         roles.policy(config, stop, name)
     else:
         roles.ROLES[role](config, stop)
+    if own is not None:  # all is closed; what libraries would still tidy up takes seconds
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def stop_on_signals() -> threading.Event:

@@ -13,22 +13,15 @@ Every role runs until its run is over or SIGTERM, and can be killed at any momen
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from broker import weights
-from broker.topology import recorder_queue, trainer_queue
+from broker.topology import recorder_queue
 from core.config import Config
 from core.errors import ConfigError
 from core.types import RUN_OVER
-from db import registry, runs
+from db import runs
 from envs import registry as tasks
 from envs.contract import TaskSource
-from ops.runs import Opened, opened, shelf
-
-if TYPE_CHECKING:
-    from trainer.learner import Learner
-    from trainer.presets import Settings
+from ops.runs import opened
 
 DRAIN_S = 3.0  # how long a recorder that stops may still store
 LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it later
@@ -99,44 +92,9 @@ def recorder(config: Config, stop: threading.Event) -> None:
 
 
 def trainer(config: Config, stop: threading.Event) -> None:
-    from trainer.inbox import Bounds, Inbox
-    from trainer.ledger import Ledger
-    from trainer.loop import train
-    from trainer.presets import settings
+    from ops.learning import learn
 
-    with opened(config) as run:
-        filled = settings(config.trainer)
-        learner = _learner(config, run, filled)
-        publisher = run.broker.publisher()
-        consumer = run.broker.consumer(trainer_queue(run.run_id))
-        fewest = config.trainer.min_groups or config.dispatch.groups_per_update
-        bounds = Bounds(
-            min_groups=fewest,
-            max_groups=config.trainer.max_groups or 2 * fewest,
-            max_staleness=config.dispatch.max_staleness,
-            max_lag=config.dispatch.max_lag,
-            abnormal_reward=filled.abnormal_reward,
-            max_attempts=config.dispatch.max_attempts,
-        )
-        inbox = Inbox(run.store, consumer, run.run_id, bounds)
-        place = replace(shelf(config, run.run_id), stop=stop)
-        ledger = Ledger(config, run.run_id, run.store, publisher, place)
-        try:
-            train(inbox, learner, ledger, filled, stop)
-        finally:
-            consumer.close()
-            publisher.close()
-
-
-def _learner(config: Config, run: Opened, filled: "Settings") -> "Learner":
-    """The engine of the configuration, holding the run's first checkpoint."""
-    from trainer.learner import Hardware
-    from trainer.learner_torch import TorchLearner
-
-    with run.store.read() as session:
-        first = registry.live_checkpoints(session, run.run_id)[0]
-    hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
-    return TorchLearner(weights.fetch(first.path, config.cache()), filled, hardware)
+    learn(config, stop)
 
 
 def policy(config: Config, stop: threading.Event, name: str = "") -> None:

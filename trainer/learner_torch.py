@@ -17,7 +17,7 @@ from trainer.objective import Objective
 from trainer.packing import micro_batches
 from trainer.presets import Settings
 from trainer.snapshots import State, random_state, set_random_state
-from trainer.tuning import probe, trained, tuned
+from trainer.tuning import probe, saved, trained, tuned
 
 
 class TorchLearner:
@@ -60,7 +60,7 @@ class TorchLearner:
 
     def save(self, directory: Path) -> None:
         """See Learner.save; weights are written in the hardware's dtype."""
-        self._tuned.save(directory)
+        self._tuned.save(directory, saved(trained(self._model), self._dtype))
 
     def probe(self) -> Probe:
         """See Learner.probe."""

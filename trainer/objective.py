@@ -45,12 +45,14 @@ class Objective:
     """What `settings` say is to be minimised.
 
     `reference` is entered around forward passes of the model as the run began with it; asked for
-    only where `kl_weight` > 0.
+    only where `kl_weight` > 0. `score`: what `trainer.scores.scores` does, for an engine that must
+    know of it.
     """
 
     settings: Settings
     hardware: Hardware
     reference: Callable[[], AbstractContextManager[Any]]
+    score: Callable[..., Scores] = scores
 
     def loss(self, model: Any, micro: MicroBatch, batch: Batch, recorded: Recorded) -> Tensor:
         """The micro-batch's part of the update's loss, a scalar; all parts sum to the loss.
@@ -88,17 +90,18 @@ class Objective:
         head = model.get_output_embeddings()
         rows = max(1, self.hardware.chunk_logits // model.config.get_text_config().vocab_size)
         predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
-        with self._precision():
+        with self.precision():
             every = states(model, torch.from_numpy(micro.tokens), micro.lengths)
             hidden = every.index_select(0, predicts)
-            return scores(head, hidden, fields.temperature, fields.targets, rows)
+            return self.score(head, hidden, fields.temperature, fields.targets, rows)
 
     def _fields(self, micro: MicroBatch, batch: Batch) -> Fields:
         chosen = (batch.tokens, batch.behaviour, batch.temperature, batch.advantages, batch.shares)
         arrays = [*(each[micro.sources] for each in chosen), micro.owners]
         return Fields(*(torch.from_numpy(each).to(self.hardware.device) for each in arrays))
 
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
+        """Entered around forward passes: products in the hardware's dtype."""
         dtype: torch.dtype = getattr(torch, self.hardware.dtype)
         kind, low = torch.device(self.hardware.device).type, dtype != torch.float32
         return torch.autocast(kind, dtype=dtype if low else None, enabled=low)

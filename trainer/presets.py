@@ -106,6 +106,7 @@ def settings(config: Trainer) -> Settings:
     Raises ConfigError for what contradicts itself: `old = "behaviour"` with importance weights (the
     ratio π/μ already corrects for the behaviour policy), bounds that no loss reads.
     """
+    _check_engine(config)
     values = _chosen(config)
     importance = _importance(config, values.pop("importance"), values["old"])
     if config.dual_clip is not None and values["loss"] != "ppo_clip":
@@ -132,6 +133,17 @@ def settings(config: Trainer) -> Settings:
         lora=config.lora,
         **values,
     )
+
+
+def _check_engine(config: Trainer) -> None:
+    section = config.deepspeed
+    if config.engine == "torch" and config.ranks > 1:
+        mend = 'set trainer.engine = "deepspeed", or leave it at 1'
+        raise ConfigError("trainer.ranks: the engine torch is one process", mend=mend)
+    if section.offload != "none" and section.zero == 0:
+        raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", mend="zero = 2")
+    if section.offload == "all" and section.zero != 3:
+        raise ConfigError('trainer.deepspeed.offload: only ZeRO 3 offloads "all"', mend="zero = 3")
 
 
 def _chosen(config: Trainer) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 Both also hold the reference of the KL term: the model as the run began with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from trainer.model import copy_tokenizer, load_model
 from trainer.presets import Settings
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+WRAPPED = "base_model.model."  # where peft's wrapper holds the model
 PROBE = 24  # tokens
 SEED = 0  # of a new adapter's random half
 
@@ -39,7 +40,8 @@ class Tuned(Protocol):
 
     def reference(self) -> Any: ...
 
-    def save(self, directory: Path) -> None: ...
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """`weights`: what is trained, by name, whole, as `saved` gives it."""
 
 
 class Whole:
@@ -57,10 +59,10 @@ class Whole:
     def reference(self) -> Any:
         return nullcontext(self._reference)
 
-    def save(self, directory: Path) -> None:
-        weights = {name: _saved(value, self._dtype) for name, value in trained(self.model).items()}
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """What transformers loads."""
         self.model.config.dtype = self._dtype
-        self.model.save_pretrained(directory, state_dict=weights)
+        self.model.save_pretrained(directory, state_dict=dict(weights))
         copy_tokenizer(self._path, directory)
 
 
@@ -84,14 +86,14 @@ class Adapter:
         with self._tuner.disable_adapter():
             yield self.model
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         """What peft and vLLM load. The base is named by its absolute path."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
-        found = get_peft_model_state_dict(self._tuner, save_embedding_layers=False)
-        weights = {name: _saved(value, self._dtype).contiguous() for name, value in found.items()}
-        save_file(weights, directory / ADAPTER_WEIGHTS, {"format": "pt"})
+        wrapped = {f"{WRAPPED}{name}": value.contiguous() for name, value in weights.items()}
+        named = get_peft_model_state_dict(self._tuner, wrapped, save_embedding_layers=False)
+        save_file(named, directory / ADAPTER_WEIGHTS, {"format": "pt"})
         self._config.base_model_name_or_path = str(self._path.resolve())
         self._config.inference_mode = True
         self._config.save_pretrained(str(directory))
@@ -108,19 +110,32 @@ def trained(model: Any) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
+def saved(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Copies on the host, in the type in which they are saved."""
+    return {name: value.detach().to("cpu", dtype) for name, value in parameters.items()}
+
+
 def probe(model: Any, dtype: torch.dtype) -> Probe:
     """Fixed pseudo-random tokens, scored with the weights cast to `dtype`, as they are saved."""
+    weights = {name: value.detach().to(dtype) for name, value in model.named_parameters()}
+
+    def said(ids: Tensor) -> Tensor:
+        asked = {"input_ids": ids, "use_cache": False}
+        found: Tensor = torch.func.functional_call(model, weights, kwargs=asked).logits
+        return found
+
+    return probe_by(said, model)
+
+
+def probe_by(said: Callable[[Tensor], Tensor], model: Any) -> Probe:
+    """`said`: logits [1, T, V] of tokens [1, T]. `model` is asked how many there are of each."""
     config = model.config.get_text_config()
     random = Random(SEED)
     count = min(PROBE, getattr(config, "max_position_embeddings", PROBE))
     tokens = [random.randrange(config.vocab_size) for _ in range(count)]
     ids = torch.tensor([tokens], device=model.device)
-    weights = {name: value.detach().to(dtype) for name, value in model.named_parameters()}
     with torch.no_grad():
-        output = torch.func.functional_call(
-            model, weights, kwargs={"input_ids": ids, "use_cache": False}
-        )
-        every = torch.log_softmax(output.logits[0, :-1].float(), dim=-1)
+        every = torch.log_softmax(said(ids)[0, :-1].float(), dim=-1)
         logprobs = every.gather(-1, ids[0, 1:, None])[:, 0]
     return Probe(tokens, logprobs.tolist())
 
@@ -169,7 +184,3 @@ def _adaptable(module: nn.Module) -> bool:
     from transformers.pytorch_utils import Conv1D
 
     return isinstance(module, nn.Linear | Conv1D)
-
-
-def _saved(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.detach().to("cpu", dtype)

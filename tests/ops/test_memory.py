@@ -14,11 +14,11 @@ from small_model import PARAMETERS, SMALL, small_model
 from core import loading
 from core.config import Config, Lora
 from core.errors import AgentRLError, ConfigError
-from ops import memory, shape
+from ops import memory, shape, shards
 from ops.memory import HOST, Machine, Plan
 from ops.parts import CONTEXT, GIB, activations, gpu_share
 from ops.up import up
-from trainer import attention
+from trainer import attention, zero
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"
@@ -52,6 +52,27 @@ def test_full_fine_tuning_holds_sixteen_bytes_a_parameter(small: Path) -> None:
     assert held["weights"] + held["gradients"] + held["moments"] == 16 * PARAMETERS
     assert held["reference"] == 0
     assert held["CUDA"] == CONTEXT
+
+
+def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
+    """Four bytes each: masters, two moments, gradients, weights; of an odd number, rounded up."""
+    text = 'model.device = "cuda"\ntrainer.engine = "deepspeed"\ntrainer.ranks = 2\n'
+    cards = {"cuda:0": 24 * GIB, "cuda:1": 24 * GIB}
+    half = -(-4 * PARAMETERS // 2)
+    first, second, _ = planned(config(small, f"{text}trainer.deepspeed.zero = 2\n"), cards)
+    for plan, rank in ((first, 0), (second, 1)):
+        held = sizes(plan, f"trainer rank {rank}")
+        assert held["weights"] == 4 * PARAMETERS
+        assert (held["gradients"], held["masters"], held["moments"]) == (half, half, 2 * half)
+    chosen = f'{text}trainer.deepspeed = {{zero = 3, offload = "all"}}\n'
+    first, _, host = planned(config(small, chosen), cards)
+    assert sizes(first, "trainer rank 0").keys().isdisjoint({"weights", "masters", "moments"})
+    on_host = sizes(host, "trainer rank 1")
+    assert (on_host["weights"], on_host["masters"], on_host["moments"]) == (half, half, 2 * half)
+
+
+def test_what_is_sent_at_once_is_what_deepspeed_is_told() -> None:
+    assert shards.BUCKET == zero.BUCKET
 
 
 def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own(

@@ -1,6 +1,6 @@
 import pytest
 
-from core.config import Trainer
+from core.config import DeepSpeed, Trainer
 from core.errors import ConfigError
 from trainer.presets import Importance, settings
 
@@ -55,6 +55,19 @@ def test_weights_are_bounded_as_their_kind_says() -> None:
     chosen = settings(Trainer(importance="icepop", min_weight=0.2, max_weight=3.0))
     assert chosen.importance == Importance("icepop", 0.2, 3.0)
     assert settings(Trainer(max_weight=4.0)).importance == Importance("truncated", most=4.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Trainer(ranks=2), "trainer.ranks: the engine torch is one process"),
+        (Trainer(deepspeed=DeepSpeed(zero=0, offload="optimizer")), "ZeRO 0 offloads nothing"),
+        (Trainer(deepspeed=DeepSpeed(zero=2, offload="all")), "only ZeRO 3 offloads"),
+    ],
+)
+def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings(config)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,186 @@
+"""Tokens a second of an update: torch in one process, DeepSpeed on one rank and on two.
+
+python benchmarks/ranks.py --zero 2 --json
+
+Each arm keeps its processes; the arms update in turn, so that a busy machine slows all of them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from core.config import DeepSpeed, Trainer
+from core.process import MEETING, place
+from trainer.batch import Batch
+from trainer.lead import follow, leading
+from trainer.learner import Hardware, Learner
+from trainer.learner_deepspeed import DeepSpeedLearner
+from trainer.learner_torch import TorchLearner
+from trainer.presets import settings
+from trainer.ranks import joined
+
+VOCABULARY = 768
+WIDTHS = {"1M": (128, 4), "5M": (256, 6)}  # hidden size, layers
+
+
+def main() -> None:
+    """The arms, or, told a place, one rank of one of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=WIDTHS, default="1M")
+    parser.add_argument("--zero", type=int, choices=range(4), default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--micro-batch-tokens", type=int, default=4096)
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    parser.add_argument("--arm", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.arm:
+        arm(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder) / "model", *WIDTHS[options.model])
+        result = compare(Path(folder), options)
+    listed = "\n".join(f"{name:>22}  {value}" for name, value in result.items())
+    print(json.dumps(result) if options.json else listed)
+
+
+def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Medians of the repeats; the first update of each warms up and is not counted."""
+    arms = {
+        name: started(folder, name, ranks)
+        for name, ranks in (("torch", 0), ("deepspeed_1", 1), ("deepspeed_2", 2))
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(options.repeats + 1):
+        for name, processes in arms.items():
+            seconds[name].append(asked(processes[0]))
+    for processes in arms.values():
+        asked(processes[0], "end")
+        for process in processes:
+            process.wait(60)
+    tokens = int(make_batch().tokens.size)
+    speeds = {name: tokens / statistics.median(each[1:]) for name, each in seconds.items()}
+    pairs = list(zip(seconds["deepspeed_1"][1:], seconds["deepspeed_2"][1:], strict=True))
+    return {
+        "model": options.model,
+        "zero": options.zero,
+        "tokens": tokens,
+        **{f"{name}_tokens_per_s": round(speed) for name, speed in speeds.items()},
+        "two_ranks_vs_one": round(statistics.median(one / two for one, two in pairs), 2),
+    }
+
+
+def started(folder: Path, name: str, ranks: int) -> list[subprocess.Popen[str]]:
+    """The processes of an arm; the first answers a line with the seconds of an update."""
+    made = []
+    for rank in range(max(1, ranks)):
+        environment = os.environ | {
+            **{"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)},
+            **{MEETING: (folder / name).as_uri(), "GLOO_SOCKET_IFNAME": "lo"},
+            **{"OMP_NUM_THREADS": "1", "AGENTRL_BENCHMARK": str(folder / "model")},
+        }
+        command = [sys.executable, *sys.argv, "--arm", name]
+        pipe = None if rank else subprocess.PIPE
+        made.append(subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe))
+    return made
+
+
+def asked(process: subprocess.Popen[str], what: str = "update") -> float:
+    """Seconds; of `end` none."""
+    if process.stdin is None or process.stdout is None:
+        raise ValueError("not the first of its arm")
+    process.stdin.write(f"{what}\n")
+    process.stdin.flush()
+    if what == "end":
+        return 0.0
+    for line in process.stdout:
+        if line.startswith("seconds "):
+            return float(line.split()[1])
+    raise RuntimeError("an arm has ended")
+
+
+def arm(options: argparse.Namespace) -> None:
+    """One process of an arm."""
+    path = Path(os.environ["AGENTRL_BENCHMARK"])
+    section = DeepSpeed(zero=options.zero)
+    chosen = settings(Trainer(micro_batch_tokens=options.micro_batch_tokens, deepspeed=section))
+    if options.arm == "torch":
+        answer(TorchLearner(path, chosen, Hardware()))
+        return
+    own = place(os.environ)
+    if own is None:
+        raise ValueError("no place")
+    with joined(own, section.timeout_s, "cpu") as ranks:
+        part = DeepSpeedLearner(path, chosen, Hardware(), section, ranks)
+        if own.rank:
+            follow(part, ranks)
+            return
+        with leading(part, ranks) as lead:
+            answer(lead)
+
+
+def answer(learner: Learner) -> None:
+    """An update for every line, until one says `end`."""
+    batch = make_batch()
+    for line in sys.stdin:
+        if line.strip() == "end":
+            return
+        metrics = learner.update(batch)
+        if metrics.skipped:
+            raise RuntimeError(metrics.skipped)
+        print("seconds", metrics.values["seconds"], flush=True)
+
+
+def make_batch() -> Batch:
+    """64 sequences of 64 to 512 tokens, half of them sampled in turns of 16."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(64, 513, 64)
+    count = int(lengths.sum())
+    places = np.concatenate([np.arange(length) for length in lengths])
+    mask = (places // 16) % 2 == 1
+    return Batch(
+        tokens=random.integers(0, VOCABULARY, count),
+        loss_mask=mask,
+        behaviour=np.where(mask, -np.log(VOCABULARY), 0.0).astype(np.float32),
+        temperature=np.ones(count, np.float32),
+        advantages=np.repeat(random.normal(size=64), lengths).astype(np.float32),
+        fresh=mask,
+        shares=(mask / mask.sum()).astype(np.float32),
+        lengths=lengths,
+        task_ids=np.zeros(64, np.int64),
+        tasks=("task",),
+        rewards=np.zeros(64, np.float32),
+        successes=np.zeros(64, np.bool_),
+        unnormalised=frozenset(),
+    )
+
+
+def make_model(path: Path, hidden: int, layers: int) -> None:
+    """A random Qwen3."""
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=5 * hidden // 2,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden // 4,
+        tie_word_embeddings=True,
+    )
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The trainer's process: an engine that holds the run's first checkpoint, and the loop around it.
+
+engine     processes
+torch      this one                                     train(…, TorchLearner)
+deepspeed  ranks; the first alone opens the run         train(…, Lead) · follow · follow …
+"""
+
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker import weights
+from broker.topology import trainer_queue
+from core.config import Config
+from core.errors import ConfigError
+from core.process import place
+from db import registry
+from ops.runs import Opened, opened, shelf
+from trainer.presets import settings
+
+if TYPE_CHECKING:
+    from trainer.learner import Learner
+    from trainer.learner_deepspeed import DeepSpeedLearner
+    from trainer.ranks import Ranks
+
+
+def learn(config: Config, stop: threading.Event) -> None:
+    """Batches in, checkpoints out, until the run is over or `stop`."""
+    from trainer.learner import Hardware
+    from trainer.learner_torch import TorchLearner
+
+    if config.trainer.engine == "deepspeed":
+        _rank(config, stop)
+        return
+    with opened(config) as run:
+        path = weights.fetch(_first(run), config.cache())
+        hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+        _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
+
+
+def _rank(config: Config, stop: threading.Event) -> None:
+    """One rank. A signal stops the first, which sends the others home."""
+    from trainer.lead import follow, leading
+    from trainer.ranks import joined
+
+    own = place(os.environ)
+    if own is None:
+        raise ConfigError("a rank has no RANK and WORLD_SIZE", mend="agentrl trainer CONFIG")
+    with joined(own, config.trainer.deepspeed.timeout_s, config.model.device) as ranks:
+        if own.rank:
+            follow(_part(config, ranks.hear().decode(), ranks), ranks)
+            return
+        with opened(config) as run:
+            first = _first(run)
+            ranks.tell(first.encode())
+            with leading(_part(config, first, ranks), ranks) as learner:
+                _train(config, run, learner, stop)
+
+
+def _part(config: Config, first: str, ranks: "Ranks") -> "DeepSpeedLearner":
+    """`first`: what the row of the run's first checkpoint names."""
+    from trainer.learner import Hardware
+    from trainer.learner_deepspeed import DeepSpeedLearner
+
+    path = weights.fetch(first, config.cache())
+    kind = config.model.device.partition(":")[0]
+    device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
+    hardware = Hardware(device, config.model.dtype, config.trainer.threads)
+    return DeepSpeedLearner(
+        path, settings(config.trainer), hardware, config.trainer.deepspeed, ranks
+    )
+
+
+def _first(run: Opened) -> str:
+    with run.store.read() as session:
+        return registry.live_checkpoints(session, run.run_id)[0].path
+
+
+def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
+    from trainer.inbox import Bounds, Inbox
+    from trainer.ledger import Ledger
+    from trainer.loop import train
+
+    filled = settings(config.trainer)
+    publisher = run.broker.publisher()
+    consumer = run.broker.consumer(trainer_queue(run.run_id))
+    fewest = config.trainer.min_groups or config.dispatch.groups_per_update
+    bounds = Bounds(
+        min_groups=fewest,
+        max_groups=config.trainer.max_groups or 2 * fewest,
+        max_staleness=config.dispatch.max_staleness,
+        max_lag=config.dispatch.max_lag,
+        abnormal_reward=filled.abnormal_reward,
+        max_attempts=config.dispatch.max_attempts,
+    )
+    inbox = Inbox(run.store, consumer, run.run_id, bounds)
+    kept_in = replace(shelf(config, run.run_id), stop=stop)
+    ledger = Ledger(config, run.run_id, run.store, publisher, kept_in)
+    try:
+        train(inbox, learner, ledger, filled, stop)
+    finally:
+        consumer.close()
+        publisher.close()

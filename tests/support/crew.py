@@ -1,0 +1,166 @@
+"""Ranks that do one job after another: `Crew` starts them, this file is what each of them runs.
+
+A job is a learner (model, trainer section, dtype) and what is done with it: updates, a snapshot to
+begin with, a checkpoint to save. Rank 0 writes what came out; the group is made once.
+"""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.config import Trainer
+from core.process import MEETING, place
+from trainer.batch import Batch
+
+PATIENCE_S = 200.0
+
+
+class Job(msgspec.Struct, frozen=True):
+    """`batches`: files of updates as ranks tell them; `snapshot`: to load first; `save`: a folder
+    for a checkpoint afterwards.
+    """
+
+    name: str
+    model: str
+    trainer: Trainer
+    batches: list[str] = []
+    snapshot: str = ""
+    save: str = ""
+    dtype: str = "float32"
+
+
+@dataclass
+class Done:
+    """Of one job: `metrics` and `skipped` of each update, `state` at the end, `probe` if saved."""
+
+    metrics: list[dict[str, float]]
+    skipped: list[str]
+    probe: list[float]
+    tensors: dict[str, Any] = field(default_factory=dict)
+
+
+def write_batch(path: Path, batch: Batch) -> str:
+    """A batch as a job names it."""
+    from trainer.lead import told
+
+    path.write_bytes(msgspec.msgpack.encode(told(batch)))
+    return str(path)
+
+
+def run(jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0) -> dict[str, Done]:
+    """Every job on so many ranks; what came out, by name."""
+    from safetensors.torch import load_file
+
+    out = folder / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    for process, log in start(jobs, ranks, folder, timeout_s):
+        try:
+            code = process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        assert code == 0, log.read_text()[-4000:]
+    found = {}
+    for job in jobs:
+        told: Mapping[str, Any] = json.loads((out / f"{job.name}.json").read_text())
+        found[job.name] = Done(**told, tensors=load_file(out / f"{job.name}.safetensors"))
+    return found
+
+
+def start(
+    jobs: Sequence[Job], ranks: int, folder: Path, timeout_s: float = 60.0
+) -> list[tuple[subprocess.Popen[bytes], Path]]:
+    """The processes and their logs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "jobs.json").write_bytes(msgspec.json.encode(list(jobs)))
+    meeting = Path(tempfile.mkdtemp(dir=folder)) / "meeting"
+    started = []
+    for rank in range(ranks):
+        log = folder / f"rank-{rank}.log"
+        environment = os.environ | {
+            **{MEETING: meeting.as_uri(), "RANK": str(rank), "WORLD_SIZE": str(ranks)},
+            **{"LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        }
+        with log.open("wb") as output:
+            command = [sys.executable, __file__, str(folder), str(timeout_s)]
+            process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+        started.append((process, log))
+    return started
+
+
+def main(folder: Path, timeout_s: float) -> None:
+    """One rank, all jobs."""
+    from trainer.ranks import joined
+
+    own = place(os.environ)
+    assert own is not None
+    jobs = msgspec.json.decode((folder / "jobs.json").read_bytes(), type=list[Job])
+    with joined(own, timeout_s, "cpu") as ranks:
+        for job in jobs:
+            _work(job, ranks, folder / "out")
+            gc.collect()
+
+
+def _work(job: Job, ranks: Any, out: Path) -> None:
+    from trainer.lead import follow, leading
+    from trainer.learner import Hardware
+    from trainer.learner_deepspeed import DeepSpeedLearner
+    from trainer.presets import settings
+
+    hardware = Hardware(dtype=job.dtype)
+    part = DeepSpeedLearner(
+        Path(job.model), settings(job.trainer), hardware, job.trainer.deepspeed, ranks
+    )
+    if ranks.rank:
+        follow(part, ranks)
+    else:
+        with leading(part, ranks) as lead:
+            _lead(job, lead, out)
+
+
+def _lead(job: Job, lead: Any, out: Path) -> None:
+    from safetensors.torch import save_file
+
+    from trainer import lead as leading
+    from trainer import snapshots
+
+    if job.snapshot:
+        lead.load_state(snapshots.load(Path(job.snapshot)))
+    found = []
+    for path in job.batches:
+        batch = leading.heard(msgspec.msgpack.decode(Path(path).read_bytes(), type=leading.Update))
+        found.append(lead.update(batch))
+    state = lead.state()
+    probe: list[float] = []
+    if job.save:
+        Path(job.save).mkdir()
+        lead.save(Path(job.save))
+        probe = lead.probe().logprobs
+        folder = Path(job.save).with_name(f"{Path(job.save).name}.snapshot")
+        snapshots.save(folder, state, checkpoint_id="c", version=1, parent=None)
+    save_file(
+        {name: value.contiguous() for name, value in state.tensors.items()},
+        out / f"{job.name}.safetensors",
+    )
+    told = {
+        "metrics": [dict(each.values) for each in found],
+        "skipped": [each.skipped for each in found],
+        "probe": probe,
+    }
+    (out / f"{job.name}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -1,0 +1,142 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import crew
+import msgspec
+import pytest
+
+from broker.messages import Trajectory
+from core.config import DeepSpeed, Trainer
+from core.errors import ConfigError
+from trainer.batch import TrainableGroup, assemble
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
+from trainer.presets import settings
+
+pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
+
+from trainer import extensions
+
+
+def _laid(root: Path, content: bytes, sha256: str) -> Path:
+    """As a build leaves it."""
+    target = extensions.folder(str(root))
+    target.mkdir(parents=True)
+    (target / "cpu_adam.so").write_bytes(content)
+    (target / extensions.FACTS).write_text(json.dumps({"library": "cpu_adam.so", "sha256": sha256}))
+    return target
+
+
+def test_what_was_not_built_is_refused_with_the_command(tmp_path: Path) -> None:
+    assert not extensions.built(str(tmp_path))
+    with pytest.raises(ConfigError, match="nothing built") as refused:
+        extensions.load(str(tmp_path))
+    assert refused.value.mend == "agentrl deepspeed build"
+
+
+def test_a_library_that_is_not_the_one_that_was_built_is_not_loaded(tmp_path: Path) -> None:
+    _laid(tmp_path, b"half", "0" * 64)
+    assert not extensions.built(str(tmp_path))
+    with pytest.raises(ConfigError, match="nothing built"):
+        extensions.load(str(tmp_path))
+
+
+def test_what_stands_is_not_built_again(tmp_path: Path) -> None:
+    from hashlib import sha256
+
+    target = _laid(tmp_path, b"whole", sha256(b"whole").hexdigest())
+    assert extensions.build(str(tmp_path)) == target
+    assert (target / "cpu_adam.so").read_bytes() == b"whole"
+
+
+@pytest.fixture(scope="module")
+def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a build that was begun, killed while it compiled, and begun again."""
+    root, scratch = tmp_path_factory.mktemp("extensions"), tmp_path_factory.mktemp("scratch")
+    program = f"from trainer.extensions import build; build({str(root)!r})"
+    killed = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(scratch.rglob("build.ninja")):  # it compiles now, under torch's own lock
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.1)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not extensions.built(str(root))
+    assert extensions.build(str(root)).parent == root
+    assert extensions.built(str(root))
+    return str(root)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_after_a_build_that_was_killed_the_next_one_stands_and_steps_as_adamw(
+    after_a_kill: str,
+) -> None:
+    command = [sys.executable, "-c", STEPS, after_a_kill]
+    steps = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert steps.returncode == 0, steps.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_offload_gives_the_updates_and_snapshots_of_torch(
+    after_a_kill: str, tiny: Path, make_trajectory: Callable[..., Trajectory], tmp_path: Path
+) -> None:
+    base = Trainer(learning_rate=1e-3, weight_decay=0.1, task_norm_min_tokens=8)
+    members = tuple(
+        make_trajectory([(3, 7 + n)], 9 + n, reward=float(n % 2), seed=n) for n in range(6)
+    )
+    batch = assemble([TrainableGroup("g", "db", members)], settings(base))
+    paths = [crew.write_batch(tmp_path / "batch", batch)] * 2
+    chosen = {
+        "two": DeepSpeed(zero=2, offload="optimizer", extensions=after_a_kill),
+        "three": DeepSpeed(zero=3, offload="all", extensions=after_a_kill),
+    }
+    jobs = []
+    for name, section in chosen.items():
+        trainer = msgspec.structs.replace(base, deepspeed=section, micro_batch_tokens=30)
+        save = str(tmp_path / name)
+        jobs.append(crew.Job(f"{name}-half", str(tiny), trainer, paths[:1], save=save))
+        given = f"{save}.snapshot"
+        jobs.append(crew.Job(name, str(tiny), trainer, paths[1:], snapshot=given))
+    done = crew.run(jobs, 2, tmp_path)
+    learner = TorchLearner(tiny, settings(base), Hardware())
+    start = learner.state().tensors
+    assert [learner.update(batch).skipped for _ in range(2)] == ["", ""]
+    for name in chosen:
+        for key, value in learner.state().tensors.items():
+            if not key.startswith("random/"):
+                moved = value - start.get(key, 0.0)
+                off = done[name].tensors[key] - value
+                assert off.norm() <= 1e-4 * moved.norm() + 1e-9, (name, key)
+
+
+STEPS = """
+import sys, torch
+from core.config import DeepSpeed
+from trainer import extensions, zero
+library = zero.imported("cpu")
+extensions.load(sys.argv[1])
+torch.manual_seed(0)
+start = torch.randn(1000)
+ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+rule = {"lr": 1e-3, "weight_decay": 0.1}
+adam = library.ops.adam.DeepSpeedCPUAdam([ours], adamw_mode=True, **rule)
+plain = torch.optim.AdamW([theirs], **rule)
+for _ in range(3):
+    gradient = torch.randn(1000)
+    ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+    adam.step(), plain.step()
+assert (ours - theirs).norm() < 1e-5 * (theirs - start).norm(), float((ours - theirs).norm())
+"""

@@ -1,0 +1,145 @@
+"""DeepSpeed's compiled optimizer for the host, which `offload` needs: built ahead of training.
+
+    build ─▶ lock ─▶ compile in a folder of its own ─▶ the library and its hash, renamed into place
+    load  ─▶ the library with that hash, or an error that names the command; nothing is compiled
+
+A build that is killed leaves a folder that nobody reads. torch's own loader is not asked again: its
+lock file, where it is left behind, stops every later start for ever.
+"""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from core.errors import ConfigError
+from trainer.checkpoints import whole_directory
+
+NAME = "cpu_adam"
+FACTS = "built.json"
+BUILD_S = 1800.0
+COMPILE = """
+from deepspeed.ops.op_builder import CPUAdamBuilder
+CPUAdamBuilder().load(verbose=False)
+"""
+MEND = "agentrl deepspeed build"
+
+
+def folder(extensions: str) -> Path:
+    """Where the library for these versions on this processor lies. `extensions`: of the config."""
+    root = Path(extensions or "~/.cache/agentrl/extensions").expanduser().absolute()
+    versions = [importlib.metadata.version(name) for name in ("deepspeed", "torch")]
+    built_for = "-".join([*versions, platform.python_version(), _processor()])
+    return root / f"{NAME}-{built_for}"
+
+
+def build(extensions: str) -> Path:
+    """Compile unless that is done; one at a time. Raises ConfigError with the compiler's words."""
+    target = folder(extensions)
+    with _alone(target):
+        if not _whole(target):
+            shutil.rmtree(target, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix="agentrl-build-") as scratch:
+                library = _compiled(Path(scratch))
+                with whole_directory(target) as partial:
+                    shutil.copyfile(library, partial / library.name)
+                    facts = {"library": library.name, "sha256": _sha256(library)}
+                    (partial / FACTS).write_text(json.dumps(facts))
+    return target
+
+
+def load(extensions: str) -> None:
+    """Hand the library to DeepSpeed. Raises ConfigError where it has not been built."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    target = folder(extensions)
+    if not _whole(target):
+        raise ConfigError(f"trainer.deepspeed.offload: nothing built in {target}", mend=MEND)
+    library = target / json.loads((target / FACTS).read_text())["library"]
+    spec = importlib.util.spec_from_file_location(NAME, library)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{library}: cannot be loaded", mend=MEND)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    loaded: dict[str, Any] = OpBuilder._loaded_ops  # noqa: SLF001  # what a build of its own would fill
+    loaded[NAME] = module
+
+
+def built(extensions: str) -> bool:
+    """Whether `load` would find it."""
+    return _whole(folder(extensions))
+
+
+def _compiled(scratch: Path) -> Path:
+    """The library, made by DeepSpeed's builder in a process of its own."""
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = os.environ | {
+        "DS_ACCELERATOR": "cpu",
+        "PATH": tools,  # ninja lies beside the interpreter
+        "TORCH_EXTENSIONS_DIR": str(scratch),
+    }
+    try:
+        subprocess.run(
+            [sys.executable, "-c", COMPILE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in error.stderr.splitlines() if line.strip()]
+        words = lines[-1] if lines else f"exit code {error.returncode}"
+        raise ConfigError(
+            f"{NAME} cannot be built: {words}", mend="install g++ and ninja"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{NAME} is not built after {BUILD_S:.0f} s") from error
+    return next(scratch.rglob(f"{NAME}*.so"))
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One build at a time on this machine; a lock ends with its holder."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_name(f"{target.name}.lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"trainer.deepspeed.extensions: {error}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _whole(target: Path) -> bool:
+    try:
+        facts = json.loads((target / FACTS).read_text())
+        return _sha256(target / facts["library"]) == str(facts["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _processor() -> str:
+    """What tells a processor from one that lacks its instructions: code is made for this one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(f"{platform.machine()} {flags}".encode()).hexdigest()[:12]

@@ -1,0 +1,177 @@
+"""Processes that learn together: what they tell one another, and that none of them is gone.
+
+    rank 0 ── tell ──▶ the others hear                      commands and arrays; may take hours
+    every  ── summed ─▶ every                               numbers; within the deadline
+    every  ══ beats, every 2 s, on a thread of its own ═▶ every   who stays away ends the others
+
+A rank that died or hangs is noticed by the others' beats, whatever they are doing: each ends with
+`RankLost.exit_code` and one line. Nothing is unpickled.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch import distributed as dist
+
+from core.errors import RankLost
+from core.process import Place
+
+BEAT_S = 2.0  # between two beats
+JOIN_S = 300.0  # for all to come together: each imports and loads first
+LEAVE_S = 5.0  # for all to part
+FOREVER = timedelta(days=3650)  # the beats say whether there is somebody to wait for
+FAR = re.compile(r"gloo|nccl|connection|timed out|socket|store|peer", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Of all ranks each, so that no wait of one thread stands in the way of another's.
+
+    `commands`: what rank 0 tells; `work`: what an update shares; `beats`: the thread's.
+    """
+
+    commands: Any
+    work: Any
+    beats: Any
+
+
+class Ranks:
+    """This process among those that learn together; used by one thread beside its own."""
+
+    def __init__(self, place: Place, timeout_s: float, device: str = "cpu") -> None:
+        """Come together with the others. Raises RankLost where one does not come.
+
+        timeout_s: of every wait for another rank, commands apart.
+        """
+        self.rank, self.local, self.size = place.rank, place.local, place.size
+        self.timeout_s = timeout_s
+        os.environ["LOCAL_RANK"] = str(place.local)  # deepspeed asks for it
+        backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+        with lost(self.size, "did not come together"):
+            dist.init_process_group(
+                backend,
+                init_method=place.meeting,
+                rank=place.rank,
+                world_size=place.size,
+                timeout=timedelta(seconds=JOIN_S),
+            )
+            short = timedelta(seconds=timeout_s / 2)
+            self._groups = Groups(
+                self.group(FOREVER, "gloo"), self.group(backend="gloo"), self.group(short, "gloo")
+            )
+            self.meet()
+            # DeepSpeed waits in this one, too: from here on as long as in the others.
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))  # noqa: SLF001
+        self._over, self._gone = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="beats", daemon=True)
+        self._thread.start()
+
+    def group(self, timeout: timedelta | None = None, backend: str | None = None) -> Any:
+        """A group of all ranks, whose waits end at the deadline."""
+        wait = timeout or timedelta(seconds=self.timeout_s)
+        return dist.new_group(range(self.size), timeout=wait, backend=backend)
+
+    def meet(self) -> None:
+        """Wait for all; for as long as they live."""
+        with lost(self.size, "is gone"):
+            dist.barrier(self._groups.commands)
+
+    def tell(self, words: bytes) -> None:
+        """Rank 0 to the others, who `hear`."""
+        self._sent(torch.tensor([len(words)], dtype=torch.int64))
+        self._sent(torch.from_numpy(np.frombuffer(words, np.uint8).copy()))
+
+    def hear(self) -> bytes:
+        """What rank 0 tells next. Raises RankLost when it is gone."""
+        length = int(self._sent(torch.zeros(1, dtype=torch.int64)))
+        return self._sent(torch.zeros(length, dtype=torch.uint8)).numpy().tobytes()
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        """The tensor of rank 0, on the host; the others give one of its shape and type to fill."""
+        return self._sent(tensor.contiguous())
+
+    def summed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Over all ranks, element by element."""
+        found = torch.from_numpy(values.copy())
+        with lost(self.size, f"not within {self.timeout_s:.0f} s"):
+            dist.all_reduce(found, group=self._groups.work)
+        return found.numpy()
+
+    def part(self) -> None:
+        """The end that all ranks know of: from here on nobody misses anybody."""
+        self._over.set()
+        self._thread.join(LEAVE_S)
+        if not self._thread.is_alive():
+            dist.destroy_process_group()
+
+    def leave(self) -> None:
+        """The end that no other knows of, which ends them."""
+        self._gone.set()
+        self._over.set()
+        self._thread.join(LEAVE_S)
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        if tensor.numel():
+            with lost(self.size, "is gone"):
+                dist.broadcast(tensor, 0, self._groups.commands)
+        return tensor
+
+    def _beat(self) -> None:
+        """Meet the others again and again, until all are at their end.
+
+        Who does not come within half the deadline is lost.
+        """
+        patience, over = timedelta(seconds=self.timeout_s / 2), torch.zeros(1)
+        while not (over.item() or self._gone.is_set()):
+            self._over.wait(BEAT_S)
+            over.fill_(float(self._over.is_set()))
+            try:
+                dist.monitored_barrier(self._groups.beats, patience, wait_all_ranks=True)
+                dist.all_reduce(over, dist.ReduceOp.MIN, self._groups.beats)
+            except RuntimeError as error:
+                if self._over.wait(0.5):  # they part, or the main thread has words of its own
+                    return
+                _end(self.rank, self.size, str(error))
+
+
+@contextmanager
+def joined(place: Place, timeout_s: float, device: str) -> Iterator[Ranks]:
+    """Together until the end. Raises RankLost."""
+    ranks = Ranks(place, timeout_s, device)
+    try:
+        yield ranks
+    except BaseException:
+        ranks.leave()
+        raise
+    ranks.part()
+
+
+@contextmanager
+def lost(size: int, what: str) -> Iterator[None]:
+    """Failures of the network between ranks as RankLost; others are left as they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        words = str(error).splitlines()[0]
+        if not isinstance(error, dist.DistError) and not FAR.search(words):
+            raise
+        raise RankLost(f"one of {size} ranks {what}: {words[:160]}") from error
+
+
+def _end(rank: int, size: int, words: str) -> None:
+    """From the thread of the beats: the main one may be waiting where nothing can wake it."""
+    missing = re.search(r"Ranks? ([\d, ]+)", words)
+    who = f"rank {missing.group(1).strip()}" if missing and rank == 0 else "another rank"
+    print(f"agentrl: {who} of {size} does not answer rank {rank}", file=sys.stderr, flush=True)
+    os._exit(RankLost.exit_code)
