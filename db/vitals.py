@@ -29,6 +29,7 @@ Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row
 class Vitals:
     """One look. `clock`: the database's, seconds; `workers`: worker_id by pid of the live ones.
 
+    `epoch`: of the trainer that may commit; `committed_epoch`: of the one that did last.
     `servers`: (server_id, url) of the one that registered last, by name. `movement` changes
     whenever an episode, a group, a body, an update or a serving does; beats leave it as it is.
     """
@@ -37,6 +38,7 @@ class Vitals:
     state: str
     version: int
     epoch: int
+    committed_epoch: int
     dispatcher: str
     workers: Mapping[int, str]
     servers: Mapping[str, tuple[str, str]]
@@ -54,11 +56,18 @@ def look(session: Session, run_id: str) -> Vitals:
         .where(PolicyServer.run_id == run_id, PolicyServer.url != "")
         .order_by(PolicyServer.started_at)
     )
+    newest = (
+        select(Update.trainer_epoch)
+        .where(Update.run_id == run_id)
+        .order_by(Update.committed_at.desc())
+        .limit(1)
+    )
     return Vitals(
         clock=float(session.scalar(select(now())) or 0.0),
         state=run.state,
         version=run.version,
         epoch=run.trainer_epoch,
+        committed_epoch=session.scalar(newest) or 0,
         dispatcher=run.dispatcher,
         workers={pid: worker_id for pid, worker_id in session.execute(workers)},
         servers={name: (server_id, url) for name, server_id, url in session.execute(servers)},

@@ -23,7 +23,7 @@ from ops.supervise import hosts_envs
 
 Course = Generator[None, None, None]
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
-RIVAL_S = 60.0  # for a rival to take over, and for whom it replaced to leave
+RIVAL_S = 60.0  # for a trainer that was replaced to leave
 
 log = get_logger()
 
@@ -152,15 +152,16 @@ def rival_trainer(scene: Scene, _random: random.Random) -> Course:
     rival = scene.stage.rival("trainer")
     try:
         began = scene.seen.clock if scene.seen else 0.0
-        yield from _until(lambda: scene.worked("trainer", "", began) is not None, RIVAL_S)
+        while scene.worked("trainer", "", began) is None:
+            yield
         _signal(before.pid, signal.SIGCONT)
-        yield from _until(lambda: scene.stage.exit_code() is not None, RIVAL_S)
+        yield from _until(lambda: _left(scene) or _unfenced(scene), RIVAL_S)
     finally:
         _signal(before.pid, signal.SIGCONT)
         rival.terminate()
         rival.wait(60)
     epoch = scene.identity("trainer")
-    if scene.stage.exit_code() is not None:
+    if _left(scene):
         scene.stage.up()
         while scene.identity("trainer") in ("", epoch):
             yield
@@ -204,6 +205,15 @@ def _restarted(service: str, command: str) -> Callable[[Scene, random.Random], C
             yield
 
     return course
+
+
+def _left(scene: Scene) -> bool:
+    return scene.stage.exit_code() is not None
+
+
+def _unfenced(scene: Scene) -> bool:
+    """A trainer that was replaced has committed all the same: there is no use in waiting on."""
+    return scene.seen is not None and scene.seen.committed_epoch < scene.seen.epoch
 
 
 def _service_answers(scene: Scene, service: str) -> bool:

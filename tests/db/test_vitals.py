@@ -31,11 +31,12 @@ def test_rows_tell_who_lives_and_whether_anybody_acts(store: Store) -> None:
     trained(store, run_id, 2)
     later = _look(store, run_id)
     assert later.movement != first.movement
-    assert later.version == 2
+    assert (later.version, later.epoch, later.committed_epoch) == (2, 1, 1)
     assert later.servers == {"policy": (f"policy-{run_id}", "http://127.0.0.1:1")}
     with store.write() as session:
         session.execute(text("UPDATE runs SET dispatcher = 'd', trainer_epoch = 7"))
     assert (_look(store, run_id).dispatcher, _look(store, run_id).epoch) == ("d", 7)
+    assert _look(store, run_id).committed_epoch == 1, "of a trainer that was replaced"
 
 
 def test_each_role_s_first_work_is_found_after_an_instant_alone(store: Store) -> None:

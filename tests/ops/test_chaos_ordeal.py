@@ -39,7 +39,7 @@ class Rehearsal(Scene):
 
     def look(self) -> None:
         ticks = self.seen.clock + 1 if self.seen else 0.0
-        self.seen = Vitals(ticks, "running", 3, 1, "d", {}, {}, ("still",))
+        self.seen = Vitals(ticks, "running", 3, 1, 1, "d", {}, {}, ("still",))
 
     def healthy(self, name: str, before: object = None) -> bool:  # noqa: ARG002
         return True
