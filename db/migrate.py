@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from core.errors import StoreError
+from db.roles import grant_reader
 from db.store import Store
 from db.views import create_views
 
@@ -31,6 +32,7 @@ def upgrade(store: Store) -> str:
             refuse_newer(connection)
             command.upgrade(_config(connection), "head")
             create_views(connection)
+            grant_reader(connection)
     except OperationalError as error:
         raise StoreError(
             f"store {store.url}: {error.orig}", mend="see what the database says: space, locks"

@@ -1,8 +1,8 @@
 """A store that can be looked at and not changed: for consoles, tables and the dashboard.
 
-SQLite is opened with mode=ro and query_only; Postgres in sessions whose transactions are read-only
-and whose statements end in time. A console's statement travels alone, as a prepared statement, so
-that no second one can hide behind it.
+SQLite is opened with mode=ro and query_only; Postgres as a role that may only read (db/roles.py),
+in sessions whose transactions are read-only and whose statements end in time. A console's statement
+travels alone, as a prepared statement, so that no second one can hide behind it.
 """
 
 import re
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from core.errors import StoreError
 from db import migrate
+from db.roles import READER, become_reader
 from db.store import BUSY_TIMEOUT_S, Store
 
 TIMEOUT_S = 60.0  # of one statement
@@ -120,13 +121,15 @@ def _ask_sqlite(engine: Engine, statement: str) -> Answer:
 
 
 def _ask_postgres(engine: Engine, statement: str) -> Answer:
-    """As `ask`; the transaction is read-only whatever the session was told before."""
+    """As `ask`; transaction and role only read, whatever the session was told before."""
     import psycopg
 
     connection = engine.raw_connection()
     driver: Any = connection.driver_connection
     try:
         driver.execute("SET TRANSACTION READ ONLY")
+        if connection.info.get(READER):
+            driver.execute(f"SET LOCAL ROLE {READER}")
         return _answer(driver.execute(statement, prepare=True))
     except psycopg.Error as error:
         raise StoreError(f"SQL: {_first_line(error)}") from error
@@ -145,7 +148,9 @@ def _engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         options = f"-c default_transaction_read_only=on -c statement_timeout={TIMEOUT_S:.0f}s"
-        return create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+        engine = create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+        event.listen(engine, "connect", become_reader)
+        return engine
     refuse_absent(url)
     address = f"{Path(parsed.database or '').resolve().as_uri()}?mode=ro"
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreError
 from db.readonly import Answer, ask, open_history, open_readonly, tables
+from db.roles import READER
 from db.store import Store, open_store
 from ops.sql import sql, statements, written
 
@@ -33,6 +34,8 @@ WRITES = [
     "BEGIN",
     "",
 ]
+
+ON_POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -84,6 +87,39 @@ def test_a_session_cannot_be_talked_into_writing(store: Store) -> None:
         ask(store, "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'")
     with pytest.raises((DBAPIError, StoreError)), store.write() as session:
         session.connection().exec_driver_sql("DELETE FROM steps")
+
+
+@ON_POSTGRES
+def test_on_postgres_readers_are_a_role_that_may_only_read(url: str, store: Store) -> None:
+    assert ask(store, "SELECT current_user").rows == [("agentrl_reader",)]
+    with store.read() as session:
+        assert session.connection().exec_driver_sql("SELECT current_user").scalar() == READER
+        assert session.connection().exec_driver_sql("SELECT COUNT(*) FROM accounting").scalar() == 0
+    for statement in (
+        "SELECT pg_read_file('/etc/hostname')",
+        "SELECT pg_reload_conf()",
+        "SELECT lo_import('/etc/hostname')",
+        "TABLE pg_authid",
+    ):
+        with pytest.raises(StoreError, match=r"permission denied|read-only"):
+            ask(store, statement)
+    ask(store, "SELECT set_config('role', 'none', false)")
+    assert ask(store, "SELECT current_user").rows == [("agentrl_reader",)]
+    with closing(open_store(url)) as whole, whole.engine.begin() as connection:
+        connection.exec_driver_sql(f"SET LOCAL ROLE {READER}")
+        with pytest.raises(DBAPIError, match="permission denied"):
+            connection.exec_driver_sql("DELETE FROM steps")
+
+
+@ON_POSTGRES
+def test_where_the_role_may_read_nothing_transactions_alone_are_read_only(url: str) -> None:
+    revoked = f"REVOKE SELECT ON ALL TABLES IN SCHEMA public FROM {READER}"  # noqa: S608
+    with closing(open_store(url)) as whole, whole.engine.begin() as connection:
+        connection.exec_driver_sql(revoked)
+    with closing(open_readonly(url)) as store:
+        assert ask(store, "SELECT COUNT(*) FROM runs").rows == [(1,)]
+        with pytest.raises(StoreError, match="read-only"):
+            ask(store, "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'")
 
 
 def test_a_mistake_is_one_line_and_the_next_statement_works(store: Store) -> None:
