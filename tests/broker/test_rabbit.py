@@ -15,7 +15,7 @@ import pytest
 from running import eventually
 from trajectories import finished
 
-from broker import connect, rabbit_consumer
+from broker import connect, rabbit_consumer, rabbit_publisher
 from broker.api import Broker, Consumer, Delivery
 from broker.messages import RunControl
 from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
@@ -142,6 +142,30 @@ def test_a_publish_waits_for_a_broker_that_comes_back(
     publisher.close()
     eventually(
         lambda: broker.depths(run_id)[trainer_queue(run_id)] == 1,
+        within_s=20,
+        text=lambda: str(broker.depths(run_id)),
+    )
+
+
+def test_what_waits_for_its_confirm_is_bounded(
+    broker: Broker, wire: Wire, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rabbit_publisher, "WINDOW", 3)
+    publisher = broker.publisher()
+    wire.refuse()
+    with ThreadPoolExecutor(12) as pool:
+        sent = [
+            pool.submit(publisher.publish, TRAJECTORIES, run_id, finished(run_id, member=member))
+            for member in range(12)
+        ]
+        time.sleep(0.5)
+        assert len(publisher._outbox) + len(publisher._unconfirmed) == 3  # type: ignore[attr-defined]
+        wire.mend()
+        for one in sent:
+            one.result(timeout=30)
+    publisher.close()
+    eventually(
+        lambda: broker.depths(run_id)[trainer_queue(run_id)] == 12,
         within_s=20,
         text=lambda: str(broker.depths(run_id)),
     )

@@ -288,6 +288,7 @@ def test_a_few_inputs_are_taken_or_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hundred_thousand_inputs_are_taken_or_refused(name: str, tmp_path: Path) -> None:
     _found(name, MANY, tmp_path)

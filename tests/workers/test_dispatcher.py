@@ -7,7 +7,7 @@ from world import World, at_once
 from broker.messages import RunEpisode
 from core.config import Config, Task, Trainer
 from core.errors import BrokerError, ConfigError
-from core.types import GroupState, RunState
+from core.types import EpisodeState, GroupState, Reason, RunState
 from db import groups, runs
 from db.store import Store
 from workers import dispatcher as dispatching
@@ -153,6 +153,48 @@ def test_what_was_lost_is_issued_again_with_the_next_fence(world: World) -> None
     world.finish(claimed, world.body(claimed), body_timeout_s=-1.0)
     (third,) = tick(dispatcher)
     assert (third.episode_id, third.fence) == (command.episode_id, 3)
+
+
+def test_an_episode_that_takes_its_workers_with_it_fails_and_its_group_goes_on(
+    world: World,
+) -> None:
+    dispatcher = dispatcher_of(world, max_attempts=3, group_size=3)
+    killer, *others = sorted(command.episode_id for command in tick(dispatcher))[:3]
+    for episode_id in others:
+        claimed = world.claim(episode_id)
+        assert claimed is not None
+        assert world.finish(claimed, world.body(claimed))
+    for fence in range(1, 4):
+        assert world.claim(killer, fence) is not None
+        world.sql("UPDATE workers SET lease_until = 0")
+        again = [command for command in tick(dispatcher) if command.episode_id == killer]
+        assert [command.fence for command in again] == ([fence + 1] if fence < 3 else [])
+    row = world.episode(killer)
+    assert (row.state, row.reason, row.attempts) == (EpisodeState.FAILED, Reason.LOST, 3)
+    assert world.group(row.group_id).state == GroupState.READY
+    ended = "SELECT reason, number FROM episode_outcomes WHERE state = 'failed'"
+    assert world.ask(ended) == [("lost", 1)]
+
+
+def test_the_dispatchers_of_two_runs_in_one_store_touch_their_own_rows_alone(world: World) -> None:
+    other = World.begin(world.store, "other")
+    first, second = dispatcher_of(world), dispatcher_of(other)
+    sent = {world.run_id: tick(first), other.run_id: tick(second)}
+    for run_id, commands in sent.items():
+        assert len(commands) == 2 * BOUND
+        assert {command.run_id for command in commands} == {run_id}
+        assert all(command.episode_id.startswith(f"{run_id}-") for command in commands)
+    assert world.claim(sent[world.run_id][0].episode_id) is not None
+    world.sql("UPDATE workers SET lease_until = 0")
+    world.sql("UPDATE episodes SET due_at = 0 WHERE state = 'queued'")
+    assert {command.run_id for command in tick(second)} == {other.run_id}
+    assert world.episode(sent[world.run_id][0].episode_id).fence == 1
+    other.store.transact(lambda s: runs.move_run(s, other.run_id, RunState.STOPPED))
+    assert len(tick(first)) == 2 * BOUND
+    assert world.ask(
+        "SELECT run_id, COUNT(*) FROM groups WHERE state = 'open' GROUP BY run_id"
+    ) == [(world.run_id, BOUND)]
+    assert world.accounting() == []
 
 
 def test_a_dispatcher_ends_with_its_run(world: World) -> None:

@@ -1,0 +1,117 @@
+"""The model check finds what it is there to find: each rule of the protocol, broken alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from protocol_machine import check
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from core.types import EpisodeState
+from db import episodes, updates
+from db.episodes import Claimed
+from db.models import Episode, Run
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+EXAMPLES, STEPS = 12, 150
+
+
+def _no_compare(patch: pytest.MonkeyPatch) -> None:
+    """Transitions set their row whatever state it is in."""
+
+    def move(session: Session, _transition: object, claimed: Claimed, values: Any) -> bool:
+        session.execute(
+            update(Episode)
+            .where(Episode.episode_id == claimed.episode_id, Episode.fence == claimed.fence)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        return True
+
+    patch.setattr(episodes, "_move", move)
+
+
+def _no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Transitions of an attempt that was given up move the row of its successor."""
+
+    def move(session: Session, transition: Any, claimed: Claimed, values: Any) -> bool:
+        expected = episodes.FROM.get(transition, EpisodeState.RUNNING)
+        result: Any = session.execute(
+            update(Episode)
+            .where(Episode.episode_id == claimed.episode_id, Episode.state == expected)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(result.rowcount)
+
+    patch.setattr(episodes, "_move", move)
+
+
+def _a_claim_that_two_win(patch: pytest.MonkeyPatch) -> None:
+    def claim(
+        session: Session, episode_id: str, fence: int, worker_id: str, *, deadline_s: float
+    ) -> Claimed | None:
+        row = session.get(Episode, episode_id, populate_existing=True)
+        if row is None or row.fence != fence or row.state not in ("queued", "running"):
+            return None
+        row.state, row.worker_id, row.attempts = EpisodeState.RUNNING, worker_id, row.attempts + 1
+        row.due_at = (session.scalar(select(episodes.now())) or 0.0) + deadline_s
+        return Claimed.of(row)
+
+    patch.setattr(episodes, "claim", claim)
+
+
+def _no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A trainer that was replaced commits all the same."""
+
+    def lock(session: Session, run_id: str, _epoch: int) -> Run:
+        return session.get_one(Run, run_id, with_for_update=True, populate_existing=True)
+
+    patch.setattr(updates, "_lock_run", lock)
+
+
+def _no_bound(patch: pytest.MonkeyPatch) -> None:
+    real = episodes.retry
+    patch.setattr(episodes, "retry", lambda *a, **k: real(*a, **k | {"max_attempts": 99}))
+
+
+def _a_roll_back_that_forgets_its_groups(patch: pytest.MonkeyPatch) -> None:
+    real = updates.roll_back
+
+    def roll_back(session: Session, run_id: str, checkpoint: Any, *, epoch: int) -> int:
+        undone = real(session, run_id, checkpoint, epoch=epoch)
+        session.execute(
+            update(updates.Group)
+            .where(updates.Group.run_id == run_id, updates.Group.state == "rolled_back")
+            .values(state="trained", reason=None)
+            .execution_options(synchronize_session=False)
+        )
+        return undone
+
+    patch.setattr(updates, "roll_back", roll_back)
+
+
+def _leases_that_never_end(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is wrong, and nothing goes on."""
+    patch.setattr(episodes, "expired", lambda *_args, **_kwargs: [])
+
+
+MUTATIONS: list[Patch] = [
+    _no_compare,
+    _no_fence,
+    _a_claim_that_two_win,
+    _no_epoch,
+    _no_bound,
+    _a_roll_back_that_forgets_its_groups,
+    _leases_that_never_end,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__.strip("_"))
+def test_a_broken_rule_is_found(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(AssertionError):
+        check(EXAMPLES, STEPS)

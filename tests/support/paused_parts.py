@@ -1,0 +1,117 @@
+"""The parts of a run that a test holds in its hand (`protocol.py`): learner, worker, slot."""
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from loose_broker import LooseConsumer
+from paused import Killed, Process, pause
+
+from broker.messages import Trajectory, body_sha256
+from core.config import Worker as WorkerSection
+from core.manifest import Probe
+from db import models, runs
+from db.episodes import Claimed
+from db.updates import UpdateRefused
+from trainer.learner import Metrics
+from trainer.snapshots import State
+from workers.worker import EpisodeWorker
+
+if TYPE_CHECKING:
+    from protocol import PausedRun
+
+WORKER = WorkerSection(attempt_deadline_s=60.0)
+
+
+class ListLearner:
+    """Weights are the bodies they were trained on, in order."""
+
+    def __init__(self) -> None:
+        self.learned: list[list[Any]] = []
+
+    def update(self, groups: Any) -> Metrics:
+        pause("update")
+        for group in groups:
+            for body in group.members:
+                self.learned.append([body.episode_id, body.fence, body_sha256(body)])
+        return Metrics({"loss": 0.5})
+
+    def save(self, directory: Path) -> None:
+        (directory / "learned.json").write_text(json.dumps(self.learned))
+
+    def probe(self) -> Probe:
+        return Probe([1, 2], [-0.5])
+
+    def state(self) -> State:
+        return State({"none": torch.zeros(1)}, {"learned": self.learned})
+
+    def load_state(self, state: State) -> None:
+        self.learned = [list(each) for each in state.values["learned"]]
+
+
+class PausedWorker(EpisodeWorker):
+    """Its lease is beaten by the test, its attempts end as the test says."""
+
+    def __init__(self, run: "PausedRun", name: str) -> None:
+        self.stop = threading.Event()
+        self.gave_back = False
+        self._config = run.config
+        self._run_id = run.run_id
+        self._store = run.store
+        self._publisher = run.broker
+        self._worker_id = name
+        row = models.Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
+        run.store.transact(lambda s: runs.register_worker(s, row, lease_s=WORKER.lease_s))
+
+    def beat(self) -> None:
+        """Killed or not: whether it lives is told by its next move."""
+        with suppress(Killed):
+            self._store.transact(
+                lambda s: runs.beat_worker(s, self._worker_id, lease_s=WORKER.lease_s)
+            )
+
+    def leave(self) -> None:
+        """Give all attempts back, as a worker does that does not wait for them."""
+        with suppress(Killed):
+            self.give_back()
+        self.gave_back = True
+
+    def _attempt(self, claimed: Claimed) -> Trajectory:
+        answer = pause("attempt", claimed)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+
+@dataclasses.dataclass
+class Slot:
+    """A process that is started again when it has died."""
+
+    start: Callable[[], tuple[Process, LooseConsumer]]
+    process: Process | None = None
+    consumer: LooseConsumer | None = None
+
+    def go(self, answer: object = None) -> str:
+        """One stretch; what it waits for then, empty where it ended or died."""
+        if self.process is None:
+            self.process, self.consumer = self.start()
+        try:
+            alive = self.process.go(answer)
+        except (Killed, UpdateRefused):
+            alive = False
+        if not alive:
+            self.kill()
+            return ""
+        assert self.process.waiting is not None
+        return self.process.waiting[0]
+
+    def kill(self) -> None:
+        if self.process is not None and self.consumer is not None:
+            self.process.kill()
+            self.consumer.abandon()
+        self.process = self.consumer = None

@@ -1,0 +1,236 @@
+"""The processes of one run over a real store and a loose broker, each moved by the test alone.
+
+Real: Dispatcher.tick, EpisodeWorker.run, record, train with Inbox and Ledger, and all of db/. Not
+real: the environment (the test says how an attempt ends), the learner (its weights are the list of
+bodies it learned from), the broker, the clock.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from loose_broker import LooseBroker, LooseConsumer
+from paused import Killed, Process
+from paused_parts import WORKER, ListLearner, PausedWorker, Slot
+from trajectories import trajectory
+
+from broker.messages import RunEpisode, Trajectory
+from broker.weights import Shelf
+from core.config import Config, Dispatch, Run, Task, Trainer
+from core.errors import BrokerError
+from core.types import CheckpointState, RunState
+from db import models, runs
+from db.episodes import Claimed
+from db.store import Store, now
+from envs.contract import Item
+from trainer.inbox import Bounds, Inbox
+from trainer.ledger import Ledger
+from trainer.loop import train
+from trainer.presets import settings
+from workers.dispatcher import Dispatcher
+from workers.recorder import record
+from workers.stream import ItemStream
+
+PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, max_attempts=2)
+BOUND = 4  # groups open at once
+SMALL = (trajectory(spans=((1, 1),)), trajectory(spans=((1, 2), (1, 1))))
+WORKERS = TRAINERS = DISPATCHERS = 2
+
+
+class PausedRun:
+    """One run and its processes."""
+
+    def __init__(self, store: Store, run_id: str, home: Path) -> None:
+        self.store, self.run_id, self.home = store, run_id, home
+        self.broker = LooseBroker()
+        self.commands: list[RunEpisode] = []
+        self.attempts: list[tuple[int, Process]] = []  # (worker, its episode)
+        self.claims: set[tuple[str, int]] = set()
+        self.bodies = 0
+        self.config = Config(
+            tasks={"dbbench": Task()},
+            run=Run(name=run_id, home=str(home)),
+            dispatch=PLAN,
+            worker=WORKER,
+            trainer=Trainer(snapshot_every=2, keep_checkpoints=2),
+        )
+        self._begin()
+        self.workers = [self._worker(place) for place in range(WORKERS)]
+        self.dispatchers = [self._dispatcher() for _ in range(DISPATCHERS)]
+        self.recorder = Slot(self._recorder)
+        self.trainers = [Slot(self._trainer) for _ in range(TRAINERS)]
+
+    def tick(self, place: int, sends: int) -> None:
+        """A dispatcher's round; the tasks broker goes away after so many sends."""
+
+        def send(command: RunEpisode) -> None:
+            nonlocal sends
+            sends -= 1
+            if sends < 0:
+                raise BrokerError("tasks broker: away")
+            self.commands.append(command)
+
+        try:
+            self.dispatchers[place].tick(send)
+        except BrokerError:
+            return
+        except Killed:
+            self.dispatchers[place] = self._dispatcher()
+
+    def deliver(self, place: int, worker: int, *, again: bool) -> None:
+        """A command reaches a worker; `again`: it stays in its queue too."""
+        if not self.commands:
+            return
+        place %= len(self.commands)
+        command = self.commands[place] if again else self.commands.pop(place)
+        running = self.workers[worker]
+        episode = Process(lambda: running.run(command))
+        self.attempts.append((worker, episode))
+        if self._go(worker, episode, None):
+            assert episode.waiting is not None
+            claimed: Claimed = episode.waiting[1]
+            key = (claimed.episode_id, claimed.fence)
+            assert key not in self.claims, f"claimed twice: {key}"
+            self.claims.add(key)
+
+    def episode(self, place: int, answer: Callable[[str, Any], object]) -> None:
+        """An attempt goes on to where it waits next."""
+        if not self.attempts:
+            return
+        worker, episode = self.attempts[place % len(self.attempts)]
+        assert episode.waiting is not None
+        self._go(worker, episode, answer(*episode.waiting))
+
+    def _go(self, worker: int, episode: Process, answer: object) -> bool:
+        try:
+            alive = episode.go(answer)
+        except Killed:
+            self.kill_worker(worker)
+            return False
+        if not alive:
+            self.attempts.remove((worker, episode))
+        return alive
+
+    def answer(self, what: str, claimed: Any, end: Any, publish: str) -> object:
+        """How an attempt ends, then what becomes of its body. `mixed`: every other member wins."""
+        if what != "attempt":
+            return publish
+        if isinstance(end, Exception):
+            return end
+        return self.body(claimed, float(claimed.member % 2) if end == "mixed" else end)
+
+    def round(self, number: int, *, fresh: bool) -> None:
+        """Every process does what it can, once. `fresh`: with new workers and one trainer."""
+        for place, worker in enumerate(self.workers):
+            if fresh and worker.gave_back:
+                self.kill_worker(place)
+            self.workers[place].beat()
+        self.tick(number % DISPATCHERS, 99)
+        while self.commands:
+            self.deliver(0, number % WORKERS, again=False)
+        while self.attempts:
+            self.episode(0, lambda what, claimed: self.answer(what, claimed, "mixed", "confirmed"))
+        self.recorder.go([0] * 64)
+        if fresh:
+            self.trainers[1].kill()
+        for _ in range(10):
+            self.trainers[0].go([0] * 64)
+
+    def kill_worker(self, worker: int) -> None:
+        """The process with all its attempts; another takes its place."""
+        for each in [each for each in self.attempts if each[0] == worker]:
+            each[1].kill()
+            self.attempts.remove(each)
+        self.workers[worker] = self._worker(worker)
+
+    def kill(self) -> None:
+        """Everything."""
+        for worker in range(WORKERS):
+            self.kill_worker(worker)
+        for slot in (self.recorder, *self.trainers):
+            slot.kill()
+
+    def body(self, claimed: Claimed, reward: float) -> Trajectory:
+        """A body unlike every other, sampled at the run's version."""
+        self.bodies += 1
+        plain = SMALL[self.bodies % 2]
+        question = (
+            "SELECT checkpoint_id, version FROM checkpoints WHERE run_id = ? AND state = 'live'"
+            " ORDER BY version DESC LIMIT 1"
+        )
+        with closing(sqlite3.connect(str(self.store.engine.url.database))) as beside:
+            ((name, version),) = beside.execute(question, (self.run_id,))
+        policies = tuple(
+            msgspec.structs.replace(policy, checkpoint_id=name, version=version)
+            for policy in plain.policies
+        )
+        return msgspec.structs.replace(
+            plain,
+            run_id=self.run_id,
+            group_id=claimed.group_id,
+            episode_id=claimed.episode_id,
+            member=claimed.member,
+            attempt=claimed.attempt,
+            fence=claimed.fence,
+            reward=reward,
+            policies=policies,
+            metrics={"number": float(self.bodies)},
+        )
+
+    def move(self, state: RunState) -> None:
+        self.store.transact(lambda s: runs.move_run(s, self.run_id, state))
+
+    def _begin(self) -> None:
+        with self.store.write() as session:
+            session.add(
+                models.Run(
+                    run_id=self.run_id,
+                    name=self.run_id,
+                    config="{}",
+                    seed=0,
+                    state=RunState.RUNNING,
+                    created_at=now(),
+                )
+            )
+            session.flush()
+            session.add(
+                models.Checkpoint(
+                    checkpoint_id=f"{self.run_id}-v000000",
+                    run_id=self.run_id,
+                    version=0,
+                    path="nowhere",
+                    state=CheckpointState.LIVE,
+                    created_at=now(),
+                )
+            )
+
+    def _worker(self, place: int) -> PausedWorker:
+        while True:
+            self.bodies += 1
+            with suppress(Killed):  # while it starts; then another is started
+                return PausedWorker(self, f"worker-{self.run_id}-{place}-{self.bodies}")
+
+    def _dispatcher(self) -> Dispatcher:
+        items = [Item("dbbench", f"item-{number}", {}) for number in range(5)]
+        return Dispatcher(self.config, self.run_id, self.store, {"dbbench": ItemStream(items, 0)})
+
+    def _recorder(self) -> tuple[Process, LooseConsumer]:
+        consumer = LooseConsumer(self.broker, "recorder")
+        stop = threading.Event()
+        return Process(lambda: record(self.store, consumer, self.run_id, stop)), consumer
+
+    def _trainer(self) -> tuple[Process, LooseConsumer]:
+        consumer = LooseConsumer(self.broker, "trainer")
+        bounds = Bounds(1, 2, PLAN.max_staleness, PLAN.max_lag, None, PLAN.max_attempts)
+
+        def work() -> None:
+            inbox = Inbox(self.store, consumer, self.run_id, bounds)
+            shelf = Shelf(self.home / "checkpoints")
+            ledger = Ledger(self.config, self.run_id, self.store, self.broker, shelf)
+            train(inbox, ListLearner(), ledger, settings(self.config.trainer), threading.Event())
+
+        return Process(work), consumer
