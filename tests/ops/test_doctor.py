@@ -56,6 +56,27 @@ def test_what_does_not_answer_is_missing_with_what_mends_it(tmp_path: Path) -> N
     assert "did you mean style?" in missing["config"].detail
 
 
+def test_an_engine_that_offloads_needs_what_it_compiled(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
+    text = '[trainer]\nengine = "deepspeed"\nranks = 2\n[trainer.deepspeed]\n'
+    plain = found(config(tmp_path, text))
+    assert plain["deepspeed"].state == "ok"
+    assert "2 ranks" in plain["deepspeed"].detail
+    assert "deepspeed extension" not in plain
+    text += f'offload = "optimizer"\nextensions = "{tmp_path}"\n'
+    lacking = found(config(tmp_path, text))["deepspeed extension"]
+    assert (lacking.state, lacking.mend) == ("missing", "agentrl deepspeed build CONFIG")
+
+
+def test_an_engine_that_is_not_installed_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "deepspeed" else "1")
+    lacking = found(config(tmp_path, '[trainer]\nengine = "deepspeed"\n'))["deepspeed"]
+    assert lacking.state == "missing"
+    assert lacking.mend == "pip install 'agentrl-system[deepspeed]'"
+
+
 def test_containers_need_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     assert found(config(tmp_path))["docker"].state == "absent"
