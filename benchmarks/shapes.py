@@ -1,17 +1,25 @@
 """Random models by size, and one small fixed batch to train them on."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
-from update_speed import make_trajectory
 
+# `trainer` shall be the package, not the file beside this one.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from broker.messages import PolicyRef, StepRecord, Trajectory
 from core.config import Trainer
+from core.types import Status
 from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.presets import settings
+from trainer.presets import Settings, settings
 
+VOCABULARY = 768  # of the tokens drawn
+PROMPT = 20  # tokens before the first turn
+POLICY = PolicyRef(checkpoint_id="c", version=0, track="current", server_id="s")
 SHAPES = {  # hidden, layers, heads, feed-forward, vocabulary
     "1M": (128, 4, 4, 320, 1024),
     "5M": (256, 6, 4, 704, 2048),
@@ -55,3 +63,63 @@ def small_batch() -> Batch:
         for number, (task, length, turns) in enumerate(shapes)
     ]
     return assemble(groups, settings(Trainer()))
+
+
+def ragged_batch(chosen: Settings) -> Batch:
+    """8 groups of 8, two tasks: 64 to 512 tokens and 2 to 8 turns each, drawn once."""
+    random = np.random.default_rng(0)
+    groups = [
+        TrainableGroup(f"g{number}", task, tuple(_ragged(random, task) for _ in range(8)))
+        for number, task in enumerate(("db", "household") * 4)
+    ]
+    return assemble(groups, chosen)
+
+
+def _ragged(random: np.random.Generator, task: str) -> Trajectory:
+    return make_trajectory(random, task, int(random.integers(64, 513)), int(random.integers(2, 9)))
+
+
+def make_trajectory(random: np.random.Generator, task: str, length: int, turns: int) -> Trajectory:
+    """A prompt, then turns of which half is sampled."""
+    mask = np.zeros(length, np.uint8)
+    steps = []
+    width = (length - PROMPT) // turns
+    for start in range(PROMPT, length - width + 1, width):
+        end = start + width // 2
+        mask[start:end] = 1
+        steps.append(
+            StepRecord(
+                policy_index=0,
+                start=start,
+                end=end,
+                prompt_tokens=start,
+                temperature=1.0,
+                requested_at=0.0,
+                policy_s=0.0,
+                env_s=0.0,
+                finish_reason="stop",
+                call="",
+                answer="",
+            )
+        )
+    return Trajectory(
+        run_id="run",
+        group_id="group",
+        episode_id="episode",
+        member=0,
+        attempt=1,
+        fence=1,
+        task=task,
+        item_id="item",
+        status=Status.COMPLETED,
+        reward=float(random.integers(0, 2)),
+        score=0.0,
+        token_ids=random.integers(0, VOCABULARY, length).astype("<i4").tobytes(),
+        loss_mask=mask.tobytes(),
+        logprobs=(mask * -np.log(VOCABULARY)).astype("<f4").tobytes(),
+        policy_index=np.zeros(length, np.uint8).tobytes(),
+        policies=(POLICY,),
+        steps=tuple(steps),
+        started_at=0.0,
+        finished_at=0.0,
+    )

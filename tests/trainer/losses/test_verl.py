@@ -83,7 +83,7 @@ def test_losses_and_their_gradients_are_theirs(asked: Arrays, theirs: Arrays, na
     kept = current[mask]
     weights = importance.weights(old, behaviour, Importance("truncated", most=2.0))
     if name == "gspo":
-        old = kept.detach() - _sequence_ratios(asked)[mask]
+        old = kept.detach() - _sequence_ratios(asked)
     loss_of, clip = LOSSES[name]
     loss = loss_of(Tokens(kept, old, advantages, weights), clip).values.mean()
     torch.autograd.backward(loss)
@@ -94,8 +94,8 @@ def test_losses_and_their_gradients_are_theirs(asked: Arrays, theirs: Arrays, na
 
 
 def _sequence_ratios(asked: Arrays) -> torch.Tensor:
-    """[B, T] log s of each token's row."""
-    log_ratios = (asked["current"] - asked["old"]).ravel()
-    lengths = np.full(ROWS, WIDTH)
-    found = gspo.sequence_log_ratios(log_ratios, asked["mask"].ravel(), lengths)
-    return torch.from_numpy(found).double().reshape(ROWS, WIDTH)
+    """[K] log s of each loss token's row."""
+    mask = asked["mask"]
+    log_ratios = torch.from_numpy((asked["current"] - asked["old"])[mask])
+    rows = torch.from_numpy(np.nonzero(mask)[0])
+    return gspo.sequence_log_ratios(log_ratios, rows, ROWS)

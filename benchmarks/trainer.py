@@ -1,0 +1,150 @@
+"""The trainer's speed, as ratios within one run.
+
+    python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON] [--json]
+
+vs_bare        tokens a second of a whole update over those of a bare forward, backward and AdamW
+               on the same tokens without padding, cross-entropy at every one of them
+vs_trl         over those of TRL's GRPO step on the same trajectories (needs `make test-oracles`)
+
+64 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the others, in
+seconds of processor time of one thread, so that a busy machine matters less; medians of the
+repeats. Of several sizes the last line has the worst ratio.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from shapes import PROMPT, SHAPES, make_model, ragged_batch
+
+from core.config import Trainer
+from trainer.attention import pack, states
+from trainer.batch import Batch
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
+from trainer.model import load_model
+from trainer.packing import MicroBatch, micro_batches
+from trainer.presets import Settings, settings
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = settings(Trainer(micro_batch_tokens=4096))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", nargs="+", choices=SHAPES, default=["1M", "5M"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--oracles", type=Path, default=ROOT / ".venv-oracles/bin/python")
+    parser.add_argument("--json", action="store_true", help="end with one JSON line")
+    chosen = parser.parse_args()
+    found: dict[str, float] = {}
+    for size in chosen.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            own = compared(size, Path(folder), chosen)
+        for name, value in own.items():
+            print(f"{size:>5}  {name:>20}  {value:,}", flush=True)
+            if name.startswith("vs_"):
+                found[name] = min(value, found.get(name, value))
+    print(json.dumps(found) if chosen.json else found)
+
+
+def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
+    """Ratios and speeds of one size of model."""
+    make_model(size, folder / "model")
+    batch = ragged_batch(SETTINGS)
+    steps: dict[str, Callable[[], float]] = {
+        "update": update(folder / "model", batch, SETTINGS),
+        "bare": bare(folder / "model", batch, SETTINGS),
+    }
+    if chosen.oracles.exists():
+        steps["trl"] = trl(chosen.oracles, folder, batch)
+    rows = [{name: step() for name, step in steps.items()} for _ in range(chosen.repeats + 1)][1:]
+    tokens = batch.tokens.size
+    speeds = {
+        f"{name}_tokens_per_s": round(tokens / statistics.median(row[name] for row in rows))
+        for name in steps
+    }
+    ratios = {
+        f"vs_{name}": round(statistics.median(row[name] / row["update"] for row in rows), 3)
+        for name in steps
+        if name != "update"
+    }
+    return speeds | ratios
+
+
+def update(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
+    """One update as the trainer makes it, metrics and all."""
+    learner = TorchLearner(path, chosen, Hardware())
+    return lambda: _seconds(lambda: learner.update(batch))
+
+
+def bare(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
+    """What any trainer must at least compute: cross-entropy of every token that is fed."""
+    model = load_model(path, torch.device("cpu"))
+    pack(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.learning_rate, fused=True)
+    micros = micro_batches(batch, chosen.micro_batch_tokens)
+    return lambda: _seconds(lambda: _bare_update(model, optimizer, micros))
+
+
+def _bare_update(model: Any, optimizer: torch.optim.Optimizer, micros: list[MicroBatch]) -> None:
+    for micro in micros:
+        tokens = torch.from_numpy(micro.tokens)
+        logits = model.get_output_embeddings()(states(model, tokens, micro.lengths))
+        loss = torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
+        torch.autograd.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def trl(python: Path, folder: Path, batch: Batch) -> Callable[[], float]:
+    """TRL's own step in a process of its own, which makes one at each line it reads."""
+    np.savez(
+        folder / "batch.npz",
+        tokens=batch.tokens,
+        mask=batch.loss_mask,
+        lengths=batch.lengths,
+        advantages=batch.advantages[np.cumsum(batch.lengths) - 1],
+        prompt=PROMPT,
+    )
+    script = Path(__file__).parent / "trl_step.py"
+    command = [str(python), str(script), str(folder / "model"), str(folder / "batch.npz")]
+    child = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+    def step() -> float:
+        if child.stdin is not None and child.stdout is not None:
+            child.stdin.write("step\n")
+            child.stdin.flush()
+            for line in child.stdout:
+                if line.startswith("seconds "):
+                    return float(line.split()[1])
+        raise SystemExit(f"TRL ended with {child.wait()}: {' '.join(command)}")
+
+    return step
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Our advantages, losses and gradients beside TRL's, on random batches with ragged masks.
+
+Where the two differ by definition: docs/algorithms.md.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from trainer.advantages import group_advantages
+from trainer.losses import cispo, gspo, kl, ppo_clip
+from trainer.losses.tokens import Tokens
+from trainer.presets import Clip
+
+pytestmark = pytest.mark.oracles
+
+Arrays = Mapping[str, NDArray[Any]]
+SCRIPT = Path(__file__).parents[2] / "oracles" / "trl_losses.py"
+ROWS, WIDTH, GROUP = 24, 17, 4
+BETA = 0.3
+LOSSES = {
+    "clipped": (ppo_clip.token_loss, Clip(0.2, 0.28, 3.0)),
+    "cispo": (cispo.token_loss, Clip(1.0, 1.5, 3.0)),
+    "gspo": (gspo.token_loss, Clip(0.1, 0.15, 3.0)),
+    "anchored": (ppo_clip.token_loss, Clip(0.2, 0.28, 1e9)),
+}
+
+
+@pytest.fixture(scope="module")
+def asked() -> Arrays:
+    random = np.random.default_rng(0)
+    lengths = random.integers(0, WIDTH + 1, ROWS)
+    lengths[0] = WIDTH
+    holes = random.random((ROWS, WIDTH)) < 0.8  # observations inside a trajectory
+    old = random.uniform(-4.0, -0.1, (ROWS, WIDTH))
+    return {
+        "old": old,
+        "current": old + random.normal(0.0, 0.7, old.shape),
+        "reference": old + random.normal(0.0, 0.5, old.shape),
+        "advantages": random.normal(0.0, 1.0, ROWS),
+        "mask": (np.arange(WIDTH) < lengths[:, None]) & holes,
+        "rewards": random.choice([0.0, 0.3, 1.0], ROWS),
+        "group": np.array(GROUP),
+    }
+
+
+@pytest.fixture(scope="module")
+def theirs(asked: Arrays, oracles: Path, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
+    folder = tmp_path_factory.mktemp("trl")
+    np.savez(folder / "questions.npz", **asked)
+    command = [str(oracles), str(SCRIPT), str(folder / "questions.npz"), str(folder / "said.npz")]
+    subprocess.run(command, check=True, timeout=240, cwd=folder)
+    return dict(np.load(folder / "said.npz"))
+
+
+def test_centred_advantages_are_theirs(asked: Arrays, theirs: Arrays) -> None:
+    ours = np.concatenate(group_advantages(asked["rewards"].reshape(-1, GROUP).tolist(), "centred"))
+    assert ours == pytest.approx(theirs["centred_advantages"], abs=1e-6)
+
+
+def test_advantages_over_the_deviation_are_theirs_but_for_what_is_added_to_it(
+    asked: Arrays, theirs: Arrays
+) -> None:
+    rewards = asked["rewards"].reshape(-1, GROUP)
+    ours = np.concatenate(group_advantages(rewards.tolist(), "std"))
+    deviation = np.repeat(rewards.std(axis=1, ddof=1), GROUP)
+    rescaled = ours * (deviation + 1e-6) / (deviation + 1e-4)
+    assert rescaled == pytest.approx(theirs["std_advantages"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_their_gradients_are_theirs(asked: Arrays, theirs: Arrays, name: str) -> None:
+    mask = torch.from_numpy(asked["mask"])
+    old, reference = (torch.from_numpy(asked[key])[mask] for key in ("old", "reference"))
+    advantages = torch.from_numpy(asked["advantages"])[:, None].expand(mask.shape)[mask]
+    current = torch.from_numpy(asked["current"]).requires_grad_()
+    kept = current[mask]
+    if name == "gspo":
+        rows = torch.from_numpy(np.nonzero(asked["mask"])[0])
+        old = kept.detach() - gspo.sequence_log_ratios(kept.detach() - old, rows, ROWS)
+    loss_of, clip = LOSSES[name]
+    values = loss_of(Tokens(kept, old, advantages, torch.ones_like(old)), clip).values
+    if name == "anchored":
+        values = values + BETA * kl.k3(kept, reference)
+    loss = values.mean()
+    torch.autograd.backward(loss)
+    assert loss.item() == pytest.approx(theirs[f"{name}_loss"].item(), abs=1e-6)
+    assert current.grad is not None
+    assert np.abs(current.grad.numpy()).max() > 1e-3
+    assert current.grad.numpy() == pytest.approx(theirs[f"{name}_gradient"], abs=1e-9)
