@@ -25,6 +25,7 @@ from db.models import (
     UpdateGroup,
 )
 from db.progress import disagreements
+from db.streams import positions_to_repeat
 from db.vitals import Claim
 
 Class = Literal["lost", "trained_twice", "unbalanced"]
@@ -55,6 +56,7 @@ def audit(session: Session, run_id: str, claims: Collection[Claim], rules: Rules
         *_broken_promises(session, run_id, claims),
         *_missing_bodies(session, run_id),
         *_stream(session, run_id, rules),
+        *_unrepeated(session, run_id),
         *_twice(session, run_id),
         *_lineage(session, run_id),
         *_tokens(session, run_id),
@@ -126,6 +128,29 @@ def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
     for (task, place), times in trained.items():
         if times > 1:
             yield Finding("trained_twice", "place_trained_twice", f"{task} position {place}")
+
+
+def _unrepeated(session: Session, run_id: str) -> Iterator[Finding]:
+    """Places that were rolled back are played again before any new place is."""
+    waiting = {(place.task, place.position) for place in positions_to_repeat(session, run_id)}
+    undone = (
+        select(Group.task, Group.position, func.max(Update.trainer_epoch))
+        .join(UpdateGroup, UpdateGroup.group_id == Group.group_id)
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .where(Group.run_id == run_id, Group.state == GroupState.ROLLED_BACK)
+        .group_by(Group.task, Group.position)
+    )
+    for task, position, epoch in session.execute(undone).all():
+        resumed = select(func.min(Update.started_at)).where(
+            Update.run_id == run_id, Update.trainer_epoch > epoch
+        )
+        newer = select(func.count()).where(
+            Group.run_id == run_id,
+            Group.round == 0,
+            Group.admitted_at > resumed.scalar_subquery(),
+        )
+        if (task, position) in waiting and session.scalar(newer):
+            yield Finding("lost", "place_not_repeated", f"{task} position {position}")
 
 
 def _twice(session: Session, run_id: str) -> Iterator[Finding]:

@@ -122,6 +122,21 @@ def test_a_body_that_two_updates_learned_from_is_trained_twice(books: Books) -> 
     ]
 
 
+def test_a_place_that_was_rolled_back_is_repeated_before_new_ones(books: Books) -> None:
+    rolled = (
+        "UPDATE groups SET state = 'rolled_back' WHERE position = 0 AND task = 'dbbench';"
+        "UPDATE updates SET state = 'rolled_back' WHERE version = 1;"
+    )
+    resumed = "UPDATE updates SET trainer_epoch = 2, started_at = {} WHERE version = 3;"
+    late = "(SELECT MAX(admitted_at) FROM groups) + 1"
+    finding = ("lost", "place_not_repeated")
+    assert finding not in books.after(rolled), "no trainer has learned since"
+    assert finding not in books.after(rolled + resumed.format(late)), "nor was a place admitted"
+    assert finding in books.after(rolled + resumed.format(1))
+    repeated = "UPDATE groups SET round = 1, position = 0 WHERE position = 2 AND task = 'dbbench'"
+    assert finding not in books.after(rolled + resumed.format(1) + repeated)
+
+
 def test_items_that_rest_leave_places_free(books: Books) -> None:
     moved = "UPDATE groups SET position = 9 WHERE position = 2 AND task = 'dbbench'"
     assert ("lost", "place_skipped") in books.after(moved)
