@@ -2,9 +2,36 @@
 
 import logging
 import sys
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import structlog
+
+
+class Willing:
+    """A stream of logs that a full disk makes no error of: a process goes on, its log has a gap.
+
+    How many lines are missing is written where the gap ends.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._missing = 0
+
+    def write(self, text: str) -> int:
+        try:
+            if self._missing and text.strip():
+                self._stream.write(
+                    f'{{"event": "log lines are missing", "count": {self._missing}}}\n'
+                )
+                self._missing = 0
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._missing += bool(text.strip())
+        return len(text)
+
+    def flush(self) -> None:
+        """Every write was flushed."""
 
 
 def configure(process: str, *, level: str = "INFO") -> None:
@@ -22,7 +49,7 @@ def configure(process: str, *, level: str = "INFO") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Willing(sys.stderr))),
     )
     structlog.contextvars.bind_contextvars(process=process)
 

@@ -10,12 +10,19 @@ from pathlib import Path
 from types import FrameType
 
 from core import loading, logging
+from core.errors import AgentRLError, BrokerError, StoreError
 from core.process import place
 from ops import hub, roles
 from ops.runs import begin
 
 PR_SET_PDEATHSIG = 1
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
+
+
+class Away(AgentRLError):
+    """A service is away, or does not take us. `up` reached it when it began: try again."""
+
+    exit_code = 1  # ops/supervise.py starts it again, and gives up after some tries
 
 
 def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None:
@@ -35,10 +42,15 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         from ops.ranked import run_ranks
 
         sys.exit(run_ranks(config, path, stop, supervised=supervised))
-    if role == "policy":
-        roles.policy(config, stop, name)
-    else:
-        roles.ROLES[role](config, stop)
+    try:
+        if role == "policy":
+            roles.policy(config, stop, name)
+        else:
+            roles.ROLES[role](config, stop)
+    except (StoreError, BrokerError) as error:
+        if not supervised or error.exit_code != AgentRLError.exit_code:
+            raise
+        raise Away(str(error), mend=error.mend) from error
     if own is not None:  # all is closed; what libraries would still tidy up takes seconds
         sys.stdout.flush()
         sys.stderr.flush()
