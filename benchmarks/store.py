@@ -1,0 +1,173 @@
+"""What the dispatcher, the trainer, the dashboard and SQL ask of a long run's store: milliseconds.
+
+    python benchmarks/store.py --store URL [--groups 125000] [--steps 10] [--repeats 5] [--json]
+
+Fills an empty database with one run (`benchmarks/history.py`; 125,000 groups of 8 episodes and 10
+steps each are a million episodes and ten million steps) and asks each question `--repeats` times;
+a run that is there already is asked as it stands. `admission` is the dispatcher's whole transaction
+with nothing free, with one batch free, and with items that retire. Medians; the longest beside.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from history import BATCH, MEMBERS, RUN, TASKS, Size, fill
+
+from core.config import Config, Dispatch, Task
+from dashboard.run import BINS, UPDATES, look
+from db import alarms, episodes, groups, lifecycle, migrate, outcomes, progress, registry
+from db import runs, streams, updates
+from db.models import Run
+from db.store import Store, open_store
+from db.views import VIEWS
+from envs.contract import Item
+from workers.dispatcher import Dispatcher
+from workers.stream import ItemStream
+
+Question = Callable[[Session], Any]
+
+QUESTIONS: dict[str, dict[str, Question]] = {
+    "dispatcher": {
+        "expired": lambda s: episodes.expired(s, RUN),
+        "bodies_overdue": lambda s: episodes.bodies_overdue(s, RUN),
+        "open_groups": lambda s: groups.open_groups(s, RUN),
+        "positions_to_repeat": lambda s: streams.positions_to_repeat(s, RUN),
+        "recent_success": lambda s: streams.recent_success(s, RUN, "task0", 32),
+        "due_to_send": lambda s: episodes.due_to_send(s, RUN, claim_timeout_s=30),
+    },
+    "trainer": {
+        "ready_members": lambda s: updates.ready_members(s, RUN, limit=4 * BATCH),
+        "forks": lambda s: updates.forks(s, RUN),
+        "hours": lambda s: progress.hours(s, RUN),
+        "recent_groups": lambda s: progress.recent_groups(s, RUN, 10),
+        "groups_since_update": lambda s: alarms.groups_since_update(s, RUN),
+        "staleness": lambda s: progress.staleness(s, RUN),
+    },
+    "worker": {
+        "live_policies": lambda s: registry.live_policies(s, RUN),
+        "recent_episodes": lambda s: outcomes.recent_episodes(s, RUN, "task0", 64),
+        "recent_metrics": lambda s: outcomes.recent_metrics(s, RUN, 16),
+    },
+    "dashboard": {
+        "summaries": lifecycle.summaries,
+        "totals": lambda s: progress.totals(s, RUN),
+        "success_over_time": lambda s: progress.success_over_time(s, RUN, BINS),
+        "recent_success": lambda s: progress.recent_success(s, RUN, lifecycle.RECENT_UPDATES),
+        "latest_updates": lambda s: lifecycle.latest_updates(s, RUN, UPDATES),
+        "policy_mix": lambda s: progress.policy_mix(s, RUN),
+        "groups_by_state": lambda s: progress.groups_by_state(s, RUN),
+        "disagreements": lambda s: progress.disagreements(s, RUN),
+        "raised": lambda s: alarms.raised(s, RUN),
+    },
+    "view": {
+        name: lambda s, name=name: s.execute(text(f"SELECT * FROM {name}")).all()
+        for name in VIEWS
+    },
+}
+
+
+def timed(work: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Milliseconds of a call: the median and the longest of so many."""
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        found.append(1000 * (time.perf_counter() - began))
+    return statistics.median(found), max(found)
+
+
+def admission(store: Store, repeats: int) -> dict[str, tuple[float, float]]:
+    """The dispatcher's tick: its first, with nothing free, after a batch left; fixed or retiring."""
+    found = {}
+    for name, retire_at in (("fixed", None), ("retiring", 0.95)):
+        config = configured(retire_at)
+        items = {
+            task: ItemStream([Item(task, f"item-{n}", {}) for n in range(5_000)], 0)
+            for task in config.tasks
+        }
+        dispatcher = Dispatcher(config, RUN, store, items)
+
+        def tick(dispatcher: Dispatcher = dispatcher) -> None:
+            dispatcher.tick(lambda _command: None)
+
+        found[f"tick, {name}, first"] = timed(tick, 1)
+        found[f"tick, {name}, nothing free"] = timed(tick, repeats)
+        times = []
+        for _ in range(repeats):
+            leave(store, BATCH)
+            times.append(timed(tick, 1)[0])
+        found[f"tick, {name}, a batch free"] = statistics.median(times), max(times)
+        stopped = threading.Event()
+        stopped.set()
+        dispatcher.serve(lambda _command: None, stopped)  # gives its lease back
+    return found
+
+
+def configured(retire_at: float | None) -> Config:
+    """As many groups open at once as five batches."""
+    plan = Dispatch(groups_per_update=BATCH, group_size=MEMBERS, retire_at=retire_at)
+    return Config(
+        tasks={f"task{n}": Task() for n in range(TASKS)}, dispatch=plan, policy=[]
+    )
+
+
+def ask_all(store: Store, repeats: int) -> dict[str, tuple[float, float]]:
+    """Every question of QUESTIONS, and the dashboard's page, in transactions of their own."""
+    found = {}
+    for who, questions in QUESTIONS.items():
+        for name, question in questions.items():
+            tries = 1 if who == "view" else repeats
+
+            def ask(question: Question = question) -> None:
+                with store.read() as session:
+                    question(session)
+
+            found[f"{who}: {name}"] = timed(ask, tries)
+    found["dashboard: whole page"] = timed(lambda: look(store, RUN), repeats)
+    return found
+
+
+def main() -> None:
+    """Fill, ask, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--groups", type=int, default=125_000)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    figures: dict[str, Any] = {}
+    with closing(open_store(given.store)) as store:
+        migrate.upgrade(store)
+        if RUN not in {name for name in stored(store)}:
+            size = Size(given.groups, given.steps)
+            figures["fill_s"] = round(fill(store, size), 1)
+        milliseconds = ask_all(store, given.repeats) | admission(store, given.repeats)
+    for name, (median, longest) in milliseconds.items():
+        print(f"{name:40} {median:10.1f} ms, longest {longest:10.1f}")
+    figures["ms"] = {name: [round(each, 1) for each in two] for name, two in milliseconds.items()}
+    if given.json:
+        print(json.dumps(figures))
+
+
+def stored(store: Store) -> list[str]:
+    """The runs that are there."""
+    with store.read() as session:
+        return [run.name for run in session.scalars(select(Run))]
+
+
+if __name__ == "__main__":
+    main()
