@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from core.types import RUN_OVER, RunState
-from dashboard.run import Point, RunView, look, names
+from dashboard.run import LATE_GROUPS, Point, RunView, look, names
 from db.alarms import Raised
 from db.lifecycle import UpdateSummary
 from db.store import Store
@@ -53,7 +53,11 @@ def draw(view: RunView) -> None:
         st.info("No episode has finished yet.")
     left, right = st.columns(2)
     with left:
-        _shares("Policy mix, by steps", view.mix, "No step is recorded yet.")
+        _shares(
+            f"Policy mix, by steps of the last {LATE_GROUPS} groups",
+            view.mix,
+            "No step is recorded yet.",
+        )
     with right:
         _shares("Groups, by state", view.groups, "No group is admitted yet.")
     _policies(view)
@@ -203,3 +207,7 @@ def _accounting(disagreements: Sequence[tuple[str, str]]) -> None:
         )
     else:
         st.success("Nothing lost, nothing trained twice: the witnesses agree.")
+    st.caption(
+        f"Of what is open and the last {LATE_GROUPS} groups that closed. Of the whole run: the "
+        "views `accounting` and `unserved_steps`, with `agentrl sql`."
+    )

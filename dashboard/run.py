@@ -14,6 +14,7 @@ from db.store import Store
 
 BINS = 24  # of the success curve
 UPDATES = 50  # rows of the updates' table
+LATE_GROUPS = 256  # that closed last, whose steps and bodies are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,10 @@ def look(store: Store, run_id: str) -> RunView:
             curve=[point(*row) for row in progress.success_over_time(session, run_id, BINS)],
             recent=progress.recent_success(session, run_id, lifecycle.RECENT_UPDATES),
             updates=lifecycle.latest_updates(session, run_id, UPDATES),
-            mix=progress.policy_mix(session, run_id),
+            mix=progress.policy_mix(session, run_id, LATE_GROUPS),
             groups=progress.groups_by_state(session, run_id),
             policies=registry.live_policies(session, run_id),
-            disagreements=progress.disagreements(session, run_id),
+            disagreements=progress.disagreements(session, run_id, LATE_GROUPS),
             alarms=alarms.raised(session, run_id),
         )
 

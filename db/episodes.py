@@ -229,6 +229,7 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
             Episode.run_id == run_id,
             Episode.state == EpisodeState.FINISHED,
             Episode.due_at < now(),
+            Group.run_id == run_id,  # of an index that open groups are found by
             Group.state.in_(GROUP_OPEN),
             ~stored,
         )

@@ -85,6 +85,7 @@ class Group(Base):
         Index("groups_by_position", "run_id", "task", "position", "round", unique=True),
         Index("groups_by_state", "run_id", "state", "ready_at"),
         Index("groups_by_ready", "run_id", "task", "ready_at"),
+        Index("groups_by_close", "run_id", "closed_at"),
     )
 
     group_id: Mapped[str] = mapped_column(primary_key=True)
@@ -112,6 +113,8 @@ class Episode(Base):
         Index("episodes_by_group", "group_id", "member", unique=True),
         Index("episodes_by_state", "run_id", "state", "due_at"),
         Index("episodes_by_worker", "worker_id", "state"),
+        # all that counts over a whole run need: they read no row of the table
+        Index("episodes_by_end", "run_id", "state", "ended_at", "task", "score", "loss_tokens"),
     )
 
     episode_id: Mapped[str] = mapped_column(primary_key=True)
@@ -169,10 +172,11 @@ class StoredTrajectory(Base):
     """A body as it travelled. One whose fence is not its row's is never used."""
 
     __tablename__ = "trajectories"
+    __table_args__ = (Index("trajectories_by_arrival", "run_id", "received_at"),)
 
     episode_id: Mapped[str] = mapped_column(primary_key=True)
     fence: Mapped[int] = mapped_column(primary_key=True)
-    run_id: Mapped[str] = mapped_column(index=True)
+    run_id: Mapped[str]
     sha256: Mapped[str] = mapped_column(String(64))
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
@@ -203,7 +207,10 @@ class UpdateGroup(Base):
     """A member that an update learned from, with the hash of the body that was trained."""
 
     __tablename__ = "update_groups"
-    __table_args__ = (Index("update_groups_by_episode", "episode_id"),)
+    __table_args__ = (
+        Index("update_groups_by_episode", "episode_id"),
+        Index("update_groups_by_group", "group_id"),
+    )
 
     update_id: Mapped[str] = mapped_column(ForeignKey("updates.update_id"), primary_key=True)
     episode_id: Mapped[str] = mapped_column(ForeignKey("episodes.episode_id"), primary_key=True)

@@ -1,14 +1,18 @@
 """How a run goes: the questions that live views and reports ask."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, ScalarSelect, case, func, select, text
 from sqlalchemy.orm import Session
 
 from core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
 from db.models import Episode, Group, Run, Step, Update, UpdateGroup
-from db.store import now
+from db.store import now, whole
+from db.views import late
 
+PROOFS = ("accounting", "unserved_steps")
+WON = case((Episode.score >= SOLVED, 1), else_=0)
 SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
 
 
@@ -43,7 +47,8 @@ def totals(session: Session, run_id: str) -> Totals:
 
 def hours(session: Session, run_id: str) -> float:
     """Hours since the run was made."""
-    return totals(session, run_id).seconds / 3600
+    made = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
+    return ((session.scalar(select(now())) or made) - made) / 3600
 
 
 def recent_success(session: Session, run_id: str, updates: int) -> dict[str, float]:
@@ -89,27 +94,43 @@ def success_over_time(
     session: Session, run_id: str, bins: int
 ) -> list[tuple[int, str, float, int]]:
     """(bin, task, success, episodes) of all finished episodes, by when they ended; bins 0…n-1."""
-    query = (
-        select(Episode.ended_at, Episode.task, Episode.score)
-        .where(Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
-        .order_by(Episode.ended_at)
-    )
-    ended = [
-        (e or 0.0, task, (score or 0.0) >= SOLVED) for e, task, score in session.execute(query)
-    ]
-    if not ended:
+    finished = (Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
+    ends = select(func.min(Episode.ended_at), func.max(Episode.ended_at)).where(*finished)
+    first, last = session.execute(ends).one()
+    if first is None or last is None:
         return []
-    first, width = ended[0][0], max((ended[-1][0] - ended[0][0]) / bins, 1e-6)
-    cells: dict[tuple[int, str], list[bool]] = {}
-    for ended_at, task, won in ended:
-        cells.setdefault((min(int((ended_at - first) / width), bins - 1), task), []).append(won)
-    return [(b, task, sum(won) / len(won), len(won)) for (b, task), won in sorted(cells.items())]
+    place = whole((Episode.ended_at - first) / max((last - first) / bins, 1e-6))
+    query = (
+        select(place, Episode.task, func.sum(WON), func.count())
+        .where(*finished)
+        .group_by(place, Episode.task)
+    )
+    cells: dict[tuple[int, str], tuple[int, int]] = {}
+    for at, task, won, episodes in session.execute(query):
+        cell = min(at, bins - 1), task  # the last end lies on the last bin's edge
+        before = cells.get(cell, (0, 0))
+        cells[cell] = before[0] + won, before[1] + episodes
+    return [(at, task, won / number, number) for (at, task), (won, number) in sorted(cells.items())]
 
 
-def policy_mix(session: Session, run_id: str) -> dict[str, int]:
-    """Steps sampled by each track; the lagged ones under one name."""
+def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict[str, int]:
+    """Steps sampled by each track; the lagged ones under one name.
+
+    `groups`: of so many groups that closed last; of the whole run where None.
+    """
     track = case((Step.track.like("lagged%"), "lagged"), else_=Step.track)
     query = select(track, func.count()).where(Step.run_id == run_id).group_by(track)
+    if groups is not None:
+        late = (
+            select(Group.group_id)
+            .where(Group.run_id == run_id, Group.closed_at.is_not(None))
+            .order_by(Group.closed_at.desc())
+            .limit(groups)
+            .subquery()
+        )
+        query = query.join(Episode, Episode.episode_id == Step.episode_id).join(
+            late, late.c.group_id == Episode.group_id
+        )
     return {str(name): steps for name, steps in session.execute(query)}
 
 
@@ -141,14 +162,34 @@ def staleness(session: Session, run_id: str) -> dict[str, float]:
     return {name: float(mean) for name, mean in session.execute(query)}
 
 
-def disagreements(session: Session, run_id: str) -> list[tuple[str, str]]:
-    """(kind, detail) of every row of the accounting view, and steps no live policy explains."""
-    rows = session.execute(
-        text("SELECT kind, detail FROM accounting WHERE run_id = :run_id"), {"run_id": run_id}
+def disagreements(
+    session: Session, run_id: str, groups: int | None = None
+) -> list[tuple[str, str]]:
+    """(kind, detail) of every row of the accounting view, and steps no live policy explains.
+
+    `groups`: only of what is open and of so many groups that closed last; all where None, which
+    reads the whole run.
+    """
+    values: dict[str, Any] = {"run_id": run_id}
+    if groups is None:
+        whole_run = "SELECT * FROM {} WHERE run_id = :run_id"
+        named = [text(whole_run.format(view)) for view in PROOFS]
+    else:
+        named = [late(view, session.connection()) for view in PROOFS]
+        values["since"] = _closed_last(session, run_id, groups)
+    disagree, unserved = (session.execute(each, values).all() for each in named)
+    return [(row.kind, row.detail) for row in disagree] + [
+        ("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved
+    ]
+
+
+def _closed_last(session: Session, run_id: str, groups: int) -> float:
+    """When the one before a run's last so many groups closed; 0 where it has no more."""
+    query = (
+        select(Group.closed_at)
+        .where(Group.run_id == run_id, Group.closed_at.is_not(None))
+        .order_by(Group.closed_at.desc())
+        .offset(groups)
+        .limit(1)
     )
-    found = [(str(kind), str(detail)) for kind, detail in rows]
-    unserved = session.execute(
-        text("SELECT episode_id, number FROM unserved_steps WHERE run_id = :run_id"),
-        {"run_id": run_id},
-    )
-    return found + [("unserved_step", f"{episode} step {number}") for episode, number in unserved]
+    return session.scalar(query) or 0.0

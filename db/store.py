@@ -20,7 +20,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import Float
+from sqlalchemy.types import Float, Integer
 
 from core.errors import StoreError
 
@@ -47,6 +47,24 @@ def _sqlite_now(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
 @compiles(now, "postgresql")
 def _postgres_now(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "extract(epoch from clock_timestamp())::double precision"
+
+
+class whole(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
+    """A number ≥ 0 without its fraction."""
+
+    type = Integer()
+    inherit_cache = True
+    name = "whole"
+
+
+@compiles(whole, "sqlite")
+def _sqlite_whole(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS INTEGER)"
+
+
+@compiles(whole, "postgresql")
+def _postgres_whole(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"floor({compiler.process(element.clauses, **kw)})::integer"
 
 
 class Store:

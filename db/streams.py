@@ -1,8 +1,10 @@
 """Where the item streams stand: positions taken, places to repeat, how items and tasks went."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import case, exists, func, select
+from sqlalchemy import ColumnElement, Select, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from core.types import SOLVED, EpisodeState, GroupState
@@ -31,24 +33,32 @@ class Latest:
     success: float
 
 
-def positions_taken(session: Session, run_id: str) -> dict[str, int]:
-    """The next free position of each task's stream."""
-    query = (
-        select(Group.task, func.max(Group.position) + 1)
-        .where(Group.run_id == run_id)
-        .group_by(Group.task)
-    )
-    return {str(task): position for task, position in session.execute(query)}
+def positions_taken(session: Session, run_id: str, tasks: Collection[str]) -> dict[str, int]:
+    """The next free position of each of the tasks' streams, 0 where none is taken."""
+    last = {task: select(func.max(Group.position)).where(*_of(run_id, task)) for task in tasks}
+    return {task: 0 if at is None else at + 1 for task, at in _each(session, last).items()}
 
 
-def groups_admitted(session: Session, run_id: str) -> dict[str, int]:
-    """Groups of each task, places that were repeated counted once; items passed over do not."""
-    query = (
-        select(Group.task, func.count())
-        .where(Group.run_id == run_id, Group.round == 0)
-        .group_by(Group.task)
+def groups_admitted(session: Session, run_id: str, since: Mapping[str, int]) -> dict[str, int]:
+    """Groups of each task from a position on, by task in `since`.
+
+    Places that were repeated count once; items passed over do not.
+    """
+    counts = {
+        task: select(func.count()).where(
+            *_of(run_id, task), Group.position >= position, Group.round == 0
+        )
+        for task, position in since.items()
+    }
+    return _each(session, counts)
+
+
+def groups_rolled_back(session: Session, run_id: str) -> int:
+    """How many groups of the run ever were: it grows with every roll-back that undid something."""
+    query = select(func.count()).where(
+        Group.run_id == run_id, Group.state == GroupState.ROLLED_BACK
     )
-    return {str(task): number for task, number in session.execute(query)}
+    return session.scalar(query) or 0
 
 
 def positions_to_repeat(session: Session, run_id: str) -> list[Place]:
@@ -68,13 +78,19 @@ def positions_to_repeat(session: Session, run_id: str) -> list[Place]:
     return [Place(*row) for row in session.execute(query)]
 
 
-def latest_success(session: Session, run_id: str) -> dict[tuple[str, str], Latest]:
-    """By (task, item_id): its latest closed group."""
+def latest_success(
+    session: Session, run_id: str, since: float = 0.0
+) -> dict[tuple[str, str], Latest]:
+    """By (task, item_id): its latest group of those that closed at `since` or later.
+
+    `since`: seconds on the database's clock.
+    """
     query = (
         select(Group.task, Group.item_id, Group.position, SUCCESS)
         .join(Episode, Episode.group_id == Group.group_id)
         .where(
             Group.run_id == run_id,
+            Group.closed_at >= since,
             Group.state.in_(CLOSED),
             Episode.state == EpisodeState.FINISHED,
         )
@@ -107,3 +123,15 @@ def recent_success(session: Session, run_id: str, task: str, groups: int) -> lis
         .order_by(recent.c.ready_at.desc(), recent.c.group_id)
     )
     return [float(mean) for _, mean in session.execute(query)]
+
+
+def _of(run_id: str, task: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return Group.run_id == run_id, Group.task == task
+
+
+def _each(session: Session, questions: Mapping[str, Select[Any]]) -> dict[str, Any]:
+    """One answer to each question, in one round trip."""
+    if not questions:
+        return {}
+    row = session.execute(select(*(each.scalar_subquery() for each in questions.values()))).one()
+    return dict(zip(questions, row, strict=True))

@@ -10,7 +10,7 @@ how each item went last. `episode_outcomes`: how episodes ended and why; `refuse
 came too late.
 """
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from core.types import Reason
 from db.store import now
@@ -20,7 +20,7 @@ GRACE_S = 30.0  # an open row may be this late before it is called overdue
 ACCOUNTING = """
 SELECT 'episode_without_body' AS kind, e.run_id, e.group_id, e.episode_id, e.fence,
        'finished, its body is not stored' AS detail, e.reason AS reason
-FROM episodes e JOIN runs r ON r.run_id = e.run_id JOIN groups g ON g.group_id = e.group_id
+FROM {episodes} e JOIN runs r ON r.run_id = e.run_id JOIN groups g ON g.group_id = e.group_id
 LEFT JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
 WHERE e.state = 'finished' AND t.episode_id IS NULL
   AND (e.due_at + {grace} < {now} OR (r.ended_at IS NOT NULL AND g.state = 'trained'
@@ -28,45 +28,45 @@ WHERE e.state = 'finished' AND t.episode_id IS NULL
 UNION ALL
 SELECT 'hash_differs', e.run_id, e.group_id, e.episode_id, e.fence,
        'stored ' || t.sha256 || ', claimed ' || e.body_sha256, e.reason
-FROM episodes e JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
+FROM {episodes} e JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
 WHERE e.state = 'finished' AND t.sha256 <> e.body_sha256
 UNION ALL
 SELECT 'body_of_no_episode', t.run_id, NULL, t.episode_id, t.fence,
        'a stored body names an episode that does not exist, or a fence it never had', NULL
-FROM trajectories t LEFT JOIN episodes e ON e.episode_id = t.episode_id
+FROM {trajectories} t LEFT JOIN episodes e ON e.episode_id = t.episode_id
 WHERE e.episode_id IS NULL OR t.fence > e.fence
 UNION ALL
 SELECT 'trained_unfinished', e.run_id, e.group_id, e.episode_id, u.fence,
        'update ' || u.update_id || ' learned from another attempt than the one that finished',
        e.reason
-FROM update_groups u JOIN updates v ON v.update_id = u.update_id
+FROM {update_groups} u JOIN updates v ON v.update_id = u.update_id
 JOIN episodes e ON e.episode_id = u.episode_id
 WHERE v.state <> 'rolled_back'
   AND (e.state <> 'finished' OR e.fence <> u.fence OR e.body_sha256 <> u.sha256)
 UNION ALL
 SELECT 'trained_twice', v.run_id, MIN(u.group_id), u.episode_id, MIN(u.fence),
        COUNT(*) || ' updates of the live lineage', NULL
-FROM update_groups u JOIN updates v ON v.update_id = u.update_id
+FROM {update_groups} u JOIN updates v ON v.update_id = u.update_id
 WHERE v.state <> 'rolled_back'
 GROUP BY v.run_id, u.episode_id HAVING COUNT(*) > 1
 UNION ALL
 SELECT 'group_without_update', g.run_id, g.group_id, NULL, NULL,
        'trained, but no update of the live lineage names it', g.reason
-FROM groups g
+FROM {groups} g
 WHERE g.state = 'trained' AND NOT EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
   WHERE u.group_id = g.group_id AND v.state <> 'rolled_back')
 UNION ALL
 SELECT 'member_not_trained', e.run_id, e.group_id, e.episode_id, e.fence,
        'its group was trained without it', e.reason
-FROM groups g JOIN episodes e ON e.group_id = g.group_id
+FROM {groups} g JOIN episodes e ON e.group_id = g.group_id
 WHERE g.state = 'trained' AND e.state = 'finished' AND NOT EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
   WHERE u.episode_id = e.episode_id AND v.state <> 'rolled_back')
 UNION ALL
 SELECT 'update_of_open_group', g.run_id, g.group_id, NULL, NULL,
        'an update of the live lineage names it, its state is ' || g.state, g.reason
-FROM groups g
+FROM {groups} g
 WHERE g.state <> 'trained' AND EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
   WHERE u.group_id = g.group_id AND v.state <> 'rolled_back')
@@ -74,33 +74,33 @@ UNION ALL
 SELECT 'pending_differs', g.run_id, g.group_id, NULL, NULL,
        'pending says ' || g.pending || ', open members: '
        || SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END), g.reason
-FROM groups g JOIN episodes e ON e.group_id = g.group_id
+FROM {groups} g JOIN episodes e ON e.group_id = g.group_id
 GROUP BY g.run_id, g.group_id, g.pending, g.reason
 HAVING g.pending <> SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END)
 UNION ALL
 SELECT 'members_differ', g.run_id, g.group_id, NULL, NULL,
        'size ' || g.size || ', members ' || COUNT(e.episode_id), g.reason
-FROM groups g LEFT JOIN episodes e ON e.group_id = g.group_id
+FROM {groups} g LEFT JOIN episodes e ON e.group_id = g.group_id
 GROUP BY g.run_id, g.group_id, g.size, g.reason HAVING COUNT(e.episode_id) <> g.size
 UNION ALL
 SELECT 'overdue', e.run_id, e.group_id, e.episode_id, e.fence, e.state || ' past its deadline',
        e.reason
-FROM episodes e JOIN runs r ON r.run_id = e.run_id
+FROM {episodes} e JOIN runs r ON r.run_id = e.run_id
 WHERE r.state = 'running' AND e.state IN ('queued', 'running')
   AND COALESCE(NULLIF(e.due_at, 0), e.queued_at) + {grace} < {now}
 UNION ALL
 SELECT 'open_after_end', e.run_id, e.group_id, e.episode_id, e.fence, e.state, e.reason
-FROM episodes e JOIN runs r ON r.run_id = e.run_id
+FROM {episodes} e JOIN runs r ON r.run_id = e.run_id
 WHERE r.ended_at IS NOT NULL AND e.state IN ('queued', 'running')
 UNION ALL
 SELECT 'without_reason', e.run_id, e.group_id, e.episode_id, e.fence,
        e.state || ' without a reason that is known', e.reason
-FROM episodes e
+FROM {episodes} e
 WHERE e.state IN ('failed', 'cancelled') AND COALESCE(e.reason, '') NOT IN ({reasons})
 UNION ALL
 SELECT 'without_reason', g.run_id, g.group_id, NULL, NULL,
        g.state || ' without a reason that is known', g.reason
-FROM groups g
+FROM {groups} g
 WHERE g.state NOT IN ('open', 'ready', 'trained') AND COALESCE(g.reason, '') NOT IN ({reasons})
 """
 
@@ -109,7 +109,7 @@ WHERE g.state NOT IN ('open', 'ready', 'trained') AND COALESCE(g.reason, '') NOT
 UNSERVED = """
 SELECT s.run_id, s.episode_id, s.fence, s.number, s.server_id, s.checkpoint_id, s.version,
        s.requested_at, s.policy_s
-FROM steps s
+FROM {steps} s
 WHERE NOT EXISTS (
   SELECT 1 FROM servings v JOIN checkpoints c ON c.checkpoint_id = v.checkpoint_id
   WHERE v.checkpoint_id = s.checkpoint_id AND v.server_id = s.server_id
@@ -167,7 +167,24 @@ SELECT run_id, task, item_id, number AS closed_groups, position AS last_position
 FROM ranked WHERE place = 1
 """
 
+# Of one run: what is open, what closed after :since, what belongs to it, and bodies since then.
+LATE = """
+WITH late_groups AS (
+  SELECT * FROM groups WHERE run_id = :run_id AND (closed_at IS NULL OR closed_at > :since)),
+late_episodes AS (
+  SELECT e.* FROM late_groups g JOIN episodes e ON e.group_id = g.group_id
+  UNION SELECT * FROM episodes WHERE run_id = :run_id AND state IN ('queued', 'running')),
+late_trajectories AS (
+  SELECT episode_id, fence, run_id, sha256 FROM trajectories
+  WHERE run_id = :run_id AND received_at >= :since),
+late_update_groups AS (
+  SELECT u.* FROM late_episodes e JOIN update_groups u ON u.episode_id = e.episode_id),
+late_steps AS (SELECT s.* FROM late_episodes e JOIN steps s ON s.episode_id = e.episode_id)
+"""
+
 CLOCK_S = 0.05  # a worker's estimate of the database's clock may be off by this much
+
+WALKED = ("groups", "episodes", "trajectories", "update_groups", "steps")
 
 VIEWS = {
     "accounting": ACCOUNTING,
@@ -182,9 +199,28 @@ VIEWS = {
 
 def create_views(connection: Connection) -> None:
     """Drop and make every view."""
-    reasons = ", ".join(f"'{reason}'" for reason in Reason)
-    clock = str(now().compile(dialect=connection.dialect))
-    for name, query in VIEWS.items():
+    for name in VIEWS:
         connection.execute(text(f"DROP VIEW IF EXISTS {name}"))
-        body = query.format(now=clock, grace=GRACE_S, clock=CLOCK_S, reasons=reasons)
-        connection.execute(text(f"CREATE VIEW {name} AS {body}".replace("::", "\\:\\:")))
+        body = _query(name, connection, "").replace("::", "\\:\\:")
+        connection.execute(text(f"CREATE VIEW {name} AS {body}"))
+
+
+def late(name: str, connection: Connection) -> TextClause:
+    """`accounting` or `unserved_steps` of what can still change, with :run_id and :since.
+
+    `since`: of what is closed, only groups that closed after it, and bodies that came then or
+    later (seconds on the database's clock).
+    """
+    query = f"{LATE}{_query(name, connection, 'late_')}"
+    return text(query.replace("::", "\\:\\:"))
+
+
+def _query(name: str, connection: Connection, prefix: str) -> str:
+    """A view's SELECT; `prefix`: of the tables whose rows it goes through."""
+    return VIEWS[name].format(
+        now=now().compile(dialect=connection.dialect),
+        grace=GRACE_S,
+        clock=CLOCK_S,
+        reasons=", ".join(f"'{reason}'" for reason in Reason),
+        **{table: f"{prefix}{table}" for table in WALKED},
+    )

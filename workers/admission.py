@@ -19,6 +19,7 @@ from db.mixtures import Decision
 from db.models import Run
 from db.streams import Latest, Place
 from workers import curriculum
+from workers.standing import Admitted, LatestItems
 from workers.stream import ItemStream
 
 SAME = 1e-9  # shares that differ by less do not
@@ -36,6 +37,8 @@ class Admission:
         self._tasks = config.tasks
         self._run_id = run_id
         self._items = items
+        self._admitted = Admitted(run_id)
+        self._latest_items = LatestItems(run_id)
         window = self._plan.window
         self._rest = curriculum.Rest(*window, self._plan.window_pause) if window else None
 
@@ -47,12 +50,11 @@ class Admission:
         weights = self._weights(items)
         if len(new) == free or not weights:
             return new
-        taken = streams.positions_taken(session, self._run_id)
-        decision, behind = self._shares(session, run, weights)
+        decision, behind, taken = self._shares(session, run, weights)
         while len(new) < free:
             task = curriculum.next_task(decision.shares, behind)
             behind = curriculum.after(task, decision.shares, behind)
-            position = self._position(task, taken.get(task, 0), items)
+            position = self._position(task, taken[task], items)
             taken[task] = position + 1
             new.append(self._first(task, position, run.version))
         return new
@@ -61,7 +63,7 @@ class Admission:
         """How items went, where anything asks."""
         if self._plan.retire_at is None and self._rest is None:
             return {}
-        return streams.latest_success(session, self._run_id)
+        return self._latest_items.look(session)
 
     def _retired(self, latest: Latest | None) -> bool:
         at = self._plan.retire_at
@@ -89,13 +91,15 @@ class Admission:
 
     def _shares(
         self, session: Session, run: Run, weights: Mapping[str, float]
-    ) -> tuple[Decision, dict[str, float]]:
-        """The decision that holds, and how far each task is behind its share."""
-        admitted = streams.groups_admitted(session, self._run_id)
+    ) -> tuple[Decision, dict[str, float], dict[str, int]]:
+        """The decision that holds, how far each task is behind its share, its next position."""
         stands = mixtures.latest(session, self._run_id)
+        tasks = weights.keys() | (stands.shares.keys() if stands else ())
+        taken = streams.positions_taken(session, self._run_id, tasks)
+        admitted = self._admitted.count(session, taken)
         behind = _behind(stands, admitted)
         if stands is not None and not self._due(stands, run, weights):
-            return stands, behind
+            return stands, behind, taken
         learned = self._progress(session, weights)
         floor = self._plan.mixing_floor if learned else 0.0
         shares = curriculum.shares(weights, learned, floor)
@@ -103,7 +107,7 @@ class Admission:
         decision = Decision(run.version, shares, learned, admitted, kept)
         mixtures.record(session, self._run_id, decision)
         log.info("shares of tasks", version=run.version, shares=shares)
-        return decision, kept
+        return decision, kept, taken
 
     def _due(self, stands: Decision, run: Run, weights: Mapping[str, float]) -> bool:
         """Whether to decide anew: other tasks, another version, other weights."""

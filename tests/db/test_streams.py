@@ -15,8 +15,9 @@ def test_the_next_position_follows_the_highest_taken_in_any_state(world: World) 
     world.admit(0, 1)
     world.admit(0, task="alfworld")
     world.sql("UPDATE groups SET state = 'failed' WHERE position = 1")
-    taken = world.store.ask(lambda s: streams.positions_taken(s, world.run_id))
-    assert taken == {"dbbench": 2, "alfworld": 1}
+    tasks = ("dbbench", "alfworld", "kg")
+    taken = world.store.ask(lambda s: streams.positions_taken(s, world.run_id, tasks))
+    assert taken == {"dbbench": 2, "alfworld": 1, "kg": 0}
 
 
 def test_a_place_rolled_back_is_repeated_until_a_later_round_has_it(world: World) -> None:
@@ -38,18 +39,19 @@ def test_a_place_rolled_back_is_repeated_until_a_later_round_has_it(world: World
 def test_items_are_known_by_their_latest_closed_group(world: World) -> None:
     world.ready(0, (1.0, 1.0, 1.0, 1.0))
     world.ready(1, (0.0, 1.0, 1.0, 1.0))
-    world.sql("UPDATE groups SET state = 'filtered'")
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = position")
 
-    def latest() -> dict[str, Latest]:
-        rows = world.store.ask(lambda s: streams.latest_success(s, world.run_id))
+    def latest(since: float = 0.0) -> dict[str, Latest]:
+        rows = world.store.ask(lambda s: streams.latest_success(s, world.run_id, since))
         return {item_id: row for (_, item_id), row in rows.items()}
 
     assert latest() == {"item-0": Latest(0, 1.0), "item-1": Latest(1, 0.75)}
     world.ready(2, (0.0, 0.0, 0.0, 1.0))
     world.sql("UPDATE groups SET item_id = 'item-0' WHERE position = 2")
     assert latest()["item-0"] == Latest(0, 1.0)
-    world.sql("UPDATE groups SET state = 'trained' WHERE position = 2")
+    world.sql("UPDATE groups SET state = 'trained', closed_at = 9 WHERE position = 2")
     assert latest()["item-0"] == Latest(2, 0.25)
+    assert latest(since=9) == {"item-0": Latest(2, 0.25)}
     assert world.ask(
         "SELECT item_id, closed_groups, last_position, success FROM item_success ORDER BY item_id"
     ) == [("item-0", 2, 2, 0.25), ("item-1", 1, 1, 0.75)]
@@ -74,5 +76,10 @@ def test_a_repeated_place_is_one_admitted_group(world: World) -> None:
     world.admit(0, 7)
     world.admit(0, task="alfworld")
     world.sql("UPDATE groups SET round = 1 WHERE position = 7")
-    admitted = world.store.ask(lambda s: streams.groups_admitted(s, world.run_id))
-    assert admitted == {"dbbench": 1, "alfworld": 1}
+
+    def admitted(**since: int) -> dict[str, int]:
+        return world.store.ask(lambda s: streams.groups_admitted(s, world.run_id, since))
+
+    assert admitted(dbbench=0, alfworld=0) == {"dbbench": 1, "alfworld": 1}
+    assert admitted(dbbench=1) == {"dbbench": 0}
+    assert admitted() == {}

@@ -1,6 +1,7 @@
 """Each disagreement is planted alone, and the view names that one alone."""
 
 import pytest
+from sqlalchemy import text
 from world import World
 
 from broker.messages import Trajectory, body_sha256
@@ -44,6 +45,7 @@ def test_a_clean_run_lists_nothing(world: World) -> None:
     assert world.accounting() == []
     with world.store.read() as session:
         assert progress.disagreements(session, world.run_id) == []
+        assert progress.disagreements(session, world.run_id, 1) == []
 
 
 KINDS = "SELECT kind FROM accounting ORDER BY kind"
@@ -86,6 +88,44 @@ def test_a_planted_disagreement_is_listed_alone(world: World) -> None:
         found = world.after(planted, KINDS, e=body.episode_id, g=body.group_id)
         assert [kind for (kind,) in found] == kinds, planted
     assert world.accounting() == []
+
+
+def test_what_closed_last_is_proven_as_the_whole_run_is(world: World) -> None:
+    body = _trained(world)[0]
+    names = {"e": body.episode_id, "g": body.group_id}
+
+    def found(groups: int | None) -> list[tuple[str, str]]:
+        return sorted(progress.disagreements(session, world.run_id, groups))
+
+    for planted, kinds in PLANTED.items():
+        with world.store.write() as session:
+            for statement in planted.split(";"):
+                session.execute(text(statement), names)
+            assert sorted(kind for kind, _ in found(1)) == sorted(kinds), planted
+            assert found(None) == found(1)
+            session.rollback()
+
+
+def test_of_groups_that_closed_long_ago_only_the_views_tell(world: World) -> None:
+    old, _ = _trained(world, 1, 0), _trained(world, 2, 1)
+    world.sql("UPDATE groups SET size = 5 WHERE group_id = :g", g=old[0].group_id)
+    world.sql("UPDATE steps SET version = 9 WHERE episode_id = :e", e=old[0].episode_id)
+    with world.store.read() as session:
+        assert len(progress.disagreements(session, world.run_id)) > 1
+        assert progress.disagreements(session, world.run_id, 1) == []
+        assert progress.disagreements(session, world.run_id, 2) == progress.disagreements(
+            session, world.run_id
+        )
+
+
+def test_the_steps_of_the_groups_that_closed_last_are_a_mix(world: World) -> None:
+    bodies = _trained(world, 1, 0) + _trained(world, 2, 1)
+    world.ready(2)
+    steps = sum(len(body.steps) for body in bodies)
+    with world.store.read() as session:
+        assert sum(progress.policy_mix(session, world.run_id, 1).values()) == steps / 2
+        assert sum(progress.policy_mix(session, world.run_id, 9).values()) == steps
+        assert sum(progress.policy_mix(session, world.run_id).values()) > steps
 
 
 def test_an_episode_trained_by_two_updates_is_listed(world: World) -> None:

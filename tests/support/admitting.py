@@ -45,7 +45,8 @@ def tick(dispatcher: Dispatcher) -> list[RunEpisode]:
 def close(world: World, state: str = "filtered") -> None:
     """All open groups end, as the trainer might end them."""
     world.sql("UPDATE episodes SET state = 'finished', score = 1.0 WHERE state = 'queued'")
-    world.sql(f"UPDATE groups SET state = '{state}', pending = 0 WHERE state = 'open'")  # noqa: S608
+    closed = f"state = '{state}', pending = 0, closed_at = admitted_at"
+    world.sql(f"UPDATE groups SET {closed} WHERE state = 'open'")  # noqa: S608
 
 
 def positions(world: World, task: str = "a") -> list[int]:

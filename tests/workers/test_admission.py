@@ -90,7 +90,8 @@ def _play(world: World, solved: dict[str, int]) -> None:
             t=task,
         )
     world.sql(
-        "UPDATE groups SET state = 'trained', pending = 0, ready_at = :v WHERE state = 'open'",
+        "UPDATE groups SET state = 'trained', pending = 0, ready_at = :v, closed_at = admitted_at"
+        " WHERE state = 'open'",
         v=float(world.run().version),
     )
 

@@ -45,7 +45,7 @@ def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: Worl
     assert positions(world) == [0, 1, 2, 3]
     world.sql("UPDATE groups SET state = 'ready', pending = 0 WHERE position = 0")
     assert tick(dispatcher) == []
-    world.sql("UPDATE groups SET state = 'filtered' WHERE position = 0")
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = admitted_at WHERE position = 0")
     assert len(tick(dispatcher)) == 2
     assert positions(world) == [0, 1, 2, 3, 4]
 
@@ -106,7 +106,7 @@ def test_ready_groups_too_few_for_a_batch_do_not_hold_up_the_end(world: World) -
     world.sql("UPDATE groups SET item_id = 'a2' WHERE position = 1")
     _retire(world)
     assert dispatcher.tick(lambda _: None) == RunState.RUNNING
-    world.sql("UPDATE groups SET state = 'filtered' WHERE position = 3")
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = admitted_at WHERE position = 3")
     assert dispatcher.tick(lambda _: None) == RunState.EXHAUSTED
 
 

@@ -50,14 +50,17 @@ EPISODES = """
 """
 
 INSERTS = {
-    "groups": GROUPS + """
+    "groups": GROUPS
+    + """
 SELECT group_id, '{run}', task, position, 0, item_id, NULL, {size},
   CASE WHEN state = 'open' THEN {size} ELSE 0 END, state,
   CASE state WHEN 'filtered' THEN 'zero_spread' WHEN 'stale' THEN 'too_stale'
              WHEN 'failed' THEN 'too_few_survivors' END,
   version - 1, at, CASE WHEN state = 'open' THEN NULL ELSE at + 30 END,
   CASE WHEN state IN ('open', 'ready') THEN NULL ELSE at + 60 END FROM g""",
-    "episodes": GROUPS + EPISODES + """
+    "episodes": GROUPS
+    + EPISODES
+    + """
 SELECT episode_id, '{run}', group_id, m, task, item_id, ends, fence,
   CASE WHEN ends = 'queued' THEN 0 ELSE fence END,
   CASE WHEN ends = 'queued' THEN NULL ELSE 'worker' || (m % 4) END,
@@ -66,13 +69,18 @@ SELECT episode_id, '{run}', group_id, m, task, item_id, ends, fence,
   CASE ends WHEN 'finished' THEN 'completed' WHEN 'failed' THEN 'lost' END,
   CASE WHEN ends = 'finished' THEN reward END, CASE WHEN ends = 'finished' THEN reward END,
   CASE WHEN ends = 'finished' THEN {steps} END, CASE WHEN ends = 'finished' THEN 800 END,
-  CASE WHEN ends = 'finished' THEN 200 END, CASE WHEN ends = 'finished' THEN 'sha-' || episode_id END,
+  CASE WHEN ends = 'finished' THEN 200 END,
+  CASE WHEN ends = 'finished' THEN 'sha-' || episode_id END,
   at, CASE WHEN ends = 'queued' THEN NULL ELSE at + 1 END,
   CASE WHEN ends IN ('queued', 'running') THEN NULL ELSE at + 29 END FROM e""",
-    "trajectories": GROUPS + EPISODES + """
+    "trajectories": GROUPS
+    + EPISODES
+    + """
 SELECT episode_id, fence, '{run}', 'sha-' || episode_id, {nothing}, at + 30
 FROM e WHERE ends = 'finished'""",
-    "steps": GROUPS + EPISODES + """
+    "steps": GROUPS
+    + EPISODES
+    + """
 , s(s) AS (VALUES {numbers})
 SELECT episode_id, fence, s, '{run}', 'server' || ((m + s) % 2),
   CASE WHEN (m + s) % 2 = 0 THEN 'current' ELSE 'lagged(1)' END,
@@ -97,7 +105,9 @@ SELECT 2 * i + k + 1, 'server' || k, '{run}', CASE k WHEN 0 THEN 'current' ELSE 
   '{run}-v' || i, i, {start} + (i - 1 + k) * {batch} * {apart} - 3600,
   CASE WHEN i < {updates} - k THEN {start} + (i + 2 + k) * {batch} * {apart} + 3600 END
 FROM n CROSS JOIN k WHERE i <= {updates}""",
-    "update_groups": GROUPS + EPISODES + """
+    "update_groups": GROUPS
+    + EPISODES
+    + """
 SELECT '{run}-u' || version, episode_id, group_id, fence, 'sha-' || episode_id, 200
 FROM e WHERE state = 'trained' AND ends = 'finished'""",
 }
@@ -239,8 +249,8 @@ def _settle(store: Store) -> None:
     """Statistics as they would be in a run that has stood for a while."""
     with store.engine.connect() as connection:
         if _postgres(store):
-            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            connection.execute(text("VACUUM ANALYZE"))
+            outside = connection.execution_options(isolation_level="AUTOCOMMIT")
+            outside.execute(text("VACUUM ANALYZE"))
         else:
             connection.exec_driver_sql("ANALYZE")
             connection.commit()

@@ -1,0 +1,59 @@
+"""What admission counts over a whole run, without reading the whole run at every tick.
+
+Kept is only what no transaction can change any more: first rounds below the last position taken,
+and groups that closed LATE_S ago, as long as no roll-back has undone one. The rest is read again,
+so a dispatcher that starts, or takes over, stands where any other would.
+"""
+
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from db import streams
+from db.store import now
+from db.streams import Latest
+
+LATE_S = 60.0  # a group that closed so long ago: its transaction has ended
+
+Items = Mapping[tuple[str, str], Latest]
+
+
+class Admitted:
+    """Groups of each task of a run."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._counted: dict[str, tuple[int, int]] = {}  # position, groups below it
+
+    def count(self, session: Session, taken: Mapping[str, int]) -> dict[str, int]:
+        """By task; `taken`: the next free position of each. Places repeated count once."""
+        below = {task: self._counted.get(task, (0, 0)) for task in taken}
+        since = {task: position for task, (position, _) in below.items()}
+        new = streams.groups_admitted(session, self._run_id, since)
+        found = {task: groups + new[task] for task, (_, groups) in below.items()}
+        self._counted |= {task: (taken[task], found[task]) for task in taken}
+        return found
+
+
+class LatestItems:
+    """How each item of a run went last."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._items: dict[tuple[str, str], Latest] = {}
+        self._since = 0.0
+        self._rolled_back = 0
+
+    def look(self, session: Session) -> Items:
+        """By (task, item_id): its latest closed group."""
+        rolled_back = streams.groups_rolled_back(session, self._run_id)
+        if rolled_back != self._rolled_back:
+            self._items, self._since, self._rolled_back = {}, 0.0, rolled_back
+        clock = session.scalar(select(now())) or 0.0
+        for item, new in streams.latest_success(session, self._run_id, self._since).items():
+            known = self._items.get(item)
+            if known is None or new.position >= known.position:
+                self._items[item] = new
+        self._since = clock - LATE_S
+        return self._items
