@@ -121,7 +121,8 @@ WHERE contype = 'p' AND conrelid = CAST(:table AS regclass)
 INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = :table"
 
 LEAVING = """
-UPDATE groups SET state = 'cancelled', reason = 'run_ended', pending = 0, closed_at = admitted_at
+UPDATE groups SET state = 'cancelled', reason = 'run_ended', pending = 0,
+  closed_at = (SELECT created_at FROM runs WHERE runs.run_id = groups.run_id)
 WHERE group_id IN (SELECT group_id FROM groups g WHERE state = 'open' AND NOT EXISTS (
   SELECT 1 FROM episodes e WHERE e.group_id = g.group_id AND e.state = 'running')
   ORDER BY admitted_at LIMIT :count)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, case, func, select, text
+from sqlalchemy import ScalarSelect, case, func, select, text
 from sqlalchemy.orm import Session
 
 from core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
@@ -58,7 +58,7 @@ def recent_success(session: Session, run_id: str, updates: int) -> dict[str, flo
         .join(Episode, Episode.group_id == Group.group_id)
         .where(
             Group.run_id == run_id,
-            Group.closed_at >= _began(run_id, updates),
+            Group.closed_at >= _began(session, run_id, updates),
             Episode.state == EpisodeState.FINISHED,
         )
         .group_by(Group.task)
@@ -70,24 +70,23 @@ def recent_groups(session: Session, run_id: str, updates: int) -> int:
     """How many groups were trained or had no spread since the last `updates` updates began."""
     query = select(func.count()).where(
         Group.run_id == run_id,
-        Group.closed_at >= _began(run_id, updates),
+        Group.closed_at >= _began(session, run_id, updates),
         Group.state.in_([GroupState.TRAINED, GroupState.FILTERED]),
     )
     return session.scalar(query) or 0
 
 
-def _began(run_id: str, updates: int) -> ColumnElement[float]:
-    """When the last `updates` updates began; 0 before the first."""
-    since = (
-        select(func.min(Update.started_at))
-        .where(
-            Update.run_id == run_id,
-            Update.version > _version(run_id) - updates,
-            Update.state != UpdateState.ROLLED_BACK,
-        )
-        .scalar_subquery()
+def _began(session: Session, run_id: str, updates: int) -> float:
+    """When the last `updates` updates began; 0 before the first.
+
+    Asked beforehand: a database that knows the time knows how few groups closed since.
+    """
+    query = select(func.min(Update.started_at)).where(
+        Update.run_id == run_id,
+        Update.version > _version(run_id) - updates,
+        Update.state != UpdateState.ROLLED_BACK,
     )
-    return func.coalesce(since, 0.0)
+    return session.scalar(query) or 0.0
 
 
 def success_over_time(
