@@ -147,7 +147,9 @@ def _answer(cursor: Any) -> Answer:
 def _engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        options = f"-c default_transaction_read_only=on -c statement_timeout={TIMEOUT_S:.0f}s"
+        timeout = f"-c statement_timeout={TIMEOUT_S:.0f}s"
+        # without jit: to compile a proof's plan takes longer than to run it
+        options = f"-c default_transaction_read_only=on {timeout} -c jit=off"
         engine = create_engine(url, pool_pre_ping=True, connect_args={"options": options})
         event.listen(engine, "connect", become_reader)
         return engine
