@@ -15,11 +15,12 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +90,25 @@ def _compiled(scratch: Path) -> Path:
         "PATH": tools,  # ninja lies beside the interpreter
         "TORCH_EXTENSIONS_DIR": str(scratch),
     }
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILE],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        subprocess.run(
-            [sys.executable, "-c", COMPILE],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_S,
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if line.strip()]
-        words = lines[-1] if lines else f"exit code {error.returncode}"
-        raise ConfigError(
-            f"{NAME} cannot be built: {words}", mend="install g++ and ninja"
-        ) from error
+        _, said = process.communicate(timeout=BUILD_S)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"{NAME} is not built after {BUILD_S:.0f} s") from error
+    finally:
+        with suppress(ProcessLookupError):  # its compilers, too
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        lines = [line for line in said.splitlines() if line.strip()]
+        words = lines[-1] if lines else f"exit code {process.returncode}"
+        raise ConfigError(f"{NAME} cannot be built: {words}", mend="install g++ and ninja")
     return next(scratch.rglob(f"{NAME}*.so"))
 
 
