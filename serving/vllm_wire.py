@@ -74,7 +74,7 @@ def completion(content: bytes) -> Completion:
     try:
         answer = _decoder.decode(content)
         choice = answer.choices[0]
-    except (msgspec.MsgspecError, LookupError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError) as error:
         raise PolicyError(f"vLLM: an answer we cannot read: {error}") from error
     logprobs = choice.logprobs.token_logprobs if choice.logprobs else []
     if choice.finish_reason not in ("stop", "length", "abort"):

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import urllib3
+from msgspec import Meta
 
 from core.config import secret
 from core.errors import PolicyError
 from db.registry import LivePolicy
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
 
 class NotServed(PolicyError):
@@ -47,7 +50,7 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    token_ids: list[int]
+    token_ids: list[Annotated[int, Meta(ge=0, lt=1 << 31)]]
     logprobs: _Logprobs
     finish_reason: str | None = None
     masked: bool = False
@@ -111,7 +114,7 @@ class PolicyClient:
 def _completion(policy: LivePolicy, data: bytes) -> Completion:
     try:
         choice = msgspec.json.decode(data, type=_Answer).choices[0]
-    except (msgspec.MsgspecError, IndexError) as error:
+    except UNREADABLE as error:
         raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
     if len(choice.token_ids) != len(choice.logprobs.token_logprobs) or not choice.token_ids:
         raise PolicyError(f"policy server {policy.url}: token ids and log-probabilities differ")

@@ -15,7 +15,7 @@ import msgspec
 from core.errors import PolicyError
 from db.registry import LivePolicy
 from envs.contract import Message, Tool, ToolCall
-from workers.client import Ask, Completion, PolicyClient
+from workers.client import UNREADABLE, Ask, Completion, PolicyClient
 from workers.template import ChatTemplate
 from workers.toolcalls import Style, parse, render
 
@@ -69,11 +69,7 @@ class Interpreter:
             "temperature": ask.temperature,
         }
         data = self.client.post(policy, "/v1/chat/completions", body, timeout_s)
-        try:
-            message = msgspec.json.decode(data, type=_Answer).choices[0].message
-        except (msgspec.MsgspecError, IndexError) as error:
-            raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
-        return self._tokens(said(message, self.style), ask.max_tokens)
+        return self._tokens(said(reply(policy, data), self.style), ask.max_tokens)
 
     def _tokens(self, text: str, room: int) -> Completion:
         """Special tokens that the text spells out are no tokens of a turn."""
@@ -87,6 +83,14 @@ def _schema(tool: Tool) -> dict[str, Any]:
     entry = tool.schema()
     entry["function"].pop("strict", None)
     return entry
+
+
+def reply(policy: LivePolicy, data: bytes) -> Reply:
+    """The message of an answer. Raises PolicyError."""
+    try:
+        return msgspec.json.decode(data, type=_Answer).choices[0].message
+    except UNREADABLE as error:
+        raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
 
 
 def said(message: Reply, style: Style) -> str:

@@ -19,17 +19,26 @@ from trajectories import finished
 from broker import messages
 from broker.messages import CheckpointPublished, RunControl, RunEpisode
 from core import loading, manifest
-from core.errors import AgentRLError, CheckpointError, ConfigError, MessageError
+from core.errors import (
+    AgentRLError,
+    CheckpointError,
+    ConfigError,
+    MessageError,
+    PolicyError,
+)
+from db.registry import LivePolicy
 from envs import registry
 from envs import wire as env_wire
 from envs.contract import Item, Tool
 from envs.gateway import chat
+from serving import vllm_wire
 from serving import wire as policy_wire
 from serving.request import Limits, RequestError, check
-from workers import toolcalls
+from workers import client, interpreter, toolcalls
 
 FEW, MANY = 400, 100_000
-SLOWEST_S = 5.0  # of one input, on a machine that does other things too
+SLOWEST_S = 5.0  # of computing, for one input
+TURN = 8_000  # characters: a turn is bounded by its tokens
 GROWTH = 400 * 2**20  # bytes that a process may take more, whatever it reads
 
 
@@ -168,6 +177,26 @@ def _manifest(folder: Path, body: bytes) -> None:
     manifest.verify(folder)
 
 
+ANSWER = {
+    "id": "cmpl-1",
+    "choices": [
+        {
+            "index": 0,
+            "token_ids": [5, 6],
+            "logprobs": {"token_logprobs": [-0.5, -0.25]},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens_details": {"cached_tokens": 2}},
+}
+REPLY = {"choices": [{"message": {"content": "so", "tool_calls": [CALL]}}]}
+POLICY = LivePolicy("policy", "http://127.0.0.1:1", "current", "c1", 1)
+
+
+def _reply(body: bytes) -> object:
+    return [interpreter.said(interpreter.reply(POLICY, body), style) for style in ("plain", "glm")]
+
+
 TOOLS = [
     Tool(
         "add",
@@ -190,7 +219,7 @@ TEXTS = [
 
 def _calls(text: bytes) -> object:
     for style in ("plain", "hermes", "glm", "json"):
-        toolcalls.parse(text.decode(errors="replace"), TOOLS, style)
+        toolcalls.parse(text[:TURN].decode(errors="replace"), TOOLS, style)
     raise MessageError("nothing is refused: ill-formed calls come back as errors")
 
 
@@ -220,6 +249,9 @@ def decoders(folder: Path) -> dict[str, Callable[[], Decoder]]:
     found = {
         "messages": lambda: Decoder(messages.decode, (MessageError,), _messages),
         "completions": of_json(_completion, RequestError, COMPLETION),
+        "a policy's answer": of_json(partial(client._completion, POLICY), PolicyError, ANSWER),
+        "a model's reply": of_json(_reply, PolicyError, REPLY),
+        "vLLM's answer": of_json(vllm_wire.completion, PolicyError, ANSWER),
         "chat": of_json(chat.read, chat.Refused, CHAT),
         "config": lambda: Decoder(
             lambda body: loading.loads(body.decode(errors="replace")),
@@ -260,7 +292,7 @@ def fuzz(decoder: Decoder, count: int) -> tuple[int, int]:
     taken = refused = silent = 0
     before = _memory()
     for given in decoder.inputs(count):
-        began = time.monotonic()
+        began = time.process_time()
         try:
             decoder.read(given)
             taken += 1
@@ -269,7 +301,7 @@ def fuzz(decoder: Decoder, count: int) -> tuple[int, int]:
             refused += 1
         except Exception as error:
             raise AssertionError(f"{type(error).__name__} at {given!r:.2000}") from error
-        spent = time.monotonic() - began
+        spent = time.process_time() - began
         assert spent < SLOWEST_S, f"{spent:.1f} s for {given!r:.300}"
     assert silent == 0, "refused without a word"
     assert _memory() - before < GROWTH

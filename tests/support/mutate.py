@@ -19,16 +19,29 @@ TOKENS: tuple[bytes, ...] = (
     *(b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc9"),
     *(b"\xc6\xff\xff\xff\xff", b"\x28\xb5\x2f\xfd", b"9" * 5000, b"1979-99-99", b"'"),
 )
+HOSTILE: tuple[bytes, ...] = (
+    *(b"", b"\xff\xfe", b"\0", b"[" * 200_000, b'{"x":' * 100_000, b"x = " + b"[" * 100_000),
+    *(
+        b"x = " + b"9" * 10_000,
+        b'{"x": ' + b"9" * 10_000 + b"}",
+        b"x = 1979-99-99",
+        b"\xdd" * 50_000,
+    ),
+)
+TEXT = b'": "'  # before a text in JSON
 DEEP, LONG = 3000, 60_000  # levels of nesting; bytes of the largest input made here
 
 
 def mutants(
     seeds: Sequence[Any], encode: Callable[[Any], bytes], count: int, seed: int = 0
 ) -> Iterator[bytes]:
-    """The seeds, then `count` inputs near them; the same ones for the same numbers."""
+    """The seeds, what is hostile anywhere, then `count` inputs near the seeds: always the same."""
     draw = random.Random(seed)
     whole = [encode(each) for each in seeds]
-    yield from whole
+    yield from (*whole, *HOSTILE)
+    for parts in (each.split(TEXT) for each in whole):
+        for place in range(1, len(parts)):  # a text that is none
+            yield TEXT.join(parts[:place]) + TEXT + b"\xff" + TEXT.join(parts[place:])
     for number in range(count):
         if number % 2:
             try:
