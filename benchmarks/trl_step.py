@@ -21,7 +21,7 @@ AT_ONCE = 8
 
 def main(model_path: str, batch_path: str) -> None:
     torch.set_num_threads(1)
-    batch = dict(np.load(batch_path))
+    batch = dict(np.load(batch_path, allow_pickle=False))
     trainer, parts = _trainer(model_path, len(batch["lengths"])), _parts(batch)
     trainer.create_optimizer()
     trainer.model.train()

@@ -76,7 +76,7 @@ def test_the_engine_says_of_the_probe_what_the_trainer_wrote(
 def _of(learner: TorchLearner, tokens: list[int]) -> list[float]:
     """As an update computes it."""
     ids = torch.tensor([tokens])
-    with torch.no_grad(), learner._precision():
+    with torch.no_grad(), learner._objective.precision():
         every = learner._model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
     found: list[float] = every.gather(1, ids[0, 1:, None])[:, 0].tolist()
     return found

@@ -45,7 +45,10 @@ class Told(GRPOTrainer):
 
 def main(questions: str, answers: str) -> None:
     """[B, T] arrays current, old, reference, advantages, mask; [B] rewards in groups of `group`."""
-    given = {name: torch.from_numpy(value) for name, value in np.load(questions).items()}
+    given = {
+        name: torch.from_numpy(value)
+        for name, value in np.load(questions, allow_pickle=False).items()
+    }
     rows, width = given["current"].shape
     said = {
         f"{kind}_advantages": _advantages(given["rewards"], int(given["group"]), scale)

@@ -17,7 +17,10 @@ CLIPS = {"vanilla": (0.2, 0.28), "cispo": (0.9, 1.5), "gspo": (0.1, 0.15)}
 
 def main(questions: str, answers: str) -> None:
     """[B, T] arrays current, old, behaviour, advantages, mask; [B] rewards, groups."""
-    given = {name: torch.from_numpy(value) for name, value in np.load(questions).items()}
+    given = {
+        name: torch.from_numpy(value)
+        for name, value in np.load(questions, allow_pickle=False).items()
+    }
     mask, groups = given["mask"].double(), given["groups"].numpy()
     said = _advantages(given["rewards"], mask, groups)
     log_ratio = given["old"] - given["behaviour"]
