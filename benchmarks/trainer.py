@@ -4,7 +4,8 @@
 
 vs_bare        tokens a second of a whole update over those of a bare forward, backward and AdamW
                on the same tokens without padding, cross-entropy at every one of them
-vs_trl         over those of TRL's GRPO step on the same trajectories (needs `make test-oracles`)
+vs_trl         over those of TRL's GRPO step on the same trajectories, without the gradient
+               checkpointing that is its default (needs what `make test-oracles` installs)
 
 64 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the others, in
 seconds of processor time of one thread, so that a busy machine matters less; medians of the

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from core.config import Lora
 from core.errors import ConfigError
 from core.manifest import Probe
-from trainer import recompute
+from trainer import heap, recompute
 from trainer.attention import pack
 from trainer.learner import Hardware
 from trainer.model import copy_tokenizer, load_model
@@ -102,6 +102,7 @@ class Adapter:
 
 def tuned(path: Path, settings: Settings, hardware: Hardware) -> Tuned:
     """Of the configuration. Raises CheckpointError, ConfigError."""
+    heap.map_large_blocks()
     return (Adapter if settings.lora.rank else Whole)(path, settings, hardware)
 
 
