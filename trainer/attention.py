@@ -4,7 +4,7 @@
 
 transformers calls `attend` in place of its own attention and hands it the lengths that the model
 was called with. Cost and memory are those of the trajectories alone; a mask over the row would cost
-T² (docs/measurements.md).
+T² of both.
 """
 
 from typing import Any
