@@ -238,7 +238,6 @@ class Trainer(Section, frozen=True):
     deepspeed: DeepSpeed = DeepSpeed()
     snapshot_every: Positive = 10  # updates
     keep_checkpoints: Positive = 8  # the newest; what is still needed stays besides
-    lease_s: Seconds = 15.0
     threads: Positive = 1
 
 

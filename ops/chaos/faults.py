@@ -187,14 +187,14 @@ def rival_dispatcher(scene: Scene, _random: random.Random) -> Course:
 
 
 def lease_s(scene: Scene, name: str) -> float:
-    """How long the role may be silent before others take over what it holds."""
+    """How long the role may be silent before others take over what it holds, or might."""
     config, role = scene.config, role_of(name)
     if role == "policy":
         servers = {server.name: server for server in config.policy_servers()}
         return servers[name.removeprefix("policy-")].lease_s
     if role == "worker":
         return config.worker.lease_s
-    return config.dispatch.lease_s if role == "dispatcher" else config.trainer.lease_s
+    return config.dispatch.lease_s
 
 
 def _restarted(service: str, command: str) -> Callable[[Scene, random.Random], Course]:
