@@ -1,0 +1,337 @@
+"""Episodes through the whole path, with policies and environments that answer at once.
+
+    python benchmarks/pipeline.py --store POSTGRES --broker AMQP [--workers 1 2] [--episodes 2000]
+        [--concurrency 64] [--pause 0] [--json]
+
+dispatcher → Celery → workers → RabbitMQ → trainer inbox and recorder → Postgres, each a process of
+its own, as in a run; the scripted policy server answers over HTTP, an episode takes five turns, and
+the inbox's groups are closed at once. One run for each number of workers, timed from the first
+claim to the last episode's stored body. Figures: episodes and steps a second, and of one second of
+processor time of the workers and of all processes; `at_once`: most episodes running at one look;
+`peak_mib`: a worker's memory; `retried`: attempts beyond the first, none where no lease was missed.
+`--pause`: seconds that an environment takes for a turn, so that many episodes stand at once.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import broker
+from broker.topology import recorder_queue, trainer_queue
+from core import logging, manifest
+from core.config import Broker as BrokerConfig
+from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
+from core.config import Run as RunConfig
+from core.config import Store as StoreConfig
+from core.config import Worker as WorkerConfig
+from core.types import CheckpointState, EpisodeState, GroupState, Reason, RunState, Status
+from db import groups, migrate, registry
+from db.models import Checkpoint, Episode, Run, StoredTrajectory
+from db.store import Store, now, open_store
+from envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
+from serving.policy import Followed, serve_policy
+from trainer.inbox import Bounds, Inbox
+from workers import app as celery
+from workers.dispatcher import Dispatcher
+from workers.recorder import record
+from workers.stream import ItemStream
+from workers.worker import EpisodeWorker
+
+TURNS, SIZE, ITEMS, BATCH = 5, 8, 1_000, 8
+MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
+LOOK = strings("look", "Look at a thing.", "thing")
+LOOK_S = 0.25
+STALLED_S = 120.0  # without another episode
+
+
+class Instant:
+    """Five turns, whatever the agent says; every other episode succeeds."""
+
+    tools: tuple[Tool, ...] = (LOOK,)
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._left = TURNS
+        self._won = uuid.uuid4().int % 2
+
+    def start(self) -> Observation:
+        return Observation((Message("user", "Look around."),))
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002 - the contract's
+        time.sleep(self._pause_s)
+        self._left -= 1
+        if self._left:
+            return Outcome((Message("tool", "A table, a lamp and a book.", "look"),))
+        reward = float(self._won)
+        return Outcome((), done=True, status=Status.COMPLETED, reward=reward, score=reward)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class InstantSource:
+    """A thousand equal items."""
+
+    name = "instant"
+    max_turns = TURNS
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+
+    def items(self, split: str) -> list[Item]:  # noqa: ARG002 - the contract's
+        return [Item(self.name, f"item-{n}", {}) for n in range(ITEMS)]
+
+    def make(self, item: Item) -> Instant:  # noqa: ARG002 - the contract's
+        return Instant(self._pause_s)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What each process of a run is told."""
+
+    config: Config
+    run_id: str
+    pause_s: float
+    stop: Event
+    ended: "Queue[tuple[str, float, float]]"  # role, processor seconds, peak MiB
+
+
+def dispatcher(place: Place, store: Store, _link: broker.api.Broker) -> None:
+    items = InstantSource(0.0).items("train")
+    loop = Dispatcher(place.config, place.run_id, store, {"instant": ItemStream(items, 0)})
+    loop.serve(celery.sender(celery.celery_app(place.config, place.run_id)), told(place))
+
+
+def worker(place: Place, store: Store, link: broker.api.Broker) -> None:
+    publisher, stop = link.publisher(), told(place, kill=True)
+    source: Any = InstantSource(place.pause_s)
+    episodes = EpisodeWorker(place.config, place.run_id, store, publisher, {"instant": source})
+    episodes.start()
+    app = celery.celery_app(place.config, place.run_id)
+    celery.serve(app, episodes.run, stop, place.config.worker.concurrency)
+    episodes.close()
+    publisher.close()
+
+
+def recorder(place: Place, store: Store, link: broker.api.Broker) -> None:
+    consumer = link.consumer(recorder_queue(place.run_id))
+    record(store, consumer, place.run_id, told(place))
+    consumer.close()
+
+
+def trainer(place: Place, store: Store, link: broker.api.Broker) -> None:
+    """Takes groups from the inbox and closes them: no weights are learned."""
+    consumer, stop = link.consumer(trainer_queue(place.run_id)), told(place)
+    inbox = Inbox(store, consumer, place.run_id, Bounds(1, 64, 4, 64, None, 3))
+    while taken := inbox.next_groups(0, stop, lambda: False):
+        ids = sorted(group.group_id for group in taken)
+
+        def close(session: Session, ids: list[str] = ids) -> None:
+            groups.close_groups(session, ids, GroupState.STALE, Reason.TOO_STALE)
+
+        store.transact(close)
+        inbox.forget(taken)
+    consumer.close()
+
+
+def policy(place: Place, store: Store, link: broker.api.Broker) -> None:
+    followed = Followed(place.run_id, store, link)
+    serve_policy(place.config, place.config.policy[0], followed, told(place))
+
+
+ROLES = {
+    "dispatcher": dispatcher,
+    "worker": worker,
+    "recorder": recorder,
+    "trainer": trainer,
+    "policy": policy,
+}
+
+
+def told(place: Place, *, kill: bool = False) -> threading.Event:
+    """An event of this process that follows the run's; `kill`: Celery ends by its signal."""
+    stop = threading.Event()
+
+    def follow() -> None:
+        place.stop.wait()
+        stop.set()
+        if kill:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+    return stop
+
+
+def process(role: str, place: Place) -> None:
+    """One process, from its connections to what it used."""
+    logging.configure(role, level="ERROR")
+    config, before = place.config, time.process_time()  # imports cost nothing here
+    with (
+        closing(open_store(config.store_url(), threads=16)) as store,
+        closing(broker.connect(config.broker.url)) as link,
+    ):
+        ROLES[role](place, store, link)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    place.ended.put((role, time.process_time() - before, peak))
+
+
+def configured(given: argparse.Namespace, home: str) -> Config:
+    """As many groups open at once as keep every place of every worker busy twice."""
+    most = max(given.workers) * given.concurrency
+    return Config(
+        run=RunConfig(home=home),
+        store=StoreConfig(given.store),
+        broker=BrokerConfig(given.broker, given.broker),
+        tasks={"instant": Task()},
+        model=Model(path=MODEL),
+        sampling=Sampling(strategy="current", max_step_tokens=16),
+        dispatch=Dispatch(groups_per_update=max(BATCH, 2 * most // SIZE // 5), group_size=SIZE),
+        worker=WorkerConfig(concurrency=given.concurrency),
+        policy=[PolicyServer(name="scripted", engine="scripted")],
+    )
+
+
+def begin(store: Store, home: Path) -> str:
+    """A run with its first checkpoint."""
+    run_id = f"pipe-{uuid.uuid4().hex[:8]}"
+    path = home / run_id
+    path.mkdir(parents=True)
+    (path / "weights").write_bytes(b"none")
+    manifest.write(path, manifest.Manifest(run_id, 0, None, manifest.digests(path)))
+    with store.write() as session:
+        session.add(
+            Run(
+                run_id=run_id,
+                name=run_id,
+                config="",
+                seed=0,
+                state=RunState.RUNNING,
+                created_at=now(),
+            )
+        )
+        session.flush()
+        registry.register_checkpoint(
+            session,
+            Checkpoint(
+                checkpoint_id=run_id,
+                run_id=run_id,
+                version=0,
+                path=str(path),
+                state=CheckpointState.LIVE,
+                created_at=now(),
+            ),
+        )
+    return run_id
+
+
+def counts(session: Session, run_id: str) -> tuple[int, int, int]:
+    """Episodes whose body is stored; that run; attempts beyond the first."""
+    stored = select(func.count()).where(StoredTrajectory.run_id == run_id)
+    running = select(func.count()).where(
+        Episode.run_id == run_id, Episode.state == EpisodeState.RUNNING
+    )
+    again = select(func.count()).where(Episode.run_id == run_id, Episode.fence > 1)
+    one, two, three = (session.scalar(each) or 0 for each in (stored, running, again))
+    return one, two, three
+
+
+def run(given: argparse.Namespace, workers: int, home: Path) -> Mapping[str, float]:
+    """Figures of one run with so many workers."""
+    context = multiprocessing.get_context("spawn")
+    config = configured(given, str(home))
+    with (
+        closing(open_store(given.store)) as store,
+        closing(broker.connect(given.broker)) as link,
+    ):
+        run_id = begin(store, home)
+        link.declare_run(run_id)
+        place = Place(config, run_id, given.pause, context.Event(), context.Queue())
+        roles = ["policy", "recorder", "trainer", *["worker"] * workers, "dispatcher"]
+        children = [context.Process(target=process, args=(role, place)) for role in roles]
+        for child in children:
+            child.start()
+        try:
+            seconds, done, most, again = watch(store, run_id, given.episodes)
+        finally:
+            place.stop.set()
+            used = [place.ended.get(timeout=60) for _ in children]
+            for child in children:
+                child.join(30)
+            celery.purge(celery.celery_app(config, run_id), run_id)
+            link.delete_run(run_id)
+    worker_s = sum(cpu for role, cpu, _ in used if role == "worker")
+    all_s = sum(cpu for _, cpu, _ in used)
+    return {
+        "workers": workers,
+        "episodes_s": done / seconds,
+        "steps_s": TURNS * done / seconds,
+        "steps_worker_cpu_s": TURNS * done / worker_s,
+        "steps_all_cpu_s": TURNS * done / all_s,
+        "at_once": most,
+        "peak_mib": max(peak for role, _, peak in used if role == "worker"),
+        "retried": again,
+    } | {f"cpu_s_{role}": sum(cpu for name, cpu, _ in used if name == role) for role in ROLES}
+
+
+def watch(store: Store, run_id: str, episodes: int) -> tuple[float, int, int, int]:
+    """Seconds from the first claim to that many stored bodies; how many, most at once, retried."""
+    began, most, last, moved = 0.0, 0, -1, time.monotonic()
+    while True:
+        done, running, again = store.ask(lambda session: counts(session, run_id))
+        most = max(most, running)
+        if not began and (running or done):
+            began = time.monotonic()
+        if done >= episodes:
+            return time.monotonic() - began, done, most, again
+        if done != last:
+            last, moved = done, time.monotonic()
+        if time.monotonic() - moved > STALLED_S:
+            raise SystemExit(f"no episode for {STALLED_S} s: {done} done, {running} run")
+        time.sleep(LOOK_S)
+
+
+def main() -> None:
+    """One run after another."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--broker", required=True)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with closing(open_store(given.store)) as store:
+        migrate.upgrade(store)
+    found = []
+    with tempfile.TemporaryDirectory() as home:
+        for workers in given.workers:
+            figures = run(given, workers, Path(home))
+            found.append({name: round(value, 1) for name, value in figures.items()})
+            print(*(f"{name} {value}" for name, value in found[-1].items()), sep=" · ", flush=True)
+    if given.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
