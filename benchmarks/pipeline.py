@@ -22,10 +22,9 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -36,73 +35,32 @@ from sqlalchemy.orm import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from instant import TURNS, InstantSource, begin
+
 import broker
 from broker.topology import recorder_queue, trainer_queue
-from core import logging, manifest
+from core import logging
 from core.config import Broker as BrokerConfig
 from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
 from core.config import Run as RunConfig
 from core.config import Store as StoreConfig
 from core.config import Worker as WorkerConfig
-from core.types import CheckpointState, EpisodeState, GroupState, Reason, RunState, Status
-from db import groups, migrate, registry
-from db.models import Checkpoint, Episode, Run, StoredTrajectory
-from db.store import Store, now, open_store
-from envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
+from core.types import EpisodeState, GroupState, Reason
+from db import groups, migrate
+from db.models import Episode, StoredTrajectory
+from db.store import Store, open_store
 from serving.policy import Followed, serve_policy
 from trainer.inbox import Bounds, Inbox
 from workers import app as celery
 from workers.dispatcher import Dispatcher
 from workers.recorder import record
 from workers.stream import ItemStream
-from workers.worker import EpisodeWorker
+from workers.worker import EpisodeWorker, leave_in_time
 
-TURNS, SIZE, ITEMS, BATCH = 5, 8, 1_000, 8
+SIZE, BATCH = 8, 8
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
-LOOK = strings("look", "Look at a thing.", "thing")
 LOOK_S = 0.25
 STALLED_S = 120.0  # without another episode
-
-
-class Instant:
-    """Five turns, whatever the agent says; every other episode succeeds."""
-
-    tools: tuple[Tool, ...] = (LOOK,)
-
-    def __init__(self, pause_s: float) -> None:
-        self._pause_s = pause_s
-        self._left = TURNS
-        self._won = uuid.uuid4().int % 2
-
-    def start(self) -> Observation:
-        return Observation((Message("user", "Look around."),))
-
-    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002 - the contract's
-        time.sleep(self._pause_s)
-        self._left -= 1
-        if self._left:
-            return Outcome((Message("tool", "A table, a lamp and a book.", "look"),))
-        reward = float(self._won)
-        return Outcome((), done=True, status=Status.COMPLETED, reward=reward, score=reward)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class InstantSource:
-    """A thousand equal items."""
-
-    name = "instant"
-    max_turns = TURNS
-
-    def __init__(self, pause_s: float) -> None:
-        self._pause_s = pause_s
-
-    def items(self, split: str) -> list[Item]:  # noqa: ARG002 - the contract's
-        return [Item(self.name, f"item-{n}", {}) for n in range(ITEMS)]
-
-    def make(self, item: Item) -> Instant:  # noqa: ARG002 - the contract's
-        return Instant(self._pause_s)
 
 
 @dataclass(frozen=True)
@@ -114,6 +72,14 @@ class Place:
     pause_s: float
     stop: Event
     ended: "Queue[tuple[str, float, float]]"  # role, processor seconds, peak MiB
+    before: float = 0.0  # processor seconds of this process's imports
+
+    def report(self, role: str) -> None:
+        """What this process used, as its last word."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.ended.put((role, time.process_time() - self.before, peak))
+        self.ended.close()
+        self.ended.join_thread()
 
 
 def dispatcher(place: Place, store: Store, _link: broker.api.Broker) -> None:
@@ -127,6 +93,13 @@ def worker(place: Place, store: Store, link: broker.api.Broker) -> None:
     source: Any = InstantSource(place.pause_s)
     episodes = EpisodeWorker(place.config, place.run_id, store, publisher, {"instant": source})
     episodes.start()
+
+    def leave(code: int) -> None:
+        """Episodes that still wait are given back, as by a worker of a run."""
+        place.report("worker")
+        os._exit(code)
+
+    threading.Thread(target=leave_in_time, args=(episodes, stop, leave), daemon=True).start()
     app = celery.celery_app(place.config, place.run_id)
     celery.serve(app, episodes.run, stop, place.config.worker.concurrency)
     episodes.close()
@@ -185,14 +158,13 @@ def told(place: Place, *, kill: bool = False) -> threading.Event:
 def process(role: str, place: Place) -> None:
     """One process, from its connections to what it used."""
     logging.configure(role, level="ERROR")
-    config, before = place.config, time.process_time()  # imports cost nothing here
+    config, place = place.config, replace(place, before=time.process_time())
     with (
         closing(open_store(config.store_url(), threads=16)) as store,
         closing(broker.connect(config.broker.url)) as link,
     ):
         ROLES[role](place, store, link)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    place.ended.put((role, time.process_time() - before, peak))
+    place.report(role)
 
 
 def configured(given: argparse.Namespace, home: str) -> Config:
@@ -209,39 +181,6 @@ def configured(given: argparse.Namespace, home: str) -> Config:
         worker=WorkerConfig(concurrency=given.concurrency),
         policy=[PolicyServer(name="scripted", engine="scripted")],
     )
-
-
-def begin(store: Store, home: Path) -> str:
-    """A run with its first checkpoint."""
-    run_id = f"pipe-{uuid.uuid4().hex[:8]}"
-    path = home / run_id
-    path.mkdir(parents=True)
-    (path / "weights").write_bytes(b"none")
-    manifest.write(path, manifest.Manifest(run_id, 0, None, manifest.digests(path)))
-    with store.write() as session:
-        session.add(
-            Run(
-                run_id=run_id,
-                name=run_id,
-                config="",
-                seed=0,
-                state=RunState.RUNNING,
-                created_at=now(),
-            )
-        )
-        session.flush()
-        registry.register_checkpoint(
-            session,
-            Checkpoint(
-                checkpoint_id=run_id,
-                run_id=run_id,
-                version=0,
-                path=str(path),
-                state=CheckpointState.LIVE,
-                created_at=now(),
-            ),
-        )
-    return run_id
 
 
 def counts(session: Session, run_id: str) -> tuple[int, int, int]:

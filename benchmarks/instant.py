@@ -1,0 +1,90 @@
+"""A run whose environment answers at once, or after a pause: five turns, whatever is said."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from core import manifest
+from core.types import CheckpointState, RunState, Status
+from db import registry
+from db.models import Checkpoint, Run
+from db.store import Store, now
+from envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
+
+TURNS, ITEMS = 5, 1_000
+LOOK = strings("look", "Look at a thing.", "thing")
+
+
+class Instant:
+    """Five turns, whatever the agent says; every other episode succeeds."""
+
+    tools: tuple[Tool, ...] = (LOOK,)
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._left = TURNS
+        self._won = uuid.uuid4().int % 2
+
+    def start(self) -> Observation:
+        return Observation((Message("user", "Look around."),))
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002 - the contract's
+        time.sleep(self._pause_s)
+        self._left -= 1
+        if self._left:
+            return Outcome((Message("tool", "A table, a lamp and a book.", "look"),))
+        reward = float(self._won)
+        return Outcome((), done=True, status=Status.COMPLETED, reward=reward, score=reward)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class InstantSource:
+    """A thousand equal items."""
+
+    name = "instant"
+    max_turns = TURNS
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+
+    def items(self, split: str) -> list[Item]:  # noqa: ARG002 - the contract's
+        return [Item(self.name, f"item-{n}", {}) for n in range(ITEMS)]
+
+    def make(self, item: Item) -> Instant:  # noqa: ARG002 - the contract's
+        return Instant(self._pause_s)
+
+
+def begin(store: Store, home: Path) -> str:
+    """A run with its first checkpoint."""
+    run_id = f"pipe-{uuid.uuid4().hex[:8]}"
+    path = home / run_id
+    path.mkdir(parents=True)
+    (path / "weights").write_bytes(b"none")
+    manifest.write(path, manifest.Manifest(run_id, 0, None, manifest.digests(path)))
+    with store.write() as session:
+        session.add(
+            Run(
+                run_id=run_id,
+                name=run_id,
+                config="",
+                seed=0,
+                state=RunState.RUNNING,
+                created_at=now(),
+            )
+        )
+        session.flush()
+        registry.register_checkpoint(
+            session,
+            Checkpoint(
+                checkpoint_id=run_id,
+                run_id=run_id,
+                version=0,
+                path=str(path),
+                state=CheckpointState.LIVE,
+                created_at=now(),
+            ),
+        )
+    return run_id
