@@ -107,7 +107,6 @@ def claim(
 ) -> Claimed | None:
     """queued → running: counts the attempt, starts its deadline. None if not ours to take."""
     running = exists().where(Run.run_id == Episode.run_id, Run.state == RunState.RUNNING)
-    most = select(Group.horizon).where(Group.group_id == Episode.group_id)
     statement = (
         update(Episode)
         .where(
@@ -129,7 +128,6 @@ def claim(
             Episode.task,
             Episode.item_id,
             Episode.attempts,
-            most.correlate(Episode).scalar_subquery(),
         )
         .execution_options(synchronize_session=False)
     )
@@ -137,8 +135,9 @@ def claim(
     if row is None:
         refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
-    group_id, member, task, item_id, attempt, horizon = row
-    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, horizon)
+    group_id, member, task, item_id, attempt = row
+    most = session.scalar(select(Group.horizon).where(Group.group_id == group_id))
+    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most)
 
 
 def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:
