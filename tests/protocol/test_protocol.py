@@ -3,7 +3,7 @@ from protocol_machine import Protocol, check
 
 
 def test_the_protocol_holds_for_a_while() -> None:
-    check(examples=3, steps=40)
+    check(examples=2, steps=25)
 
 
 @pytest.mark.slow
