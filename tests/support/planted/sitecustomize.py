@@ -1,4 +1,4 @@
-"""Four bugs, planted into every process of a run that a test starts; what ships knows of none.
+"""Two bugs, planted into every process of a run that a test starts; what ships knows of none.
 
 Python imports `sitecustomize` at its start: this folder on PYTHONPATH and PLANTED, which names the
 bug, make a build of the system that has it. The patch follows the import of the module it breaks.
@@ -44,29 +44,6 @@ def claim_before_publish(worker: ModuleType) -> None:
     worker.EpisodeWorker._finish = claimed_first
 
 
-def no_fence(episodes: ModuleType) -> None:
-    """An attempt that lost its row to a later one moves it all the same."""
-    move = episodes._move
-
-    def moved(session: Any, transition: Any, claimed: Any, values: Any) -> Any:
-        row = session.get(episodes.Episode, claimed.episode_id, populate_existing=True)
-        newest = episodes.dataclasses.replace(claimed, fence=row.fence)
-        return move(session, transition, newest, values)
-
-    episodes._move = moved
-
-
-def no_epoch(updates: ModuleType) -> None:
-    """A trainer that was replaced commits."""
-    lock = updates._lock_run
-
-    def locked(session: Any, run_id: str, _epoch: int) -> Any:
-        run = session.get_one(updates.Run, run_id, populate_existing=True)
-        return lock(session, run_id, run.trainer_epoch)
-
-    updates._lock_run = locked
-
-
 def unbounded_retry(episodes: ModuleType) -> None:
     """No attempt is the last."""
     retry = episodes.retry
@@ -79,8 +56,6 @@ def unbounded_retry(episodes: ModuleType) -> None:
 
 BUGS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "claim_before_publish": ("workers.worker", claim_before_publish),
-    "no_fence": ("db.episodes", no_fence),
-    "no_epoch": ("db.updates", no_epoch),
     "unbounded_retry": ("db.episodes", unbounded_retry),
 }
 
