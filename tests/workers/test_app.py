@@ -110,8 +110,9 @@ import msgspec
 from core.config import Config
 from workers.app import celery_app, serve
 config = msgspec.json.decode(sys.argv[1], type=Config)
-serve(celery_app(config, sys.argv[2]), lambda c: print("ran", c.episode_id, flush=True),
-      threading.Event(), 2)
+def say(command):  # in one piece: two threads say it
+    print(f"ran {command.episode_id}\\n", end="", flush=True)
+serve(celery_app(config, sys.argv[2]), say, threading.Event(), 2)
 """
 
 
