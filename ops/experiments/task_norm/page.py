@@ -10,7 +10,7 @@ from ops.experiments.task_norm.figures import BASE, MEAN, Part
 from ops.experiments.wording import chance, difference, image, number, reading, share, table
 
 DONE = """\
-    agentrl experiment task-norm --out {out}
+    agentrl experiment task-norm --out {out} --parts {parts}
 
 2 cores, no GPU; one thread. Other work shared the machine, which changes how long it took and
 nothing else: a seed repeats a training exactly.
@@ -54,6 +54,7 @@ def lines(out: Path, parts: Parts, pictures: Sequence[str]) -> Iterator[str]:
     yield ""
     yield DONE.format(
         out=out,
+        parts=",".join(parts),
         attempts=design.attempts,
         items=design.items,
         checks=design.checks,
