@@ -8,7 +8,7 @@ from core.types import CURRENT
 from ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
 from ops.experiments.findings import Design
 from ops.experiments.verdict import compared, verdict
-from ops.experiments.wording import chance, difference, image, number, reading, share, table
+from ops.experiments.wording import chance, difference, drawn, image, number, reading, share, table
 
 KS = (1, 4, 16, 64)
 DONE = """\
@@ -76,23 +76,13 @@ def _design(out: Path, found: Figures, design: Design) -> Iterator[str]:
         size=config["dispatch"]["group_size"],
         seeds=seeds,
     )
-    yield from _tasks(config["tasks"])
+    yield from drawn(config["tasks"])
     yield ARMS.format(refresh=design.refresh, share=config["sampling"]["stale_share"])
     yield MEASURED.format(
         items=design.items,
         attempts=design.attempts,
         temperature=config["sampling"]["temperature"],
     )
-
-
-def _tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
-    yield "| task | generated items | share of groups |"
-    yield "|---|---|---|"
-    total = sum(task["weight"] for task in tasks.values())
-    for name, task in tasks.items():
-        options = ", ".join(f"{key} {value}" for key, value in task["options"].items())
-        yield f"| {name} | {options} | {task['weight'] / total:.0%} |"
-    yield ""
 
 
 def _final(found: Figures, pictures: Sequence[str], folder: str) -> Iterator[str]:

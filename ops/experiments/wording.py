@@ -1,8 +1,9 @@
 """How figures are written: Markdown tables, means with their intervals."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ops.experiments.statistics import Estimate
 
@@ -30,6 +31,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         yield "| " + " | ".join(row) + " |"
     yield ""
+
+
+def drawn(tasks: Mapping[str, Any]) -> Iterator[str]:
+    """The tasks of a configuration: what their items are, and how many of the groups are theirs."""
+    total = sum(task["weight"] for task in tasks.values())
+    rows = []
+    for name, task in tasks.items():
+        options = ", ".join(f"{key} {value}" for key, value in task["options"].items())
+        rows.append([name, options, f"{task['weight'] / total:.0%}"])
+    yield from table(["task", "generated items", "share of groups"], rows)
 
 
 def chance(compared: Sequence[Estimate]) -> str:

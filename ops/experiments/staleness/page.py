@@ -6,7 +6,7 @@ from typing import Any
 
 from ops.experiments.findings import Design
 from ops.experiments.staleness.figures import Figures
-from ops.experiments.wording import difference, image, number, reading, share, table
+from ops.experiments.wording import difference, drawn, image, number, reading, share, table
 
 DONE = """\
     agentrl experiment staleness --out {out}
@@ -93,12 +93,7 @@ def _design(out: Path, found: Figures, design: Design) -> Iterator[str]:
         temperature=config["sampling"]["temperature"],
         **{name: 1000.0 * seconds for name, seconds in design.costs.items()},
     )
-    total = sum(task["weight"] for task in config["tasks"].values())
-    rows = []
-    for name, task in config["tasks"].items():
-        options = ", ".join(f"{key} {value}" for key, value in task["options"].items())
-        rows.append([name, options, f"{task['weight'] / total:.0%}"])
-    yield from table(["task", "generated items", "share of groups"], rows)
+    yield from drawn(config["tasks"])
 
 
 def _pace(found: Figures) -> Iterator[str]:
