@@ -3,15 +3,12 @@
 Where the two differ by definition: docs/algorithms.md.
 """
 
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from oracle import Arrays, answered
 
 from trainer.advantages import group_advantages
 from trainer.losses import cispo, gspo, kl, ppo_clip
@@ -20,7 +17,6 @@ from trainer.presets import Clip
 
 pytestmark = pytest.mark.oracles
 
-Arrays = Mapping[str, NDArray[Any]]
 SCRIPT = Path(__file__).parents[2] / "oracles" / "trl_losses.py"
 ROWS, WIDTH, GROUP = 24, 17, 4
 BETA = 0.3
@@ -52,11 +48,7 @@ def asked() -> Arrays:
 
 @pytest.fixture(scope="module")
 def theirs(asked: Arrays, oracles: Path, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    folder = tmp_path_factory.mktemp("trl")
-    np.savez(folder / "questions.npz", **asked)
-    command = [str(oracles), str(SCRIPT), str(folder / "questions.npz"), str(folder / "said.npz")]
-    subprocess.run(command, check=True, timeout=240, cwd=folder)
-    return dict(np.load(folder / "said.npz"))
+    return answered(oracles, SCRIPT, tmp_path_factory.mktemp("trl"), asked)
 
 
 def test_centred_advantages_are_theirs(asked: Arrays, theirs: Arrays) -> None:

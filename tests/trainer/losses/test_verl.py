@@ -3,15 +3,13 @@
 Where the two differ by definition: docs/algorithms.md.
 """
 
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from oracle import Arrays, answered
 
 from trainer.advantages import Kind, group_advantages
 from trainer.losses import cispo, gspo, importance, ppo_clip
@@ -20,7 +18,6 @@ from trainer.presets import Clip, Importance
 
 pytestmark = pytest.mark.oracles
 
-Arrays = Mapping[str, NDArray[Any]]
 SCRIPT = Path(__file__).parents[2] / "oracles" / "verl_losses.py"
 ROWS, WIDTH, GROUP = 24, 17, 4
 LOSSES = {
@@ -50,11 +47,7 @@ def asked(request: pytest.FixtureRequest) -> Arrays:
 
 @pytest.fixture(scope="module")
 def theirs(asked: Arrays, oracles: Path, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    folder = tmp_path_factory.mktemp("verl")
-    np.savez(folder / "questions.npz", **asked)
-    command = [str(oracles), str(SCRIPT), str(folder / "questions.npz"), str(folder / "said.npz")]
-    subprocess.run(command, check=True, timeout=240, cwd=folder)
-    return dict(np.load(folder / "said.npz"))
+    return answered(oracles, SCRIPT, tmp_path_factory.mktemp("verl"), asked)
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
