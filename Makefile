@@ -18,6 +18,7 @@ VLLM_NOT := torchvision torchaudio torchcodec triton
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml --extra quickstart
+DEV := $(foreach extra,dashboard deepspeed parquet tasks tracing trackers,--extra $(extra)) --group dev
 # What the CUDA build of torch brings is torch's own business.
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
 
@@ -60,8 +61,7 @@ format: .venv/.dev ## let ruff mend layout and imports
 lock: ## resolve the versions of requirements/ anew, with uv
 	$(LOCK) | grep -vE '$(GPU_ONLY)' > requirements/quickstart.lock.new
 	mv requirements/quickstart.lock.new requirements/quickstart.lock
-	$(LOCK) -c requirements/quickstart.lock --extra dashboard --extra deepspeed --extra tasks --group dev \
-		| grep -vE '$(GPU_ONLY)' > requirements/dev.lock.new
+	$(LOCK) -c requirements/quickstart.lock $(DEV) | grep -vE '$(GPU_ONLY)' > requirements/dev.lock.new
 	mv requirements/dev.lock.new requirements/dev.lock
 
 up: .env ## start Postgres and RabbitMQ in containers
