@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from core.config import Config, Dispatch, Task
-from dashboard.run import BINS, LATE_GROUPS, UPDATES, look
+from dashboard.looks.run import BINS, LATE_GROUPS, UPDATES, look
 from db import (
     alarms,
     episodes,

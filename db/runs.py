@@ -27,6 +27,12 @@ def require_run(session: Session, name: str) -> Run:
     return run
 
 
+def run_names(session: Session) -> dict[str, str]:
+    """run_id by name, the newest run first."""
+    query = select(Run.name, Run.run_id).order_by(Run.created_at.desc(), Run.run_id)
+    return {name: run_id for name, run_id in session.execute(query)}
+
+
 def run_state(session: Session, run_id: str) -> RunState:
     """The state of a run that exists."""
     return RunState(session.scalars(select(Run.state).where(Run.run_id == run_id)).one())

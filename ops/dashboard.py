@@ -29,7 +29,7 @@ def start(path: Path, port: int) -> None:
 
 def command(path: Path, port: int) -> list[str]:
     """Streamlit's command line."""
-    script = importlib.util.find_spec("dashboard.app")
+    script = importlib.util.find_spec("dashboard.script.app")
     options = {
         "--server.address": HOST,
         "--server.port": str(port),

@@ -1,4 +1,7 @@
-"""Streamlit's script, started by `agentrl dashboard`; its one argument is the TOML file."""
+"""Streamlit's script, started by `agentrl dashboard`; its one argument is the TOML file.
+
+In a folder of its own: Streamlit takes a folder `pages` beside its script for scripts to run.
+"""
 
 import sys
 from pathlib import Path
@@ -7,7 +10,8 @@ import streamlit as st
 
 from core import loading
 from core.errors import AgentRLError
-from dashboard.page import page
+from dashboard.navigation import show
+from dashboard.parts import tell
 from db.readonly import open_history
 from db.store import Store
 
@@ -19,13 +23,13 @@ def history(url: str) -> Store:
 
 
 def main(arguments: list[str]) -> None:
-    """The page of a TOML file's run; an error is one line on it."""
+    """The pages of a TOML file's store; an error is one line on the page."""
     st.set_page_config(page_title="AgentRL", layout="wide")
     try:
         config = loading.load(Path(arguments[0]))
-        page(history(config.store_url()), config.run.name)
+        show(history(config.store_url()), config.run.name)
     except AgentRLError as error:
-        st.error(f"{error}{f' — {error.mend}' if error.mend else ''}")
+        tell(error)
 
 
 if __name__ == "__main__":

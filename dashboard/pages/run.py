@@ -7,12 +7,13 @@ from typing import Any
 import streamlit as st
 
 from core.types import RUN_OVER, RunState
-from dashboard.run import LATE_GROUPS, Point, RunView, look, names
+from dashboard.looks.run import LATE_GROUPS, Point, RunView, look
+from dashboard.parts import live
 from db.alarms import Raised
 from db.lifecycle import UpdateSummary
+from db.runs import run_state
 from db.store import Store
 
-EVERY_S = 3.0  # between two looks at a run that goes on
 METRICS = ("loss", "entropy", "grad_norm", "clip_fraction", "mismatch_k3", "effective_sample_size")
 COLOURS = {
     RunState.RUNNING: "green",
@@ -22,23 +23,11 @@ COLOURS = {
 }
 
 
-def page(store: Store, chosen: str) -> None:
-    """Choose a run in the sidebar, `chosen` at first; look again while it goes on."""
-    known = names(store)
-    if not known:
-        st.info("No run yet. Start one with `agentrl up CONFIG`.")
-        return
-    labels = list(known)
-    first = labels.index(chosen) if chosen in known else 0
-    name = st.sidebar.selectbox("Run", labels, index=first)
-    run_id = known[name or labels[first]]
-    over = look(store, run_id).state in RUN_OVER
-
-    @st.fragment(run_every=None if over else EVERY_S)
-    def live() -> None:
-        draw(look(store, run_id))
-
-    live()
+def page(store: Store, run_id: str) -> None:
+    """Look again while the run goes on."""
+    with store.read() as session:
+        over = run_state(session, run_id) in RUN_OVER
+    live(lambda: draw(look(store, run_id)), over=over)
 
 
 def draw(view: RunView) -> None:

@@ -5,24 +5,24 @@ from history import begun, ended, trained
 from streamlit.testing.v1 import AppTest
 
 from core.types import GroupState
-from dashboard.page import success_chart, update_rows
-from dashboard.run import look, point
+from dashboard.looks.run import look, point
+from dashboard.pages.run import success_chart, update_rows
 from db import alarms
 from db.alarms import Reading
 from db.readonly import open_history
 from db.store import Store
 
 
-def shown(store: Store, chosen: str = "run") -> AppTest:
+def shown(store: Store, run_id: str) -> AppTest:
     """The page, run once over a read-only store."""
 
-    def script(url: str, name: str) -> None:
-        from dashboard.page import page
+    def script(url: str, run_id: str) -> None:
+        from dashboard.pages.run import page
         from db.readonly import open_history
 
-        page(open_history(url), name)
+        page(open_history(url), run_id)
 
-    app = AppTest.from_function(script, args=(str(store.engine.url), chosen), default_timeout=20)
+    app = AppTest.from_function(script, args=(str(store.engine.url), run_id), default_timeout=20)
     app.run()
     assert not app.exception
     return app
@@ -36,7 +36,7 @@ def url(tmp_path: Path) -> str:
 def test_a_running_run_shows_its_figures_and_agreeing_witnesses(url: str) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 5)
-    app = shown(store)
+    app = shown(store, run_id)
     assert app.title[0].value == "run"
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Version"] == "5"
@@ -51,8 +51,8 @@ def test_a_running_run_shows_its_figures_and_agreeing_witnesses(url: str) -> Non
 
 
 def test_a_run_that_has_just_begun_says_what_is_not_there_yet(url: str) -> None:
-    store, _ = begun(url)
-    app = shown(store)
+    store, run_id = begun(url)
+    app = shown(store, run_id)
     said = [box.value for box in app.info]
     assert "No episode has finished yet." in said
     assert "No update yet." in said
@@ -65,7 +65,7 @@ def test_a_finished_run_expects_no_policy(url: str) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 2)
     ended(store, run_id)
-    app = shown(store)
+    app = shown(store, run_id)
     assert "The run is over; nothing is served." in [box.value for box in app.info]
     assert any(
         "completed" in text.value and "enough updates" in text.value for text in app.markdown
@@ -79,7 +79,7 @@ def test_disagreements_are_listed(url: str) -> None:
     trained(store, run_id, 2)
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE trajectories SET sha256 = 'other'")
-    app = shown(store)
+    app = shown(store, run_id)
     assert "disagreements" in app.error[0].value
     assert set(app.dataframe[-1].value["kind"]) >= {"hash_differs"}
     store.close()
@@ -94,32 +94,12 @@ def test_what_is_raised_is_shown_before_everything_else(url: str) -> None:
     ]
     with store.write() as session:
         alarms.add(session, run_id, f"{run_id}-u2", 2, told)
-    app = shown(store)
+    app = shown(store, run_id)
     assert app.warning[0].value.startswith("2 alarms are raised")
     table = app.dataframe[0].value
     assert list(table["alarm"]) == ["skipped", "max_ratio"]
     assert list(table["task"]) == ["all", "dbbench"]
     assert list(table["since version"]) == [2, 2]
-    store.close()
-
-
-def test_a_store_without_runs_says_how_to_start_one(url: str) -> None:
-    store, _ = begun(url)
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql("DELETE FROM checkpoints")
-        connection.exec_driver_sql("DELETE FROM runs")
-    assert "agentrl up" in shown(store).info[0].value
-    store.close()
-
-
-def test_the_run_is_chosen_in_the_sidebar(url: str) -> None:
-    store, _ = begun(url, "first")
-    store.close()
-    store, _ = begun(url, "second")
-    app = shown(store, "first")
-    assert app.title[0].value == "first"
-    app.sidebar.selectbox[0].select("second").run()
-    assert app.title[0].value == "second"
     store.close()
 
 

@@ -48,12 +48,6 @@ class RunView:
     alarms: list[Raised]
 
 
-def names(store: Store) -> dict[str, str]:
-    """run_id by name, the newest run first."""
-    with store.read() as session:
-        return {run.name: run.run_id for run in lifecycle.summaries(session)}
-
-
 def look(store: Store, run_id: str) -> RunView:
     """The run as it stands."""
     with store.read() as session:

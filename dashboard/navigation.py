@@ -1,0 +1,63 @@
+"""Which pages there are, and which run they show.
+
+    ?run=NAME, or the configured run ─▶ the sidebar's choice ─▶ ?run=NAME ─▶ page(store, run_id)
+
+A page is one file of `pages/` with a function `page(store, run_id)`; `links.py` makes links to it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import streamlit as st
+
+from dashboard.pages import run
+from db.runs import run_names
+from db.store import Store
+
+IN_URL = "run in the URL"  # of the session's state: the name that was written there last
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`name` is in the menu and, in small letters, the address."""
+
+    name: str
+    icon: str
+    draw: Callable[[Store, str], None]
+
+
+PAGES = (Page("Run", ":material/monitoring:", run.page),)
+
+
+def show(store: Store, configured: str) -> None:
+    """The menu, the choice of a run, and the chosen page."""
+    with store.read() as session:
+        known = run_names(session)
+    if not known:
+        st.info("No run yet. Start one with `agentrl up CONFIG`.")
+        return
+    run_id = known[_choice(list(known), configured)]
+    pages = [
+        st.Page(
+            partial(each.draw, store, run_id),
+            title=each.name,
+            icon=each.icon,
+            url_path=each.name.lower(),
+            default=each is PAGES[0],
+        )
+        for each in PAGES
+    ]
+    st.navigation(pages).run()
+
+
+def _choice(names: list[str], configured: str) -> str:
+    """The run's name: as the URL says where that is new, else as chosen in the sidebar."""
+    asked = st.query_params.get("run", "")
+    if asked in names and asked != st.session_state.get(IN_URL):
+        st.session_state["run"] = asked
+    if st.session_state.get("run") not in names:
+        st.session_state["run"] = configured if configured in names else names[0]
+    name = st.sidebar.selectbox("Run", names, key="run") or names[0]
+    st.query_params["run"] = st.session_state[IN_URL] = name
+    return name

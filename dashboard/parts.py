@@ -1,0 +1,52 @@
+"""What every page is made of: figures in a row, charts with their table, live parts, errors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from core.errors import AgentRLError
+
+EVERY_S = 3.0  # between two looks at a run that goes on
+
+Row = Mapping[str, Any]
+
+
+def tell(error: AgentRLError) -> None:
+    """One line, with its mend."""
+    st.error(f"{error}{f' — {error.mend}' if error.mend else ''}")
+
+
+def live(draw: Callable[[], None], *, over: bool) -> None:
+    """Draw now, and again and again while the run goes on; an error is one line in its place."""
+
+    @st.fragment(run_every=None if over else EVERY_S)
+    def again() -> None:
+        try:
+            draw()
+        except AgentRLError as error:
+            tell(error)
+
+    again()
+
+
+def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
+    """Large figures side by side. `helps`: what a label means, on hovering."""
+    for column, (label, value) in zip(st.columns(len(values)), values.items(), strict=True):
+        column.metric(label, value, help=(helps or {}).get(label))
+
+
+def chart(spec: Mapping[str, Any], caption: str) -> None:
+    """A Vega-Lite chart, what it shows, and its values as a table that a keyboard reaches."""
+    st.vega_lite_chart(dict(spec))
+    st.caption(caption)
+    with st.expander("The values"):
+        st.dataframe(spec["data"]["values"], hide_index=True)
+
+
+def table(rows: Sequence[Row], nothing: str) -> None:
+    """Rows, or what it means that there are none."""
+    if rows:
+        st.dataframe([dict(row) for row in rows], hide_index=True)
+    else:
+        st.info(nothing)

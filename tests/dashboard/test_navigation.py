@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import pytest
+from history import begun
+from streamlit.testing.v1 import AppTest
+
+from core import loading
+from core.config import Config, Task
+from core.config import Run as RunSection
+from dashboard.links import address
+from dashboard.navigation import PAGES
+from db.store import Store
+
+
+def shown(store: Store, chosen: str = "run", **parameters: str) -> AppTest:
+    """The whole dashboard, opened at an address."""
+
+    def script(url: str, name: str) -> None:
+        from dashboard.navigation import show
+        from db.readonly import open_history
+
+        show(open_history(url), name)
+
+    app = AppTest.from_function(script, args=(str(store.engine.url), chosen), default_timeout=20)
+    for name, value in parameters.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    return app
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+def test_a_store_without_runs_says_how_to_start_one(url: str) -> None:
+    store, _ = begun(url)
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM checkpoints")
+        connection.exec_driver_sql("DELETE FROM runs")
+    assert "agentrl up" in shown(store).info[0].value
+    store.close()
+
+
+@pytest.fixture
+def two(url: str) -> Store:
+    """A store with the runs first and second."""
+    begun(url, "first")[0].close()
+    return begun(url, "second")[0]
+
+
+def test_the_configured_run_is_shown_first_and_stands_in_the_address(two: Store) -> None:
+    app = shown(two, "first")
+    assert app.title[0].value == "first"
+    assert "first" in app.query_params["run"]
+    two.close()
+
+
+def test_the_run_is_chosen_in_the_sidebar(two: Store) -> None:
+    app = shown(two, "first")
+    app.sidebar.selectbox[0].select("second").run()
+    assert app.title[0].value == "second"
+    assert "second" in app.query_params["run"]
+    two.close()
+
+
+def test_the_address_chooses_the_run_and_wins_again_where_it_changes(two: Store) -> None:
+    app = shown(two, "first", run="second")
+    assert app.title[0].value == "second"
+    app.query_params["run"] = "first"
+    app.run()
+    assert app.title[0].value == "first"
+    two.close()
+
+
+def test_a_run_that_is_not_there_is_no_choice(two: Store) -> None:
+    assert shown(two, "first", run="third").title[0].value == "first"
+    assert shown(two, "third").title[0].value == "second"
+    two.close()
+
+
+def test_addresses_name_a_page_and_quote_their_parameters() -> None:
+    assert address("Episodes", run="a b", episode="x/1") == "/episodes?run=a+b&episode=x%2F1"
+
+
+def test_every_page_has_an_address_of_its_own() -> None:
+    assert len({page.name.lower() for page in PAGES}) == len(PAGES)
+
+
+def test_the_script_tells_in_one_line_of_a_store_that_is_not_there(tmp_path: Path) -> None:
+    config = Config(tasks={"kg": Task()}, run=RunSection(home=str(tmp_path / "none")))
+    path = tmp_path / "config.toml"
+    path.write_text(loading.to_toml(config))
+
+    def script(config: str) -> None:
+        from dashboard.script.app import main
+
+        main([config])
+
+    app = AppTest.from_function(script, args=(str(path),), default_timeout=20)
+    app.run()
+    assert not app.exception
+    assert "store.db" in app.error[0].value
