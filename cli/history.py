@@ -58,6 +58,8 @@ def runs(
 def sql(
     config: str = WHERE,
     query: str = typer.Option("", "--command", "-c", help="One statement; a prompt without."),
+    question: str = typer.Option("", "--question", help="A question by name, of the run named."),
+    listed: bool = typer.Option(False, "--questions", help="List the questions."),
     form: Format = FORMAT,
     store: str = STORE,
 ) -> None:
@@ -67,10 +69,15 @@ def sql(
 
     Example: agentrl sql configs/quickstart.toml -c "SELECT * FROM accounting"
     """
+    from ops import sql
     from ops.lifecycle import place
-    from ops.sql import sql as answer
 
-    answer(place(config, store).url, query, form.value)
+    if listed:
+        sql.list_questions(form.value)
+    elif question:
+        sql.ask_question(place(config, store), question, form.value)
+    else:
+        sql.sql(place(config, store).url, query, form.value)
 
 
 def pause(run: str = RUN, store: str = STORE) -> None:

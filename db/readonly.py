@@ -9,6 +9,7 @@ import re
 import sqlite3
 import time
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,14 @@ def _answer(cursor: Any) -> Answer:
     if cursor.description is None:
         return Answer((), [])
     columns = tuple(column[0] for column in cursor.description)
-    return Answer(columns, [tuple(row) for row in cursor.fetchall()])
+    return Answer(columns, [tuple(_plain(value) for value in row) for row in cursor.fetchall()])
+
+
+def _plain(value: Any) -> Any:
+    """Postgres makes decimals of sums and means; no column of ours holds one."""
+    if not isinstance(value, Decimal):
+        return value
+    return int(value) if value.as_tuple().exponent == 0 else float(value)
 
 
 def _engine(url: str) -> Engine:

@@ -7,12 +7,13 @@ yet stored counts only past its deadline, or once its run is over.
 
 `raised_alarms`: what stands now. `group_outcomes`: what became of groups and why. `item_success`:
 how each item went last. `episode_outcomes`: how episodes ended and why; `refused_transitions`: what
-came too late.
+came too late. Those that only tell a run's story are in `db/reading.py`.
 """
 
 from sqlalchemy import Connection, TextClause, text
 
 from core.types import Reason
+from db import reading
 from db.store import now
 
 GRACE_S = 30.0  # an open row may be this late before it is called overdue
@@ -199,9 +200,10 @@ VIEWS = {
 
 def create_views(connection: Connection) -> None:
     """Drop and make every view."""
-    for name in VIEWS:
+    proofs = {name: _query(name, connection, "") for name in VIEWS}
+    for name, query in (proofs | reading.written(connection)).items():
         connection.execute(text(f"DROP VIEW IF EXISTS {name}"))
-        body = _query(name, connection, "").replace("::", "\\:\\:")
+        body = query.replace("::", "\\:\\:")
         connection.execute(text(f"CREATE VIEW {name} AS {body}"))
 
 

@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from core.errors import AgentRLError
-from db.readonly import Answer, ask, open_readonly, tables
+from db.questions import answered, questions
+from db.readonly import Answer, ask, open_history, open_readonly, tables
 from db.store import Store
+from ops.lifecycle import Place
 
 Format = Literal["table", "csv", "json"]
 PROMPT, MORE = "agentrl> ", "    ...> "
@@ -30,6 +32,21 @@ def sql(url: str, query: str, form: Format) -> None:
             _converse(store, form)
     finally:
         store.close()
+
+
+def ask_question(where: Place, name: str, form: Format) -> None:
+    """Print a question's answer, of one run where one is named. Raises StoreError."""
+    store = open_history(where.url)
+    try:
+        print(written(answered(store, name, where.run), form), end="")
+    finally:
+        store.close()
+
+
+def list_questions(form: Format) -> None:
+    """Print the names and titles of all questions."""
+    rows = [(each.name, each.title) for each in questions()]
+    print(written(Answer(("question", "title"), rows), form), end="")
 
 
 def written(answer: Answer, form: Format) -> str:

@@ -15,7 +15,8 @@ from core.errors import StoreError
 from db.readonly import Answer, ask, open_history, open_readonly, tables
 from db.roles import READER
 from db.store import Store, open_store
-from ops.sql import sql, statements, written
+from ops.lifecycle import Place
+from ops.sql import ask_question, list_questions, sql, statements, written
 
 WRITES = [
     "DELETE FROM runs",
@@ -179,3 +180,24 @@ def test_what_is_piped_in_is_answered_without_a_prompt_and_ends_with_an_error(
     with pytest.raises(StoreError, match="this console only reads; DELETE is refused"):
         sql(url, "", "csv")
     assert capsys.readouterr().out == '"name"\n"run"\n'
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_question_is_answered_by_its_name_of_the_run_that_is_named(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask_question(Place(url, "run"), "endings", "csv")
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == '"run","task","status","episodes","turns","tokens","success"'
+    assert told[1:] == [
+        f'"run","{task}","completed",8,2.0,40.0,0.75' for task in ("alfworld", "dbbench")
+    ]
+    ask_question(Place(url, "another"), "endings", "json")
+    assert capsys.readouterr().out == "[]\n"
+    with pytest.raises(StoreError, match="did you mean endings"):
+        ask_question(Place(url), "ending", "csv")
+
+
+def test_the_questions_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    list_questions("csv")
+    assert '"lineage","The lineage of a run\'s newest checkpoint"' in capsys.readouterr().out

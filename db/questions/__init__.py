@@ -1,0 +1,55 @@
+"""Questions about runs that people ask often, each an SQL file that runs on both databases.
+
+A file begins with its title and what its columns mean, as comments. Every answer has a first column
+`run`, and tells of every run of the store. docs/sql.md shows them; a test keeps it so.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import StoreError, nearest
+from db.readonly import Answer, ask
+from db.store import Store
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`meaning`: what the title does not say. `sql`: one statement, without comments."""
+
+    name: str
+    title: str
+    meaning: str
+    sql: str
+
+
+def questions() -> list[Question]:
+    """All of them, by name."""
+    return [_read(path) for path in sorted(FOLDER.glob("*.sql"))]
+
+
+def question(name: str) -> Question:
+    """The one of that name. Raises StoreError that names the nearest."""
+    known = {each.name: each for each in questions()}
+    if name not in known:
+        raise StoreError(
+            f"no question {name}{nearest(name, known)}", mend="agentrl sql --questions"
+        )
+    return known[name]
+
+
+def answered(store: Store, name: str, run: str = "") -> Answer:
+    """The rows of one run by its name, of all runs where it is empty. Raises StoreError."""
+    answer = ask(store, question(name).sql)
+    if not run:
+        return answer
+    place = answer.columns.index("run")
+    return Answer(answer.columns, [row for row in answer.rows if row[place] == run])
+
+
+def _read(path: Path) -> Question:
+    lines = path.read_text().splitlines()
+    told = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+    sql = "\n".join(line for line in lines if not line.startswith("--"))
+    return Question(path.stem, told[0], " ".join(told[1:]), sql)

@@ -1,0 +1,18 @@
+-- Cost per success
+-- Tokens sampled, tokens read as prompts and seconds of workers, of all finished episodes, for each
+-- one that was solved. A prompt counts again at every step.
+WITH spent AS (
+  SELECT e.run_id, e.task, e.score, e.ended_at - e.started_at AS seconds,
+         SUM(s.token_end - s.token_start) AS sampled, SUM(s.prompt_tokens) AS prompts
+  FROM episodes e JOIN steps s ON s.episode_id = e.episode_id AND s.fence = e.fence
+  WHERE e.state = 'finished'
+  GROUP BY e.run_id, e.task, e.episode_id, e.score, e.ended_at, e.started_at)
+SELECT r.name AS run, t.task, SUM(CASE WHEN t.score >= 1.0 THEN 1 ELSE 0 END) AS solved,
+       1.0 * SUM(t.sampled) / NULLIF(SUM(CASE WHEN t.score >= 1.0 THEN 1 ELSE 0 END), 0)
+         AS sampled_tokens,
+       1.0 * SUM(t.prompts) / NULLIF(SUM(CASE WHEN t.score >= 1.0 THEN 1 ELSE 0 END), 0)
+         AS prompt_tokens,
+       SUM(t.seconds) / NULLIF(SUM(CASE WHEN t.score >= 1.0 THEN 1 ELSE 0 END), 0) AS seconds
+FROM spent t JOIN runs r ON r.run_id = t.run_id
+GROUP BY r.name, t.task
+ORDER BY r.name, t.task

@@ -1,0 +1,6 @@
+-- Evaluation history
+-- What was measured of each checkpoint, in the order of versions. `low`, `high`: 95 % interval.
+SELECT r.name AS run, v.task, v.split, v.version, v.checkpoint_id, v.temperature, v.episodes,
+       v.success, v.low, v.high
+FROM evaluations v JOIN runs r ON r.run_id = v.run_id
+ORDER BY r.name, v.task, v.split, v.temperature, v.version, v.created_at

@@ -1,0 +1,7 @@
+-- Episodes that several checkpoints played
+-- By how many checkpoints acted in an episode: how many episodes, and their success.
+SELECT r.name AS run, p.task, p.checkpoints, COUNT(*) AS episodes, AVG(p.steps) AS steps,
+       AVG(p.solved) AS success
+FROM episode_policies p JOIN runs r ON r.run_id = p.run_id
+GROUP BY r.name, p.task, p.checkpoints
+ORDER BY r.name, p.task, p.checkpoints

@@ -1,0 +1,8 @@
+-- Who served what, from when until when
+-- Seconds since the run was made; `until_s` is NULL while it is served.
+SELECT r.name AS run, p.name AS server, v.track, v.version, v.checkpoint_id,
+       v.live_from - r.created_at AS from_s, v.live_until - r.created_at AS until_s
+FROM servings v
+JOIN policy_servers p ON p.server_id = v.server_id
+JOIN runs r ON r.run_id = v.run_id
+ORDER BY r.name, v.live_from, p.name, v.track

@@ -1,0 +1,9 @@
+-- The share of groups that came too late
+-- Of groups that could be trained: how many were too stale by then.
+SELECT r.name AS run, g.task, COUNT(*) AS groups_closed,
+       SUM(CASE WHEN g.state = 'stale' THEN 1 ELSE 0 END) AS stale,
+       AVG(CASE WHEN g.state = 'stale' THEN 1.0 ELSE 0.0 END) AS share
+FROM groups g JOIN runs r ON r.run_id = g.run_id
+WHERE g.state IN ('trained', 'filtered', 'stale')
+GROUP BY r.name, g.task
+ORDER BY r.name, g.task

@@ -1,0 +1,7 @@
+-- Throughput by hour
+-- Finished episodes and sampled tokens by hours since the run was made, with what was solved.
+SELECT r.name AS run, t.hour, COUNT(*) AS episodes, SUM(t.loss_tokens) AS tokens,
+       AVG(t.solved) AS success
+FROM episode_times t JOIN runs r ON r.run_id = t.run_id
+GROUP BY r.name, t.hour
+ORDER BY r.name, t.hour

@@ -1,0 +1,280 @@
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from story import RUN, tell
+
+from core.errors import StoreError
+from db.questions import answered, question, questions
+from db.store import Store
+
+PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+
+# Worked out by hand from the plan in tests/support/story.py; every row begins with the run, which
+# is left out. A value with a point or a fraction may be off by rounding, any other is exact.
+ANSWERS = """
+accounting
+  kind  number  an_episode  a_group
+
+acting-checkpoints
+  checkpoint_id  track      steps  episodes  solved_episodes
+  c0             current    7      4         2
+  c0             lagged(1)  3      3         2
+  c1             current    8      8         2
+
+alarms
+  name       task  raised  first_version  last_version  still
+  entropy    ''    1       1              1             0
+  max_ratio  ''    1       2              2             1
+
+cost-per-success
+  task      solved  sampled_tokens  prompt_tokens  seconds
+  alfworld  3       100/3           350/3          21.0
+  dbbench   1       80.0            190.0          74.0
+
+endings
+  task      status      episodes  turns  tokens  success
+  alfworld  completed   3         5/3    50.0    1.0
+  alfworld  task_limit  3         5/3    50.0    0.0
+  dbbench   completed   1         2.0    60.0    1.0
+  dbbench   task_limit  6         1.0    30.0    0.0
+
+evaluations
+  task     split  version  checkpoint_id  temperature  episodes  success  low    high
+  dbbench  test   0        c0             0.0          4         0.25     0.125  1.0
+  dbbench  test   2        c2             0.0          4         0.75     0.375  1.0
+
+first-regression
+  task     item_id  group_id  version  before  success
+  dbbench  item-1   g-d       1        0.5     0.0
+
+group-outcomes
+  task      state        reason             number  partial  lost_members
+  alfworld  rolled_back  rolled_back        1       0        0
+  alfworld  trained      NULL               2       0        0
+  dbbench   failed       too_few_survivors  1       1        2
+  dbbench   filtered     zero_spread        1       0        0
+  dbbench   open         NULL               1       0        0
+  dbbench   stale        too_stale          1       0        0
+  dbbench   trained      NULL               1       0        0
+
+group-pass
+  task      groups_closed  pass_at_1  pass_at_group  solved_by_all
+  alfworld  2              0.5        1.0            0.0
+  dbbench   3              1/6        1/3            0.0
+
+how-learning-went
+  version state loss_tokens seconds success entropy grad_norm effective_sample_size mismatch_k3
+  1 committed 80 4.0 0.5 1.5 0.25 NULL NULL
+  2 committed 30 4.0 0.5 0.75 0.25 NULL NULL
+
+items-never-solved
+  task     item_id  episodes  groups_played  best_score
+  dbbench  item-2   3         2              0.0
+
+lagged-success
+  task      lagged  episodes  success
+  alfworld  none    4         0.25
+  alfworld  some    2         1.0
+  dbbench   all     1         0.0
+  dbbench   none    6         1/6
+
+learned-from
+  version  state        task      groups_learned  episodes  tokens  reward  oldest
+  1        committed    alfworld  1               2         50      0.5     0
+  1        committed    dbbench   1               2         30      0.5     0
+  2        rolled_back  alfworld  1               2         20      0.5     1
+  2        committed    alfworld  1               2         30      0.5     0
+
+learned-lag
+  task      lag  tokens
+  alfworld  0    70
+  alfworld  1    10
+  dbbench   0    30
+
+learned-tokens
+  checkpoint_id  track      tokens  share
+  c0             current    60      6/11
+  c0             lagged(1)  30      3/11
+  c1             current    20      2/11
+
+lineage
+  depth  checkpoint_id  made_by  version  state  learned_episodes
+  0      c2             story    2        live   2
+  1      c1             story    1        live   4
+  2      c0             story    0        live   NULL
+
+longest-episodes
+  task      episode_id  run_s  policy_s  env_s  other_s  turns  solved
+  dbbench   g-a-1       11.0   2.0       0.5    8.5      1      0
+  alfworld  g-b-1       11.0   6.0       1.5    3.5      3      0
+  dbbench   g-c-1       11.0   2.0       0.5    8.5      1      0
+  dbbench   g-d-1       11.0   2.0       0.5    8.5      1      0
+  alfworld  g-e-1       11.0   2.0       0.5    8.5      1      0
+  alfworld  g-f-1       11.0   2.0       0.5    8.5      1      0
+  dbbench   g-h-1       11.0   2.0       0.5    8.5      1      0
+  dbbench   g-a-0       10.0   4.0       1.0    5.0      2      1
+  alfworld  g-b-0       10.0   4.0       1.0    5.0      2      1
+  dbbench   g-c-0       10.0   2.0       0.5    7.5      1      0
+
+mixed-episodes
+  task      checkpoints  episodes  steps  success
+  alfworld  1            5         1.6    0.4
+  alfworld  2            1         2.0    1.0
+  dbbench   1            7         8/7    1/7
+
+mixture
+  number  version  task      share  progress  admitted
+  0       0        alfworld  0.5    NULL      0
+  0       0        dbbench   0.5    NULL      0
+  1       1        alfworld  0.25   NULL      2
+  1       1        dbbench   0.75   NULL      2
+
+refused
+  transition  found   number
+  finish      failed  2
+
+replaced-policies
+  track      server_id  steps  replaced  most_at_one_step
+  lagged(1)  s1         1      2         2
+
+retries
+  task     state   reason     episodes  requeued  attempts
+  dbbench  failed  env_error  1         2         3
+  dbbench  failed  lost       1         2         3
+  dbbench  queued  timeout    1         1         1
+
+rolled-back
+  trainer_epoch  first_version  last_version  updates_undone  episodes  tokens
+  1              2              2             1               2         20
+
+served
+  server  track      version  checkpoint_id  from_s  until_s
+  policy  current    0        c0             0.0     110.0
+  policy  lagged(1)  0        c0             0.0     NULL
+  policy  current    1        c1             90.0    NULL
+
+slow-steps
+  task      track      steps  policy_s  longest_policy_s  env_s  longest_env_s
+  alfworld  current    8      2.0       2.0               0.5    0.5
+  alfworld  lagged(1)  2      2.0       2.0               0.5    0.5
+  dbbench   current    7      2.0       2.0               0.5    0.5
+  dbbench   lagged(1)  1      2.0       2.0               0.5    0.5
+
+stale-share
+  task      groups_closed  stale  share
+  alfworld  2              0      0.0
+  dbbench   3              1      1/3
+
+success-by-version
+  task      version  episodes  success
+  alfworld  0        2         0.5
+  alfworld  1        4         0.5
+  dbbench   0        3         1/3
+  dbbench   1        4         0.0
+
+throughput-by-hour
+  hour  episodes  tokens  success
+  0     10        140     0.3
+  1     2         30      0.5
+  2     1         10      0.0
+
+tokens-unused
+  state        reason       episodes  tokens  share
+  trained      NULL         6         110     11/18
+  filtered     zero_spread  2         20      1/9
+  rolled_back  rolled_back  2         20      1/9
+  stale        too_stale    2         20      1/9
+  open         NULL         1         10      1/18
+
+where-time-goes
+  task      episodes  queue_s  policy_s  env_s  other_s  siblings_s  trainer_s
+  alfworld  6         2.0      10/3      5/6    19/3     0.5         30.0
+  dbbench   7         2.0      16/7      4/7    54/7     0.5         30.0
+
+workers
+  worker_id  host   finished  failed  failed_share  ended
+  w2         there  0         2       1.0           1
+  w1         here   13        0       0.0           0
+
+zero-spread
+  task      groups_closed  zero_spread  none_solved  all_solved
+  alfworld  2              0.0          0.0          0.0
+  dbbench   3              1/3          1/3          0.0
+"""
+
+
+@pytest.fixture
+def told(store: Store) -> Store:
+    tell(store)
+    return store
+
+
+def test_every_question_is_answered_as_the_story_says(told: Store) -> None:
+    blocks = [block.splitlines() for block in ANSWERS.strip().split("\n\n")]
+    assert [block[0] for block in blocks] == [each.name for each in questions()]
+    for name, columns, *rows in blocks:
+        answer = answered(told, name, RUN)
+        assert answer.columns == ("run", *columns.split()), name
+        assert len(answer.rows) == len(rows), (name, answer.rows)
+        for found, row in zip(answer.rows, rows, strict=True):
+            for value, wanted in zip(found, [RUN, *row.split()], strict=True):
+                assert _is(value, wanted), (name, found, row)
+
+
+def _is(value: Any, wanted: str) -> bool:
+    if isinstance(value, float):
+        return value == pytest.approx(float(Fraction(wanted)), rel=1e-12)
+    return wanted == {None: "NULL", "": "''"}.get(value, str(value))
+
+
+def test_the_story_holds_together(told: Store) -> None:
+    with told.read() as session:
+        for view in ("accounting", "unserved_steps"):
+            found = session.connection().exec_driver_sql(f"SELECT * FROM {view}")  # noqa: S608
+            assert found.all() == []
+
+
+def test_what_is_lost_is_an_answer_of_accounting(told: Store) -> None:
+    with told.write() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE groups SET state = 'ready', pending = 1 WHERE group_id = 'g-a'"
+        )
+    assert [row[1:3] for row in answered(told, "accounting").rows] == [
+        ("pending_differs", 1),
+        ("update_of_open_group", 1),
+    ]
+
+
+def test_a_lineage_goes_on_in_the_run_that_was_forked(told: Store) -> None:
+    rows = answered(told, "lineage", "fork").rows
+    assert [row[:4] for row in rows] == [
+        ("fork", 0, "k0", "fork"),
+        ("fork", 1, "c1", "story"),
+        ("fork", 2, "c0", "story"),
+    ]
+    assert {row[0] for row in answered(told, "lineage").rows} == {"fork", RUN}
+    assert answered(told, "lineage", "another").rows == []
+
+
+def test_an_empty_store_answers_every_question_with_nothing(store: Store) -> None:
+    for each in questions():
+        answer = answered(store, each.name)
+        assert answer.columns[0] == "run"
+        assert answer.rows == [], each.name
+
+
+def test_an_unknown_question_is_refused_with_the_nearest() -> None:
+    with pytest.raises(StoreError, match="no question retrys; did you mean retries") as refused:
+        question("retrys")
+    assert refused.value.mend == "agentrl sql --questions"
+
+
+def test_the_page_shows_every_question_as_it_is() -> None:
+    page = PAGE.read_text()
+    shown = page[page.index("## The questions") :]
+    assert shown.count("```sql") == len(questions()) >= 20
+    for each in questions():
+        section = f"### {each.title}\n\n`{each.name}`. {each.meaning}\n\n```sql\n{each.sql}\n```\n"
+        assert section in shown, each.name

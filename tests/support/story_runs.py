@@ -1,0 +1,144 @@
+"""Of the story: runs, lineage, processes, and what was told on the side."""
+
+from core.types import CheckpointState, RunState, Transition
+from db import models
+from db.models import Base
+
+BEGAN = 1_000_000.0
+NEVER = 1e12  # no deadline of the story passes
+CHECKPOINTS = ("c0", "c1", "c2x", "c2")
+
+
+def run(name: str, forked_from: str | None, began: float = BEGAN) -> models.Run:
+    return models.Run(
+        run_id=f"{name}-1",
+        name=name,
+        config="{}",
+        seed=0,
+        state=RunState.RUNNING,
+        version=0 if forked_from else 2,
+        trainer_epoch=2,
+        forked_from=forked_from,
+        created_at=began,
+    )
+
+
+def lineage() -> list[Base]:
+    live, gone = CheckpointState.LIVE, CheckpointState.ROLLED_BACK
+    plan = [
+        ("story-1", "c0", 0, None, live, None),
+        ("story-1", "c1", 1, "c0", live, "snapshots/c1"),
+        ("story-1", "c2x", 2, "c1", gone, None),
+        ("story-1", "c2", 2, "c1", live, None),
+        ("fork-1", "k0", 0, "c1", live, None),
+    ]
+    return [
+        models.Checkpoint(
+            checkpoint_id=checkpoint_id,
+            run_id=run_id,
+            version=version,
+            parent_id=parent,
+            path=f"checkpoints/{checkpoint_id}",
+            snapshot_path=snapshot,
+            state=state,
+            created_at=BEGAN + 100 * version,
+        )
+        for run_id, checkpoint_id, version, parent, state, snapshot in plan
+    ]
+
+
+def processes() -> list[Base]:
+    found: list[Base] = [
+        models.Worker(
+            worker_id=name,
+            run_id="story-1",
+            host=host,
+            pid=7,
+            lease_until=NEVER,
+            started_at=BEGAN,
+            ended_at=ended,
+        )
+        for name, host, ended in (("w1", "here", None), ("w2", "there", BEGAN + 200))
+    ]
+    server = {"run_id": "story-1", "engine": "local", "url": "http://127.0.0.1:1"}
+    found.append(
+        models.PolicyServer(
+            server_id="s1", name="policy", lease_until=NEVER, started_at=BEGAN, **server
+        )
+    )
+    return found
+
+
+def serving(checkpoint_id: str, track: str, since: float, until: float | None) -> models.Serving:
+    return models.Serving(
+        server_id="s1",
+        run_id="story-1",
+        track=track,
+        checkpoint_id=checkpoint_id,
+        version=CHECKPOINTS.index(checkpoint_id),
+        live_from=BEGAN + since,
+        live_until=None if until is None else BEGAN + until,
+    )
+
+
+def told() -> list[Base]:
+    """Alarms, mixtures, refusals, an evaluation and what an external model cost."""
+    alarm = {"run_id": "story-1", "threshold": 0.5, "task": ""}
+    entropy = {**alarm, "name": "entropy"}
+    found: list[Base] = [
+        models.Alarm(update_id="u1", version=1, value=0.6, raised_at=BEGAN, **entropy),
+        models.Alarm(
+            update_id="u2", version=2, value=0.4, raised_at=BEGAN, ended_at=BEGAN + 9, **entropy
+        ),
+        models.Alarm(
+            update_id="u2", version=2, value=9.0, raised_at=BEGAN, name="max_ratio", **alarm
+        ),
+        models.Alarm(update_id="u2x", version=2, value=9.0, raised_at=BEGAN, name="kl", **alarm),
+    ]
+    for number, shares in enumerate(((0.5, 0.5), (0.25, 0.75))):
+        for task, share in zip(("alfworld", "dbbench"), shares, strict=True):
+            found.append(
+                models.Mixture(
+                    run_id="story-1",
+                    number=number,
+                    task=task,
+                    version=number,
+                    share=share,
+                    admitted=2 * number,
+                    owed=0.0,
+                    decided_at=BEGAN,
+                )
+            )
+    for fence in (1, 2):
+        found.append(
+            models.Refusal(
+                run_id="story-1",
+                transition=Transition.FINISH,
+                subject="g-g-0",
+                fence=fence,
+                found="failed",
+                found_fence=3,
+                refused_at=BEGAN,
+            )
+        )
+    for version, success in ((0, 0.25), (2, 0.75)):
+        found.append(
+            models.Evaluation(
+                evaluation_id=f"v{version}",
+                run_id="story-1",
+                checkpoint_id=f"c{version}",
+                version=version,
+                task="dbbench",
+                split="test",
+                temperature=0.0,
+                items=4,
+                episodes=4,
+                success=success,
+                low=success / 2,
+                high=1.0,
+                metrics={},
+                created_at=BEGAN,
+            )
+        )
+    found.append(models.Spending(run_id="story-1", name="teacher", requests=3, tokens=99))
+    return found
