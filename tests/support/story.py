@@ -9,7 +9,7 @@ Times of `story` are seconds after it began, so that a test can say what took ho
     d      dbbench   item-1  0 0              stale
     e      alfworld  item-8  1 0              rolled back with the first version 2
     f      alfworld  item-8  1 0              trained by the second version 2
-    g      dbbench   item-3  failed failed    failed: the first lost its environment, the other its worker
+    g      dbbench   item-3  failed failed    failed: one lost its environment, one its worker
     h      dbbench   item-2  queued finished  open
 """
 
