@@ -1,13 +1,15 @@
-"""Two bugs, planted into every process of a run that a test starts; what ships knows of none.
+"""Four bugs, planted into every process of a run that a test starts; what ships knows of none.
 
 Python imports `sitecustomize` at its start: this folder on PYTHONPATH and PLANTED, which names the
-bug, make a build of the system that has it. The patch follows the import of the module it breaks.
+bug, make a build of the system that has it. A patch follows the import of the module it breaks.
+A bug that shows only where two processes meet within a moment comes with that moment made longer.
 """
 
 import copy
 import importlib.util
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -16,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 WIDER_S = 1.0  # between the claim and its body: where a kill loses it
+HELD_S = 3.0  # an attempt that is over waits to say so; a trainer waits to take its next groups
 NEVER = 1_000_000_000
 
 
@@ -44,6 +47,51 @@ def claim_before_publish(worker: ModuleType) -> None:
     worker.EpisodeWorker._finish = claimed_first
 
 
+def no_fence(episodes: ModuleType) -> None:
+    """An attempt that lost its row to a later one moves it all the same."""
+    move = episodes._move
+
+    def moved(session: Any, transition: Any, claimed: Any, values: Any) -> Any:
+        row = session.get(episodes.Episode, claimed.episode_id, populate_existing=True)
+        newest = episodes.dataclasses.replace(claimed, fence=row.fence)
+        return move(session, transition, newest, values)
+
+    episodes._move = moved
+
+
+def late_ends(worker: ModuleType) -> None:
+    """Whoever stops a worker stops it with attempts that are over, and the next ones run long."""
+    finish = worker.EpisodeWorker._finish
+
+    def held(self: Any, *arguments: Any) -> None:
+        time.sleep(HELD_S)
+        finish(self, *arguments)
+
+    worker.EpisodeWorker._finish = held
+
+
+def no_epoch(updates: ModuleType) -> None:
+    """A trainer that was replaced commits."""
+    lock = updates._lock_run
+
+    def locked(session: Any, run_id: str, _epoch: int) -> Any:
+        run = session.get_one(updates.Run, run_id, populate_existing=True)
+        return lock(session, run_id, run.trainer_epoch)
+
+    updates._lock_run = locked
+
+
+def late_batches(inbox: ModuleType) -> None:
+    """Whoever stops a trainer stops it between two updates, and ready groups are there for two."""
+    next_groups = inbox.Inbox.next_groups
+
+    def held(self: Any, version: int, stop: threading.Event, *arguments: Any) -> Any:
+        stop.wait(HELD_S)
+        return next_groups(self, version, stop, *arguments)
+
+    inbox.Inbox.next_groups = held
+
+
 def unbounded_retry(episodes: ModuleType) -> None:
     """No attempt is the last."""
     retry = episodes.retry
@@ -54,9 +102,11 @@ def unbounded_retry(episodes: ModuleType) -> None:
     episodes.retry = retried
 
 
-BUGS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
-    "claim_before_publish": ("workers.worker", claim_before_publish),
-    "unbounded_retry": ("db.episodes", unbounded_retry),
+BUGS: dict[str, dict[str, Callable[[ModuleType], None]]] = {
+    "claim_before_publish": {"workers.worker": claim_before_publish},
+    "no_fence": {"db.episodes": no_fence, "workers.worker": late_ends},
+    "no_epoch": {"db.updates": no_epoch, "trainer.inbox": late_batches},
+    "unbounded_retry": {"db.episodes": unbounded_retry},
 }
 
 
@@ -86,4 +136,5 @@ class Planter(MetaPathFinder):
 
 
 if bug := os.environ.get("PLANTED"):
-    sys.meta_path.insert(0, Planter(*BUGS[bug]))
+    for module, plant in BUGS[bug].items():
+        sys.meta_path.insert(0, Planter(module, plant))
