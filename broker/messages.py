@@ -189,6 +189,17 @@ def body_sha256(trajectory: Trajectory) -> str:
     return hashlib.sha256(_encoder.encode(trajectory)).hexdigest()
 
 
+def body_of(wire: bytes, sha256: str) -> Trajectory:
+    """The trajectory of a stored body. Raises MessageError unless it is the one of that hash."""
+    message = decode(wire)
+    if not isinstance(message, EpisodeFinished):
+        raise MessageError(f"{type(message).__name__} is no body")
+    found = body_sha256(message.trajectory)
+    if found != sha256:
+        raise MessageError(f"the body's hash is {found[:12]}…, its row names {sha256[:12]}…")
+    return message.trajectory
+
+
 def check(trajectory: Trajectory) -> None:
     """Raise MessageError unless arrays agree, spans and masks fit, numbers are finite."""
     length = len(trajectory.loss_mask)

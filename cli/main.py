@@ -19,6 +19,7 @@ from cli import (
     deepspeed,
     envs,
     experiments,
+    hindsight,
     history,
     policies,
     processes,
@@ -37,6 +38,7 @@ app = typer.Typer(
 quickstart.add(app)
 processes.add(app)
 history.add(app)
+hindsight.add(app)
 dead.add(app)
 policies.add(app)
 configs.add(app)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sqlalchemy.orm import Session
 
 from broker.api import Consumer
-from broker.messages import EpisodeFinished, Trajectory, body_sha256, decode
+from broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
 from core.errors import MessageError
 from core.logging import get_logger
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
@@ -159,7 +159,7 @@ class Inbox:
         found = self._store.ask(lambda session: bodies.bodies_of(session, list(missing)))
         for key, wire in found.items():
             try:
-                self._hold(_readable(wire, missing[key]))
+                self._hold(body_of(wire, missing[key]))
             except MessageError as error:
                 self._give_up(key, error)
 
@@ -193,17 +193,6 @@ class Inbox:
                 groups.close_groups(session, sorted(group_ids), state, reasons[state])
 
         self._store.transact(close)
-
-
-def _readable(wire: bytes, sha256: str) -> Trajectory:
-    """The trajectory of a stored body. Raises MessageError unless it is the one of that hash."""
-    message = decode(wire)
-    if not isinstance(message, EpisodeFinished):
-        raise MessageError(f"{type(message).__name__} is no body")
-    found = body_sha256(message.trajectory)
-    if found != sha256:
-        raise MessageError(f"the body's hash is {found[:12]}…, its row names {sha256[:12]}…")
-    return message.trajectory
 
 
 def _bytes(trajectory: Trajectory) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import urllib3
@@ -58,6 +58,16 @@ class _Choice(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
+
+
+class Completes(Protocol):
+    """What an episode asks of policies; raises NotServed, PolicyError."""
+
+    def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion: ...
+
+    def post(
+        self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
+    ) -> bytes: ...
 
 
 class PolicyClient:

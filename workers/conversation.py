@@ -6,7 +6,7 @@ is the concatenation of what was sent and sampled.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,9 +115,12 @@ class Conversation:
             bytes(self._policies),
         )
 
-    def _append(self, token_ids: list[int]) -> None:
+    def _append(self, token_ids: Sequence[int]) -> None:
         zeros = bytes(len(token_ids))
         self._ids.extend(token_ids)
         self._mask.extend(zeros)
         self._logprobs.extend([0.0] * len(token_ids))
         self._policies.extend(zeros)
+
+
+Converse = Callable[[ChatTemplate, Sequence[Tool], Sequence[Message]], Conversation]

@@ -23,8 +23,8 @@ from core.types import ABORT, TRAINABLE, Status
 from db.episodes import Claimed
 from db.registry import LivePolicy
 from envs.contract import Counting, Environment, Outcome, ToolCall
-from workers.client import Ask, Completion, NotServed, PolicyClient
-from workers.conversation import Conversation
+from workers.client import Ask, Completes, Completion, NotServed
+from workers.conversation import Conversation, Converse
 from workers.interpreter import Interpreter
 from workers.policies import NoLivePolicy, Sampler
 from workers.template import ChatTemplate
@@ -61,9 +61,10 @@ class Kit:
     style: Style
     stop_ids: Sequence[int]
     sampling: Sampling
-    client: PolicyClient
+    client: Completes
     clock: Callable[[], float]
     stop: threading.Event
+    converse: Converse = Conversation
 
 
 def act(
@@ -89,7 +90,7 @@ class EpisodeLoop:
         self._sampler = sampler
         self._kit = kit
         first = env.start().messages  # a task may know its tools only then
-        self._conversation = Conversation(kit.template, env.tools, first)
+        self._conversation = kit.converse(kit.template, env.tools, first)
         self._deadline = 0.0
         self._redrawn = 0
         self._policies: list[PolicyRef] = []

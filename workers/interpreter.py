@@ -15,7 +15,7 @@ import msgspec
 from core.errors import PolicyError
 from db.registry import LivePolicy
 from envs.contract import Message, Tool, ToolCall
-from workers.client import UNREADABLE, Ask, Completion, PolicyClient
+from workers.client import UNREADABLE, Ask, Completes, Completion
 from workers.template import ChatTemplate
 from workers.toolcalls import Style, parse, render
 
@@ -50,7 +50,7 @@ class _Answer(msgspec.Struct):
 class Interpreter:
     """For one episode's tools."""
 
-    client: PolicyClient
+    client: Completes
     template: ChatTemplate
     style: Style
     tools: Sequence[Tool]

@@ -38,7 +38,7 @@ from db.episodes import Claimed, Result
 from db.models import Worker
 from db.store import Store
 from envs.contract import Item, TaskSource
-from workers.client import PolicyClient
+from workers.client import Completes, PolicyClient
 from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
 from workers.policies import NoLivePolicy, PolicyPool, Sampler
 from workers.template import ChatTemplate
@@ -64,7 +64,7 @@ def leave_in_time(
     leave(0)
 
 
-def kit(config: Config, client: PolicyClient, clock: "Clock", stop: threading.Event) -> Kit:
+def kit(config: Config, client: Completes, clock: "Clock", stop: threading.Event) -> Kit:
     """What every episode of a process shares. Raises ConfigError for an unfit model directory."""
     template = ChatTemplate.load(Path(config.model.path), config.model.chat_template)
     template.check_append_only()

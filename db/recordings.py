@@ -1,0 +1,66 @@
+"""Episodes as they were recorded: which there are, and the body of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.errors import StoreError
+from core.types import EpisodeState
+from db.models import Episode, Group, StoredTrajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A finished episode. `wire`: its body as it travelled, empty where none is stored.
+
+    `horizon`: most turns that its group allowed; None: the task's own limit.
+    """
+
+    episode_id: str
+    run_id: str
+    task: str
+    item_id: str
+    horizon: int | None
+    sha256: str
+    wire: bytes
+
+
+def recording(session: Session, episode_id: str) -> Recording:
+    """Raises StoreError where there is no such episode or it has not finished."""
+    body = (StoredTrajectory.episode_id == Episode.episode_id) & (
+        StoredTrajectory.fence == Episode.fence
+    )
+    query = (
+        select(Episode, Group.horizon, StoredTrajectory.body)
+        .join(Group, Group.group_id == Episode.group_id)
+        .outerjoin(StoredTrajectory, body)
+        .where(Episode.episode_id == episode_id)
+    )
+    found = session.execute(query).one_or_none()
+    if found is None:
+        raise StoreError(f"no episode {episode_id}", mend="SELECT episode_id FROM episodes")
+    episode, horizon, wire = found
+    if episode.state != EpisodeState.FINISHED:
+        raise StoreError(f"episode {episode_id} is {episode.state}: it has no trajectory")
+    return Recording(
+        episode_id=episode_id,
+        run_id=episode.run_id,
+        task=episode.task,
+        item_id=episode.item_id,
+        horizon=horizon,
+        sha256=episode.body_sha256 or "",
+        wire=wire or b"",
+    )
+
+
+def latest_finished(session: Session, run_id: str, limit: int) -> Sequence[str]:
+    """The episodes that finished last, the newest first."""
+    query = (
+        select(Episode.episode_id)
+        .where(Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
+        .order_by(Episode.ended_at.desc(), Episode.episode_id)
+        .limit(limit)
+    )
+    return session.scalars(query).all()

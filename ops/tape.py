@@ -1,0 +1,211 @@
+"""A recorded episode in place of what an episode loop plays with, up to a step.
+
+    Tape ─▶ pool and client: the tokens that each step sampled, and after them another policy
+         ─▶ environment: the recorded calls go to a fresh one, its answers are compared
+         ─▶ conversation: what stood between the recorded tokens stands there again
+
+So `workers/episode.py` plays a recording as it plays an episode; nothing is tokenised anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from broker.messages import Trajectory
+from core.errors import EnvironmentFailure
+from core.types import Status
+from db.registry import LivePolicy
+from envs.contract import Counting, Environment, Message, Observation, Outcome, Tool, ToolCall
+from workers.client import Ask, Completes, Completion
+from workers.conversation import Conversation
+from workers.episode import ANSWER_KEPT
+from workers.template import ChatTemplate
+
+PROMPT = -1  # the step of what differs before any
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a fresh environment did otherwise. `step`: PROMPT before the first.
+
+    `field`: messages, call (what today's parser reads), done, status, reward or score.
+    """
+
+    step: int
+    field: str
+    recorded: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """Who goes on where the recording is cut."""
+
+    policy: LivePolicy
+    client: Completes
+
+
+class Tape:
+    """One recording, played once. `differences`: what came out otherwise, in order."""
+
+    def __init__(
+        self,
+        recorded: Trajectory,
+        template: ChatTemplate,
+        successor: Successor | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """`steps`: how many of the recorded ones are played; all of them where None."""
+        self.differences: list[Difference] = []
+        self.recorded = recorded
+        self.steps = recorded.steps[:steps]
+        self.played = 0  # steps
+        self.succeeded = False  # whether who goes on has begun
+        self._template = template
+        self._successor = successor
+        self._whole = len(self.steps) == len(recorded.steps)
+        self._gaps = _gaps(recorded, len(self.steps))
+
+    def live(self) -> Sequence[LivePolicy]:
+        """The policy that sampled the next step, or the one that goes on."""
+        if self.played < len(self.steps):
+            used = self.recorded.policies[self.steps[self.played].policy_index]
+            return [LivePolicy(used.server_id, "", used.track, used.checkpoint_id, used.version)]
+        return [self._successor.policy] if self._successor else []
+
+    def refresh(self, timeout_s: float = 1.0) -> None:
+        """Nothing changes by looking."""
+
+    def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
+        """The tokens of the next step as they were sampled, then those of who goes on."""
+        if self.played == len(self.steps):
+            return self._next().complete(policy, ask, timeout_s=timeout_s)
+        step, body = self.steps[self.played], self.recorded
+        self.played += 1
+        return Completion(
+            token_ids=body.tokens()[step.start : step.end].tolist(),
+            logprobs=body.behaviour()[step.start : step.end].tolist(),
+            finish_reason=step.finish_reason,
+            masked=body.policies[step.policy_index].masked,
+        )
+
+    def post(
+        self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
+    ) -> bytes:
+        """Of a policy that is sent messages: only who goes on is asked so."""
+        return self._next().post(policy, path, body, timeout_s)
+
+    def converse(
+        self, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
+    ) -> Conversation:
+        """A conversation whose tokens are the recorded ones as far as the tape goes."""
+        return _Kept(self, template, tools, first)
+
+    def compared(self, environment: Environment) -> "Compared":
+        """A fresh environment that is given the recorded calls as far as the tape goes."""
+        return Compared(self, environment)
+
+    def calls(self, found: Sequence[ToolCall] | str) -> Sequence[ToolCall] | str:
+        """What the turn just played called then. `found`: what its tokens are read as today."""
+        step = self.steps[self.played - 1]
+        if (text := _written(found)) == step.call:
+            return found
+        self._note("call", step.call, text)
+        try:
+            return msgspec.json.decode(step.call, type=list[ToolCall])
+        except msgspec.DecodeError:
+            return step.call
+
+    def answered(self, outcome: Outcome) -> None:
+        """Compare the answer to the turn just played; its messages once more as tokens."""
+        body, step = self.recorded, self.steps[self.played - 1]
+        answer = "\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT]
+        if answer != step.answer:
+            self._note("messages", step.answer, answer)
+        last = self._whole and self.played == len(self.steps)
+        limited = last and body.status == Status.TASK_LIMIT  # turns ran out, or it said so itself
+        if outcome.done != last and not limited:
+            self._note("done", str(last), str(outcome.done))
+        if not (last or outcome.done):
+            return
+        ended = outcome if outcome.done else Outcome((), status=Status.TASK_LIMIT)
+        for field in ("status", "reward", "score"):
+            then, now = getattr(body, field), getattr(ended, field)
+            if then != now:
+                self._note(field, str(then), str(now))
+
+    def stood(self, start: int, found: Sequence[int]) -> Sequence[int]:
+        """The tokens that stood at `start`, where none were sampled; else those found today."""
+        if self.succeeded or start not in self._gaps:
+            return found
+        kept: list[int] = self.recorded.tokens()[start : self._gaps[start]].tolist()
+        told = any(each.step == self.played - 1 for each in self.differences)
+        if kept != list(found) and not told:
+            self._note("messages", self._template.decode(kept), self._template.decode(found))
+        return kept
+
+    def _next(self) -> Completes:
+        if self._successor is None:
+            raise EnvironmentFailure(f"no end after the {len(self.steps)} recorded steps")
+        self.succeeded = True
+        return self._successor.client
+
+    def _note(self, field: str, recorded: str, found: str) -> None:
+        self.differences.append(Difference(self.played - 1, field, recorded, found))
+
+
+class Compared:
+    """An Environment around a fresh one."""
+
+    def __init__(self, tape: Tape, inner: Environment) -> None:
+        self._tape, self._inner = tape, inner
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self._inner.tools
+
+    def start(self) -> Observation:
+        return self._inner.start()
+
+    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
+        """See envs.contract.Counting."""
+        if isinstance(self._inner, Counting):
+            self._inner.sampled(prompt, completion, finish_reason)
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        if self._tape.succeeded:
+            return self._inner.call(calls)
+        outcome = self._inner.call(self._tape.calls(calls))
+        self._tape.answered(outcome)
+        return outcome
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Kept(Conversation):
+    """A conversation that has what stood on the tape wherever it would add its own."""
+
+    def __init__(
+        self, tape: Tape, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
+    ) -> None:
+        self._tape = tape
+        super().__init__(template, tools, first)
+
+    def _append(self, token_ids: Sequence[int]) -> None:
+        super()._append(self._tape.stood(len(self), token_ids))
+
+
+def _written(calls: Sequence[ToolCall] | str) -> str:
+    """As a step record holds them."""
+    return calls if isinstance(calls, str) else msgspec.json.encode(calls).decode()
+
+
+def _gaps(body: Trajectory, steps: int) -> Mapping[int, int]:
+    """Where the tokens begin that no policy sampled, and where they end, before step `steps`."""
+    starts = [*(step.start for step in body.steps), len(body)]
+    ends = [0, *(step.end for step in body.steps)]
+    spans = zip(ends[: steps + 1], starts[: steps + 1], strict=True)
+    return {end: start for end, start in spans if end < start}

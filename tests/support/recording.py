@@ -1,0 +1,145 @@
+"""Episodes as workers record them, played by the tasks' experts, in a store."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import func, select
+
+from broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
+from core.config import Config
+from core.types import CURRENT, EpisodeState, GroupState
+from db.episodes import Claimed
+from db.models import Episode, Group, StoredTrajectory
+from db.registry import LivePolicy
+from db.store import Store
+from envs.contract import Item, TaskSource
+from ops.demonstrations import Demonstrator, Transcript
+from workers.client import Ask, Completion
+from workers.episode import EpisodeLoop, Kit, Limits
+from workers.policies import Sampler
+from workers.template import ChatTemplate
+
+
+class Shown:
+    """Pool and client of one episode: says what a transcript says, a turn in two spans."""
+
+    def __init__(self, transcript: Transcript, template: ChatTemplate, checkpoint_id: str) -> None:
+        self._said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]
+        self._rest: list[int] = []
+        self._policy = LivePolicy("teacher", "", CURRENT, checkpoint_id, 0)
+
+    def live(self) -> Sequence[LivePolicy]:
+        return [self._policy]
+
+    def refresh(self, timeout_s: float = 1.0) -> None:
+        """Nothing changes by looking."""
+
+    def complete(self, _policy: LivePolicy, _ask: Ask, *, timeout_s: float) -> Completion:
+        assert timeout_s > 0
+        tokens = self._rest or self._said.pop(0)
+        broken = not self._rest and len(tokens) > 4
+        tokens, self._rest = (tokens[:4], tokens[4:]) if broken else (tokens, [])
+        logprobs = [-0.125 * (token % 7 + 1) for token in tokens]
+        return Completion(tokens, logprobs, "abort" if broken else "stop")
+
+    def post(
+        self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
+    ) -> bytes:
+        raise NotImplementedError
+
+
+def play(
+    config: Config, run_id: str, source: TaskSource, item: Item, *, seed: int, noise: float = 0.0
+) -> Trajectory:
+    """One episode of the expert, token by token what a policy's would be."""
+    task = config.tasks[item.task]
+    template = ChatTemplate.load(Path(config.model.path))
+    one = OneItem(source, item)
+    [transcript] = Demonstrator(one, task, config.model.call_style, noise).episodes(1, seed)
+    shown = Shown(transcript, template, f"{run_id}-v000000")
+    own = Kit(
+        template=template,
+        style=config.model.call_style,
+        stop_ids=sorted(template.stop_ids),
+        sampling=msgspec.structs.replace(config.sampling, strategy="current", max_tokens=1 << 20),
+        client=shown,
+        clock=time.time,
+        stop=threading.Event(),
+    )
+    name = f"{run_id}-{item.task}-{item.item_id}-{seed}"
+    claimed = Claimed(name, f"{name}-g", 0, item.task, item.item_id, 1, 1)
+    environment = source.make(item)
+    try:
+        sampler = Sampler(shown, own.sampling, name)
+        limits = Limits(task.max_turns or source.max_turns, 60.0, 1.0)
+        return EpisodeLoop(claimed, run_id, environment, sampler, own).run(limits)
+    finally:
+        environment.close()
+
+
+class OneItem:
+    """A source whose only item is this one."""
+
+    def __init__(self, source: TaskSource, item: Item) -> None:
+        self._source, self._item = source, item
+        self.name, self.max_turns, self.splits = source.name, source.max_turns, source.splits
+        self.make, self.expert = source.make, source.expert
+
+    def items(self, _split: str) -> Sequence[Item]:
+        return [self._item]
+
+
+def keep(store: Store, body: Trajectory, wire: bytes | None = None) -> None:
+    """Its rows; `wire`: what is stored in place of the body, nothing where it is empty."""
+    times = {"queued_at": body.started_at, "started_at": body.started_at}
+    with store.write() as session:
+        position = session.scalar(select(func.count()).select_from(Group)) or 0
+        session.add(
+            Group(
+                group_id=body.group_id,
+                run_id=body.run_id,
+                task=body.task,
+                position=position,
+                item_id=body.item_id,
+                size=1,
+                pending=0,
+                state=GroupState.READY,
+                admitted_version=0,
+                admitted_at=body.started_at,
+            )
+        )
+        session.flush()
+        session.add(
+            Episode(
+                episode_id=body.episode_id,
+                run_id=body.run_id,
+                group_id=body.group_id,
+                member=0,
+                task=body.task,
+                item_id=body.item_id,
+                state=EpisodeState.FINISHED,
+                due_at=0.0,
+                status=body.status,
+                reward=body.reward,
+                score=body.score,
+                body_sha256=body_sha256(body),
+                ended_at=body.finished_at,
+                **times,
+            )
+        )
+        stored = encode(EpisodeFinished(trajectory=body)) if wire is None else wire
+        if stored:
+            session.add(
+                StoredTrajectory(
+                    episode_id=body.episode_id,
+                    fence=1,
+                    run_id=body.run_id,
+                    sha256=body_sha256(body),
+                    body=stored,
+                    received_at=body.finished_at,
+                )
+            )
