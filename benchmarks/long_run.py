@@ -108,7 +108,7 @@ FROM n CROSS JOIN k WHERE i <= {updates}""",
     "update_groups": GROUPS
     + EPISODES
     + """
-SELECT '{run}-u' || version, episode_id, group_id, fence, 'sha-' || episode_id, 200
+SELECT '{run}-u' || version, episode_id, group_id, fence, 'sha-' || episode_id, 200, reward - 0.5
 FROM e WHERE state = 'trained' AND ends = 'finished'""",
 }
 

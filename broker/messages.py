@@ -1,30 +1,40 @@
 """What travels: frozen, closed, versioned structs, MessagePack, zstd above a threshold.
 
-A wire body is one byte (0 plain, 1 zstd) and the MessagePack of one tagged struct. Commands are
-imperative, events past tense. Unknown tags, versions and fields are refused: `MessageError`.
-Token arrays travel as little-endian bytes and are read back without a copy by `numpy.frombuffer`.
+Commands are imperative, events past tense. A finished episode, and how any body is decoded, is
+`core/trajectory.py`: who reads stored bodies need not know the others.
 """
 
-import hashlib
-import math
-from typing import Any
-
 import msgspec
-import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
-from core.errors import MessageError
-from core.types import ABORT, Status
+from core.trajectory import (
+    EpisodeFinished,
+    PolicyRef,
+    StepRecord,
+    Trajectory,
+    Wire,
+    body_of,
+    body_sha256,
+    check,
+    decoded,
+)
 
-VERSION = 1
-MAX_BYTES = 128 * 1024 * 1024  # of a decoded body
-
-
-class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
-    """Base of all messages. `v`: the version of the encoding."""
-
-    v: int = VERSION
+__all__ = [
+    "CheckpointPublished",
+    "EpisodeFinished",
+    "Message",
+    "PolicyRef",
+    "PoolChanged",
+    "RunControl",
+    "RunEpisode",
+    "StepRecord",
+    "Trajectory",
+    "body_of",
+    "body_sha256",
+    "check",
+    "decode",
+    "encode",
+]
 
 
 class RunEpisode(Wire, frozen=True, kw_only=True, tag="RunEpisode"):
@@ -33,104 +43,6 @@ class RunEpisode(Wire, frozen=True, kw_only=True, tag="RunEpisode"):
     run_id: str
     episode_id: str
     fence: int
-
-
-class StepRecord(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """One policy call and the environment's answer.
-
-    `start`, `end`: span of the sampled tokens in the trajectory. `requested_at`: seconds since the
-    epoch on the database's clock. `call`: the parsed calls as JSON text. `answer`: what came back.
-    `redrawn`: policies that refused or died before this one answered. A step that ends as `abort`
-    has no call: the next step goes on with the same turn.
-    """
-
-    policy_index: int
-    start: int
-    end: int
-    prompt_tokens: int
-    temperature: float
-    requested_at: float
-    policy_s: float
-    env_s: float
-    finish_reason: str
-    call: str
-    answer: str
-    redrawn: int = 0
-
-
-class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A policy that a trajectory used. `trainable`: its log-probabilities are usable.
-
-    The tokens of one that is not are masked: loss mask and log-probability 0 over its spans.
-    """
-
-    checkpoint_id: str
-    version: int
-    track: str
-    server_id: str
-    trainable: bool = True
-
-    @property
-    def masked(self) -> bool:
-        return not self.trainable
-
-
-class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A finished episode as tokens; arrays have one entry a token, all of the same length T.
-
-    `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
-    (natural log, behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 outside
-    the steps' spans).
-    """
-
-    run_id: str
-    group_id: str
-    episode_id: str
-    member: int
-    attempt: int
-    fence: int
-    task: str
-    item_id: str
-    status: Status
-    reward: float
-    score: float
-    token_ids: bytes
-    loss_mask: bytes
-    logprobs: bytes
-    policy_index: bytes
-    policies: tuple[PolicyRef, ...]
-    steps: tuple[StepRecord, ...]
-    started_at: float
-    finished_at: float
-    metrics: dict[str, float] = {}
-
-    def __len__(self) -> int:
-        return len(self.loss_mask)
-
-    @property
-    def turns(self) -> int:
-        """Turns that the environment answered; a span that broke off is none of its own."""
-        return sum(step.finish_reason != ABORT for step in self.steps)
-
-    def tokens(self) -> NDArray[np.int32]:
-        return np.frombuffer(self.token_ids, dtype="<i4")
-
-    def mask(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self.loss_mask, dtype=np.uint8)
-
-    def behaviour(self) -> NDArray[np.float32]:
-        return np.frombuffer(self.logprobs, dtype="<f4")
-
-    def sampled_by(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self.policy_index, dtype=np.uint8)
-
-
-class EpisodeFinished(Wire, frozen=True, kw_only=True, tag="EpisodeFinished"):
-    """A worker's result, published with a confirm before its row moves to finished."""
-
-    trajectory: Trajectory
 
 
 class CheckpointPublished(Wire, frozen=True, kw_only=True, tag="CheckpointPublished"):
@@ -170,78 +82,4 @@ def encode(message: Message, *, compress_above: int = 4096) -> bytes:
 
 def decode(wire: bytes) -> Message:
     """The message of a wire body. Raises MessageError that names what is wrong."""
-    if not wire:
-        raise MessageError("empty message body")
-    try:
-        body = _plain(wire)
-        message: Message = _decoder.decode(body)
-    except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeError, RecursionError) as error:
-        raise MessageError(f"undecodable message: {error}") from error
-    if message.v != VERSION:
-        raise MessageError(f"message version {message.v}, this process speaks {VERSION}")
-    if isinstance(message, EpisodeFinished):
-        check(message.trajectory)
-    return message
-
-
-def body_sha256(trajectory: Trajectory) -> str:
-    """The identity of a body, independent of compression: hex SHA-256 of its MessagePack."""
-    return hashlib.sha256(_encoder.encode(trajectory)).hexdigest()
-
-
-def body_of(wire: bytes, sha256: str) -> Trajectory:
-    """The trajectory of a stored body. Raises MessageError unless it is the one of that hash."""
-    message = decode(wire)
-    if not isinstance(message, EpisodeFinished):
-        raise MessageError(f"{type(message).__name__} is no body")
-    found = body_sha256(message.trajectory)
-    if found != sha256:
-        raise MessageError(f"the body's hash is {found[:12]}…, its row names {sha256[:12]}…")
-    return message.trajectory
-
-
-def check(trajectory: Trajectory) -> None:
-    """Raise MessageError unless arrays agree, spans and masks fit, numbers are finite."""
-    length = len(trajectory.loss_mask)
-    sizes: dict[str, tuple[bytes, int]] = {
-        "token_ids": (trajectory.token_ids, 4 * length),
-        "logprobs": (trajectory.logprobs, 4 * length),
-        "policy_index": (trajectory.policy_index, length),
-    }
-    where = f"trajectory of episode {trajectory.episode_id}"
-    for name, (array, size) in sizes.items():
-        if len(array) != size:
-            raise MessageError(f"{where}: {name} has {len(array)} bytes, not {size}")
-    mask = trajectory.mask()
-    covered = np.zeros(length, dtype=np.uint8)
-    for number, step in enumerate(trajectory.steps):
-        if not 0 <= step.start <= step.end <= length:
-            raise MessageError(f"{where}: step {number} spans {step.start}–{step.end} of {length}")
-        if not 0 <= step.policy_index < len(trajectory.policies):
-            raise MessageError(f"{where}: step {number} names policy {step.policy_index}")
-        if (trajectory.sampled_by()[step.start : step.end] != step.policy_index).any():
-            raise MessageError(f"{where}: policy_index disagrees with step {number}")
-        covered[step.start : step.end] = trajectory.policies[step.policy_index].trainable
-    if not np.array_equal(covered, mask):
-        raise MessageError(f"{where}: loss_mask is not the union of the trainable steps' spans")
-    _check_numbers(trajectory, where)
-
-
-def _check_numbers(trajectory: Trajectory, where: str) -> None:
-    if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.score)):
-        raise MessageError(f"{where}: its reward or its score is not finite")
-    if not np.isfinite(trajectory.behaviour()).all():
-        raise MessageError(f"{where}: a log-probability is not finite")
-    if trajectory.behaviour()[trajectory.mask() == 0].any():
-        raise MessageError(f"{where}: a log-probability where the loss mask is 0")
-
-
-def _plain(wire: bytes) -> Any:
-    if wire[0] == 0:
-        return memoryview(wire)[1:]
-    if wire[0] != 1:
-        raise MessageError(f"unknown message encoding {wire[0]}")
-    size = zstandard.frame_content_size(wire[1:])
-    if size < 0 or size > MAX_BYTES:
-        raise MessageError(f"message body of {size} bytes, the limit is {MAX_BYTES}")
-    return zstandard.ZstdDecompressor().decompress(wire[1:], max_output_size=MAX_BYTES)
+    return decoded(wire, _decoder)

@@ -13,10 +13,11 @@ from typing import Any
 
 import pika
 
-from broker.messages import MAX_BYTES, Message, encode
+from broker.messages import Message, encode
 from broker.rabbit_link import Link
 from broker.topology import EVENTS, EXCHANGES
 from core.errors import BrokerError, MessageRefused
+from core.trajectory import MAX_BYTES
 
 WINDOW = 128  # messages on their way to a confirm; bounds memory
 CONFIRM_S = 60.0  # for one message to be confirmed, reconnections included

@@ -86,6 +86,7 @@ class Group(Base):
         Index("groups_by_state", "run_id", "state", "ready_at"),
         Index("groups_by_ready", "run_id", "task", "ready_at"),
         Index("groups_by_close", "run_id", "closed_at"),
+        Index("groups_by_item", "run_id", "item_id"),
     )
 
     group_id: Mapped[str] = mapped_column(primary_key=True)
@@ -218,6 +219,7 @@ class UpdateGroup(Base):
     fence: Mapped[int]
     sha256: Mapped[str] = mapped_column(String(64))
     loss_tokens: Mapped[int]
+    advantage: Mapped[float | None]  # of its loss tokens, as trained; null: none, or an old row
 
 
 class Alarm(Base):

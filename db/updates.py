@@ -51,13 +51,14 @@ class ReadyMember:
 
 @dataclass(frozen=True, slots=True)
 class TrainedMember:
-    """A member that an update learned from."""
+    """A member that an update learned from. `advantage`: of its loss tokens; None without any."""
 
     episode_id: str
     group_id: str
     fence: int
     sha256: str
     loss_tokens: int
+    advantage: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
             fence=member.fence,
             sha256=member.sha256,
             loss_tokens=member.loss_tokens,
+            advantage=member.advantage,
         )
         for member in new.members
     )

@@ -4,7 +4,8 @@ groups ─▶ rewards ─▶ group advantages ─▶ normalised in each task ─
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,15 @@ FEWEST_TRAJECTORIES = 2  # of a task, to normalise over them
 
 @dataclass(frozen=True, slots=True)
 class TrainableGroup:
-    """The members of a group that survived; all belong to `task`."""
+    """The members of a group that survived; all belong to `task`.
+
+    `advantages`: of each member's loss tokens, once assembled; None for a member without any.
+    """
 
     group_id: str
     task: str
     members: tuple[Trajectory, ...]
+    advantages: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +124,17 @@ def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
         successes=np.array([member.score >= SOLVED for member in members], np.bool_),
         unnormalised=frozenset(tasks[task] for task in skipped),
     )
+
+
+def taught(groups: Sequence[TrainableGroup], batch: Batch) -> list[TrainableGroup]:
+    """The groups that were assembled, with the mean advantage of each member's loss tokens."""
+    ends = np.cumsum(batch.lengths)
+    means = iter(
+        float(batch.advantages[start:end][mask].mean()) if mask.any() else None
+        for start, end in zip(ends - batch.lengths, ends, strict=True)
+        for mask in [batch.loss_mask[start:end]]
+    )
+    return [replace(group, advantages=tuple(islice(means, len(group.members)))) for group in groups]
 
 
 def _normalised(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -269,9 +270,10 @@ class Ledger:
                     fence=member.fence,
                     sha256=body_sha256(member),
                     loss_tokens=int(member.mask().sum()),
+                    advantage=advantage,
                 )
                 for group in trained
-                for member in group.members
+                for member, advantage in zip_longest(group.members, group.advantages)
             ],
             metrics=dict(metrics.values),
             started_at=started_at,

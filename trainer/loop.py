@@ -11,7 +11,7 @@ from functools import partial
 
 from core.logging import get_logger
 from db.updates import RunEnded
-from trainer.batch import assemble
+from trainer.batch import assemble, taught
 from trainer.inbox import Inbox
 from trainer.learner import Learner
 from trainer.ledger import Ledger
@@ -27,9 +27,10 @@ def train(
     at = ledger.resume(learner)
     while groups := inbox.next_groups(at.version, stop, partial(ledger.end_if_due, at)):
         started_at = ledger.started()
-        metrics = learner.update(assemble(groups, settings))
+        batch = assemble(groups, settings)
+        metrics = learner.update(batch)
         try:
-            at = ledger.commit(learner, at, groups, metrics, started_at)
+            at = ledger.commit(learner, at, taught(groups, batch), metrics, started_at)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
             log.info("last update not committed", reason=str(error))
             return

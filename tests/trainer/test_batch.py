@@ -7,7 +7,7 @@ from broker.messages import PolicyRef, Trajectory
 from core.config import Trainer
 from core.errors import ConfigError
 from core.types import Status
-from trainer.batch import TrainableGroup, assemble, spread
+from trainer.batch import TrainableGroup, assemble, spread, taught
 from trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -43,6 +43,25 @@ def test_tokens_of_an_untrainable_policy_are_masked(
 def test_a_first_token_is_never_in_the_loss(make_trajectory: MakeTrajectory) -> None:
     batch = assemble([TrainableGroup("g", "db", (make_trajectory([(0, 3)], 3),))], PLAIN)
     assert batch.loss_mask.tolist() == [False, True, True]
+
+
+def test_each_member_is_told_what_its_loss_tokens_were_taught(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    def member(end: int, reward: float) -> Trajectory:
+        return make_trajectory([(1, end)], end, reward=reward)
+
+    groups = [
+        TrainableGroup("g", "db", (member(2, 1.0), member(4, 0.0))),
+        TrainableGroup("h", "kg", (member(3, 1.0), make_trajectory([], 4), member(3, 0.5))),
+    ]
+    (first, second) = taught(groups, assemble(groups, PLAIN))
+    assert first.advantages == (0.5, -0.5)
+    assert second.advantages == (0.5, None, 0.0)
+    normalised = settings(Trainer(task_norm_min_tokens=1))
+    (first, _) = taught(groups, assemble(groups, normalised))
+    # tokens of db: 0.5 once, -0.5 thrice: mean -0.25, deviation sqrt(3)/4
+    assert first.advantages == pytest.approx((3**0.5, -(3**-0.5)), abs=1e-6)
 
 
 def test_a_trajectory_without_steps_or_tokens_is_harmless(make_trajectory: MakeTrajectory) -> None:

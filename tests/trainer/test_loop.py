@@ -86,6 +86,10 @@ def test_groups_become_updates_until_the_stop_rule(
         ("trained", 2),
     ]
     assert world.ask("SELECT COUNT(*) FROM checkpoints WHERE snapshot_path IS NOT NULL") == [(1,)]
+    taught = "SELECT u.advantage, e.reward FROM update_groups u JOIN episodes e USING (episode_id)"
+    found = world.ask(taught)
+    assert len(found) == 8
+    assert {(advantage > 0, reward) for advantage, reward in found} == {(True, 1.0), (False, 0.0)}
 
 
 def test_a_trainer_that_starts_at_its_stop_rule_learns_nothing_more(
