@@ -290,6 +290,29 @@ class Envs(Section, frozen=True):
         return self.url.rstrip("/").endswith("/api")
 
 
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Metrics(Section, frozen=True):
+    """Figures for Prometheus, of every process (docs/watching.md).
+
+    `port`: of the supervisor, whose processes take the ports after it, one each; or of a process
+    that was started alone.
+    """
+
+    port: Port = 0  # 0: no metrics
+    host: str = "127.0.0.1"
+    token_env: str = ""  # variable with the bearer token; required off loopback
+    look_s: Seconds = 5.0  # between two looks of the dispatcher at the rows
+
+
+class Logs(Section, frozen=True):
+    """What processes write on stderr: a JSON object a line, or text."""
+
+    format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal alone
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
 class Config(Section, frozen=True):
     """The whole configuration of one run."""
 
@@ -306,6 +329,8 @@ class Config(Section, frozen=True):
     trainer: Trainer = Trainer()
     alarms: Alarms = Alarms()
     envs: Envs = Envs()
+    metrics: Metrics = Metrics()
+    logs: Logs = Logs()
 
     def policy_servers(self) -> list[PolicyServer]:
         """The servers to start; one local server for current and lagged(4) where none is named.
@@ -334,6 +359,7 @@ class Config(Section, frozen=True):
         servers = self.policy_servers()
         names = {server.token_env for server in servers} | {self.envs.token_env}
         names |= {server.external.key_env for server in servers if server.engine == "external"}
+        names |= {self.metrics.token_env} if self.metrics.port else set()
         return sorted(names - {""})
 
     def home(self) -> Path:

@@ -4,8 +4,6 @@ Only the servers import it: `core` itself knows no network.
 """
 
 import contextlib
-import hmac
-import ipaddress
 import socket
 import threading
 import time
@@ -15,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from core.access import loopback
 from core.errors import ConfigError
 
 START_S = 10.0
@@ -165,18 +164,6 @@ class HttpServer:
             self._uvicorn.should_exit = True
             self._thread.join()
         self._socket.close()
-
-
-def loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def admits(token: str, authorization: str) -> bool:
-    """Whether the header carries the token; an empty token is asked of nobody."""
-    return not token or hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 async def content(chunks: AsyncIterator[bytes], most: int) -> bytes | None:

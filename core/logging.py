@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 import structlog
@@ -34,14 +35,19 @@ class Willing:
         """Every write was flushed."""
 
 
-def configure(process: str, *, level: str = "INFO") -> None:
-    """Log to stderr as `process`; called once by each process's entry point."""
-    terminal = sys.stderr.isatty()
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
-    )
+_own: dict[str, str] = {}  # of every line: bound context is one thread's
+
+
+def configure(process: str, *, level: str = "INFO", form: str = "auto", **own: str) -> None:
+    """Log to stderr as `process`; called once by each process's entry point.
+
+    `form`: json, text, or auto: text on a terminal alone; `own`: as `bind_process`.
+    """
+    text = sys.stderr.isatty() if form == "auto" else form == "text"
+    renderer: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
+            _of_process,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -51,7 +57,17 @@ def configure(process: str, *, level: str = "INFO") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Willing(sys.stderr))),
     )
-    structlog.contextvars.bind_contextvars(process=process)
+    _own.clear()
+    bind_process(process=process, **own)
+
+
+def bind_process(**fields: str) -> None:
+    """Fields of every further line of this process, whatever thread writes it."""
+    _own.update(fields)
+
+
+def _of_process(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return _own | line
 
 
 def configure_unless_done() -> None:
@@ -61,5 +77,5 @@ def configure_unless_done() -> None:
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
-    """A logger; `run_id`, `group_id`, `episode_id` are bound once through contextvars."""
+    """A logger; `group_id`, `episode_id`, `fence` are bound once through contextvars."""
     return cast(structlog.stdlib.BoundLogger, structlog.get_logger())

@@ -9,13 +9,16 @@ the field, 431 head, 503 end. The whole protocol: docs/env-server.md.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from core import metrics
+from core.access import admits
 from core.errors import AgentRLError, ItemError, in_words
-from core.http import Application, Handler, Request, Response, admits
+from core.http import Application, Handler, Request, Response
 from core.logging import get_logger
 from envs import wire
 from envs.contract import Item, TaskSource
@@ -80,7 +83,7 @@ class Face:
             ("GET", "get_sessions"): self._running,
         }
         return {
-            (method, f"{under}/{verb}"): self._guarded(partial(handler, task))
+            (method, f"{under}/{verb}"): _measured(task, self._guarded(partial(handler, task)))
             for (method, verb), handler in handlers.items()
         }
 
@@ -171,11 +174,24 @@ class Face:
     async def _keep_tending(self) -> None:
         while True:
             await self._sessions.tend()
+            for task in self._hosted:
+                metrics.SESSIONS.set(len(self._sessions.running(task)), task=task)
             try:
                 await self._sessions.threads.run(self._tend)
             except (AgentRLError, OSError) as error:  # the next one may do better
                 log.warning("sandboxes not tended", error=in_words(error))
             await asyncio.sleep(TEND_S)
+
+
+def _measured(task: str, handler: Handler) -> Handler:
+    async def measured(request: Request) -> Response:
+        began = time.perf_counter()
+        response = await handler(request)
+        metrics.ENV_REQUESTS.add(task=task, status=str(response.status))
+        metrics.ENV_REQUEST.observe(time.perf_counter() - began, task=task)
+        return response
+
+    return measured
 
 
 def find(source: TaskSource, body: wire.StartSample) -> Item:

@@ -13,9 +13,9 @@ from core.types import SOLVED
 from envs.contract import Environment, Item, TaskSource
 from serving.request import Completion, Request
 from workers.conversation import Conversation
-from workers.episode import act
 from workers.template import ChatTemplate
 from workers.toolcalls import Style
+from workers.turn import act
 
 OPEN_EPISODES = 128
 

@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from core import loading, logging
+from core import exposition, loading, logging
+from core.config import Config
 from core.errors import AgentRLError, BrokerError, StoreError
 from core.process import place
 from ops import hub, roles
@@ -33,7 +35,8 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     stop = stop_on_signals()
     if supervised:
         end_with_parent()
-    logging.configure(name or role)
+    logs = config.logs
+    logging.configure(name or role, level=logs.level, form=logs.format, run=config.run.name)
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
     own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
     if not (supervised or role == "envs" or (own is not None and own.rank)):
@@ -43,10 +46,11 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
 
         sys.exit(run_ranks(config, path, stop, supervised=supervised))
     try:
-        if role == "policy":
-            roles.policy(config, stop, name)
-        else:
-            roles.ROLES[role](config, stop)
+        with _watched(config, role, name, first=own is None or not own.rank):
+            if role == "policy":
+                roles.policy(config, stop, name)
+            else:
+                roles.ROLES[role](config, stop)
     except (StoreError, BrokerError) as error:
         if not supervised or error.exit_code != AgentRLError.exit_code:
             raise
@@ -55,6 +59,16 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+@contextmanager
+def _watched(config: Config, role: str, name: str, *, first: bool) -> Iterator[None]:
+    """Metrics of the role; of ranks that learn together the first alone has any."""
+    process = f"{role}-{name}" if name else role
+    with ExitStack() as stack:
+        if first:
+            stack.enter_context(exposition.exported(config.metrics, config.run.name, role, process))
+        yield
 
 
 def stop_on_signals() -> threading.Event:

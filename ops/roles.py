@@ -13,6 +13,7 @@ Every role runs until its run is over or SIGTERM, and can be killed at any momen
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from broker.topology import recorder_queue
 from core.config import Config
@@ -42,6 +43,7 @@ def sources(config: Config) -> dict[str, TaskSource]:
 def dispatcher(config: Config, stop: threading.Event) -> None:
     from workers.app import celery_app, sender
     from workers.dispatcher import Dispatcher
+    from workers.levels import told
     from workers.stream import ItemStream
 
     with opened(config) as run:
@@ -50,7 +52,11 @@ def dispatcher(config: Config, stop: threading.Event) -> None:
             for name, source in sources(config).items()
         }
         loop = Dispatcher(config, run.run_id, run.store, streams)
-        loop.serve(sender(celery_app(config, run.run_id)), stop)
+        with ExitStack() as stack:
+            if config.metrics.port:
+                look_s = config.metrics.look_s
+                stack.enter_context(told(run.store, run.broker, run.run_id, look_s))
+            loop.serve(sender(celery_app(config, run.run_id)), stop)
 
 
 def worker(config: Config, stop: threading.Event) -> None:

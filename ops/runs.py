@@ -20,6 +20,7 @@ from broker.weights import Shelf
 from core import loading
 from core.config import Config, Model
 from core.errors import ConfigError, StoreError
+from core.logging import bind_process
 from core.types import RUN_OVER, CheckpointState, RunState
 from db import migrate, registry, runs
 from db.models import Checkpoint, Run
@@ -47,6 +48,7 @@ def opened(config: Config) -> Iterator[Opened]:
         migrate.require_current(store)
         with store.read() as session:
             run_id = runs.require_run(session, config.run.name).run_id
+        bind_process(run_id=run_id)
         link = broker.connect(config.broker_url(), compress_above=config.broker.compress_above)
         try:
             yield Opened(run_id, store, link)

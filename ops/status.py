@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from core import loading
-from core.config import Config
+from core.config import Config, Metrics
+from core.exposition import address
 from db import alarms, progress, registry, runs
 from db.readonly import open_history
 from ops.supervise import running_supervisor
@@ -26,10 +28,13 @@ def status(path: Path, *, as_json: bool) -> None:
         f"{totals['episodes']} episodes · {totals['loss_tokens']} tokens · "
         f"groups: {groups or 'none'}"
     )
-    processes = plain("process", "pid", "restarts")
+    processes = plain("process", "pid", "restarts", *(["metrics"] if found["metrics"] else []))
     for name, row in found["processes"].items():
         pid = "ended" if row["done"] else str(row["pid"] or "starting again")
-        processes.add_row(name, pid, str(row["restarts"]))
+        urls = [found["metrics"][name]] if name in found["metrics"] else []
+        processes.add_row(name, pid, str(row["restarts"]), *urls)
+    if found["metrics"]:
+        processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
     out.print(processes if found["processes"] else f"no processes; start them: agentrl up {path}")
     policies = plain("track", "version", "checkpoint", "server")
     for row in found["policies"]:
@@ -65,10 +70,19 @@ def look(config: Config) -> dict[str, Any]:
                 "alarms": [
                     dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
                 ],
-                "processes": _processes(config.home()),
+                "processes": (processes := _processes(config.home())),
+                "metrics": _metrics(config.metrics, processes),
             }
     finally:
         store.close()
+
+
+def _metrics(config: Metrics, processes: Mapping[str, Any]) -> dict[str, str]:
+    """Where Prometheus finds each process that the supervisor started, and itself."""
+    ports = {name: row["metrics"] for name, row in processes.items() if row["metrics"]}
+    if ports:
+        ports["supervisor"] = config.port
+    return {name: address(config.host, port) for name, port in ports.items()}
 
 
 def _processes(home: Path) -> dict[str, Any]:

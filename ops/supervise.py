@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
+from core import metrics
 from core.config import Config
 from core.errors import AgentRLError
 from core.logging import get_logger
@@ -55,6 +56,7 @@ class Child:
     name: str
     command: Sequence[str]
     phase: int
+    metrics: int = 0  # the port of its metrics, 0 for none
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     deaths: int = 0
@@ -80,7 +82,7 @@ def children(config: Config, path: Path) -> list[Child]:
     ]
     envs = [child("envs", "envs", "serve", file, phase=1)] if hosts_envs(config) else []
     workers = [child(f"worker-{n}", "worker", file, phase=0) for n in range(config.workers)]
-    return [
+    found = [
         *servers,
         *envs,
         child(RECORDER, "recorder", file, phase=1),
@@ -88,6 +90,9 @@ def children(config: Config, path: Path) -> list[Child]:
         *workers,
         child("dispatcher", "dispatcher", file, phase=0),
     ]
+    for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
+        each.metrics = port  # after the supervisor's own
+    return found
 
 
 def hosts_envs(config: Config) -> bool:
@@ -135,12 +140,14 @@ class Supervisor:
                     words = last_line(self._log_file(child))
                     self._tell(f"{child.name} ended with {child.code}, starts again; said: {words}")
                     child.restarts += 1
+                    metrics.RESTARTS.add(name=child.name)
                     self._launch(child)
                     self._write()
                 continue
             code = child.process.poll()
             if code is not None:
                 self._ended(child, code)
+        metrics.PROCESSES.set(len(self.pids()))
 
     def run_is_over(self) -> None:
         """From now on a child that ends with 0 has done its work."""
@@ -180,6 +187,8 @@ class Supervisor:
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
+        if child.metrics:
+            environment["AGENTRL__METRICS__PORT"] = str(child.metrics)
         with self._log_file(child).open("ab") as output:
             child.process = subprocess.Popen(
                 child.command,
@@ -230,6 +239,7 @@ class Supervisor:
                     "pid": child.process.pid if child.process else None,
                     "restarts": child.restarts,
                     "done": child.done,
+                    "metrics": child.metrics,
                 }
                 for child in self._children
             },

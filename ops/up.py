@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from core import loading, logging
+from core import exposition, loading, logging
 from core.config import Config, secret
 from core.errors import AgentRLError, StoreError
 from core.types import RUN_OVER, RunState
@@ -42,9 +42,11 @@ def up(path: Path, *, detach: bool) -> None:
     if detach:
         _detach(config, path)
         return
-    logging.configure("supervisor")
+    logs = config.logs
+    logging.configure("supervisor", level=logs.level, form=logs.format, run=config.run.name)
     stop = stop_on_signals()
     run_id = begin(config)
+    logging.bind_process(run_id=run_id)
     store = open_store(config.store_url())
     console = Console(stderr=True)
 
@@ -53,9 +55,10 @@ def up(path: Path, *, detach: bool) -> None:
 
     supervisor = Supervisor(config.home(), children(config, path), say)
     try:
-        supervisor.start()
-        say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
-        last = watch(supervisor, store, run_id, stop, _printer(say))
+        with exposition.exported(config.metrics, config.run.name, "supervisor"):
+            supervisor.start()
+            say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
+            last = watch(supervisor, store, run_id, stop, _printer(say))
     finally:
         supervisor.stop()
         store.close()

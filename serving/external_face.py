@@ -18,8 +18,10 @@ from typing import Any
 
 import msgspec
 
+from core import metrics
+from core.access import admits
 from core.errors import AgentRLError
-from core.http import Application, Handler, Request, Response, admits
+from core.http import Application, Handler, Request, Response
 from core.logging import get_logger
 from serving import wire
 from serving.external_upstream import Closed, Unavailable, Upstream
@@ -97,7 +99,7 @@ class ExternalFace:
         if self._voice.vocabulary:
             path, answer = ("/v1/completions", self._complete)
         routes: dict[tuple[str, str], Handler] = {
-            ("POST", path): self._guarded(answer),
+            ("POST", path): _measured(self._guarded(answer)),
             ("GET", "/health"): self._health,
         }
         return Application(routes, _fault, _alive)
@@ -177,6 +179,17 @@ class ExternalFace:
     async def _health(self, _: Request) -> Response:
         tracks = self._served.tracks()
         return Response(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
+
+
+def _measured(handler: Handler) -> Handler:
+    async def measured(request: Request) -> Response:
+        began = time.perf_counter()
+        response = await handler(request)
+        metrics.REQUESTS.add(status=str(response.status))
+        metrics.REQUEST.observe(time.perf_counter() - began)
+        return response
+
+    return measured
 
 
 class _Tokens(msgspec.Struct, frozen=True):

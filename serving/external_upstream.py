@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 
+from core import metrics
 from core.config import External
 from core.errors import ConfigError, PolicyError
 from core.logging import get_logger
@@ -64,12 +65,14 @@ class Budget:
                 raise Closed(self.closed)
             self._requests += 1
         self._spend(1, 0)
+        metrics.UPSTREAM.add()
 
     def add(self, tokens: int) -> None:
         with self._lock:
             self._tokens += tokens
             self._look()
         self._spend(0, tokens)
+        metrics.TOKENS.add(tokens, kind="upstream")
 
     def close(self, why: str) -> Closed:
         """Never ask again; the error to raise."""

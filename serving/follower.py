@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core import metrics
 from core.errors import ConfigError
 from core.logging import get_logger
 from db import registry
@@ -138,6 +139,8 @@ class Follower:
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
         self._last[track] = checkpoint
+        metrics.SWAPS.add(track=track)
+        metrics.SERVED.set(checkpoint.version, track=track)
         log.info("Serving", track=track, version=checkpoint.version)
 
     def _leave(self, track: str, checkpoint_id: str) -> None:

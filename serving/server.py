@@ -8,6 +8,7 @@ Refusals carry OpenAI's error body: 400 names the field, 401 the token, 404 `mod
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -16,8 +17,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
+from core import metrics
+from core.access import admits
 from core.errors import PolicyError
-from core.http import HttpServer, admits, content
+from core.http import HttpServer, content
 from serving import wire
 from serving.request import Engine, RequestError, check
 from serving.served import NotServedError, Served
@@ -37,7 +40,7 @@ class Face:
     def application(self) -> Starlette:
         return Starlette(
             routes=[
-                Route("/v1/completions", self._guarded(self._completions), methods=["POST"]),
+                Route("/v1/completions", self._measured, methods=["POST"]),
                 Route("/v1/models", self._guarded(self._models)),
                 Route("/health", self._guarded(self._health)),
             ]
@@ -50,6 +53,14 @@ class Face:
             return await handler(request)
 
         return guarded
+
+    async def _measured(self, request: HttpRequest) -> Response:
+        """A completion, counted however it ends."""
+        began = time.perf_counter()
+        response = await self._guarded(self._completions)(request)
+        metrics.REQUESTS.add(status=str(response.status_code))
+        metrics.REQUEST.observe(time.perf_counter() - began)
+        return response
 
     async def _completions(self, request: HttpRequest) -> Response:
         given = await content(request.stream(), wire.MAX_BODY)
@@ -71,6 +82,8 @@ class Face:
             completion = await asyncio.wrap_future(self._engine.submit(request))
             if not completion.token_ids:
                 raise PolicyError(f"checkpoint {body.model} left before the first token")
+        metrics.TOKENS.add(len(body.prompt), kind="read")
+        metrics.TOKENS.add(len(completion.token_ids), kind="sampled")
         return _json(200, wire.encode(next(self._numbers), body, completion))
 
     async def _models(self, _: HttpRequest) -> Response:

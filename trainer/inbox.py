@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from broker.api import Consumer
 from broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
+from core import metrics
 from core.errors import MessageError
 from core.logging import get_logger
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
@@ -109,6 +110,7 @@ class Inbox:
                     self._hold(delivery.message.trajectory)
             self._consumer.ack(deliveries)
             timeout_s = 0.0
+        metrics.HELD.set(self._held_bytes)
 
     def _hold(self, trajectory: Trajectory) -> None:
         key = (trajectory.episode_id, trajectory.fence)
@@ -193,6 +195,8 @@ class Inbox:
                 groups.close_groups(session, sorted(group_ids), state, reasons[state])
 
         self._store.transact(close)
+        for state, group_ids in closing.items():
+            metrics.CLOSED.add(len(group_ids), status=state)
 
 
 def _bytes(trajectory: Trajectory) -> int:

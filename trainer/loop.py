@@ -7,13 +7,17 @@ ends      with the run, or when told to stop, after a snapshot
 """
 
 import threading
+import time
+from collections.abc import Sequence
 from functools import partial
 
+from core import metrics
 from core.logging import get_logger
+from core.types import GroupState
 from db.updates import RunEnded
-from trainer.batch import assemble, taught
+from trainer.batch import TrainableGroup, assemble, taught
 from trainer.inbox import Inbox
-from trainer.learner import Learner
+from trainer.learner import Learner, Metrics
 from trainer.ledger import Ledger
 from trainer.presets import Settings
 
@@ -26,14 +30,25 @@ def train(
     """Raises TrainerReplaced when a newer trainer has taken over, UpdateRefused to begin again."""
     at = ledger.resume(learner)
     while groups := inbox.next_groups(at.version, stop, partial(ledger.end_if_due, at)):
-        started_at = ledger.started()
+        started_at, began = ledger.started(), time.perf_counter()
         batch = assemble(groups, settings)
-        metrics = learner.update(batch)
+        figures = learner.update(batch)
         try:
-            at = ledger.commit(learner, at, taught(groups, batch), metrics, started_at)
+            at = ledger.commit(learner, at, taught(groups, batch), figures, started_at)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
             log.info("last update not committed", reason=str(error))
             return
         inbox.forget(groups)
-        log.info("update committed", version=at.version, skipped=metrics.skipped)
+        count(groups, figures, time.perf_counter() - began)
+        log.info("update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)
+
+
+def count(groups: Sequence[TrainableGroup], figures: Metrics, seconds: float) -> None:
+    """One update, for whoever watches."""
+    metrics.UPDATES.add(status="skipped" if figures.skipped else "committed")
+    metrics.UPDATE.observe(seconds)
+    metrics.CLOSED.add(len(groups), status=GroupState.TRAINED)
+    for group in groups:
+        tokens = sum(int(member.mask().sum()) for member in group.members)
+        metrics.TRAINED.add(tokens, task=group.task)

@@ -10,12 +10,14 @@ nothing; a row lease makes it the only one.
 """
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 
 from sqlalchemy.orm import Session
 
 from broker.messages import RunEpisode
+from core import metrics
 from core.config import Config
 from core.errors import BrokerError, ConfigError
 from core.logging import get_logger
@@ -74,9 +76,12 @@ class Dispatcher:
 
     def tick(self, send: Send) -> RunState:
         """One round; returns the run's state."""
+        began = time.perf_counter()
         due = self._store.transact(self._decide)
         for episode_id, fence in due:
             send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
+            metrics.COMMANDS.add()
+        metrics.TICK.observe(time.perf_counter() - began)
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _decide(self, session: Session) -> list[tuple[str, int]]:
@@ -103,9 +108,11 @@ class Dispatcher:
         limit = self._config.max_attempts
         for claimed, reason in episodes.expired(session, self._run_id):
             episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
+            metrics.REISSUES.add(reason=reason)
             log.warning("attempt re-issued", episode_id=claimed.episode_id, reason=reason)
         for claimed in episodes.bodies_overdue(session, self._run_id):
             episodes.lose_body(session, claimed, max_attempts=limit)
+            metrics.REISSUES.add(reason="body_lost")
             log.warning("body lost", episode_id=claimed.episode_id)
 
     def _admit(self, session: Session, run: Run) -> bool:
@@ -116,5 +123,7 @@ class Dispatcher:
             return True
         new = self._admission.next_groups(session, run, free)
         groups.admit(session, run, new)
+        for group in new:
+            metrics.GROUPS_ADMITTED.add(task=group.task)
         ready = taken.get(GroupState.READY, 0)
         return bool(new) or GroupState.OPEN in taken or ready >= self._fewest

@@ -16,19 +16,21 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.messages import PolicyRef, StepRecord, Trajectory
+from core import metrics
 from core.config import Sampling
-from core.errors import AgentRLError, ConfigError, EnvironmentFailure, PolicyError
+from core.errors import AgentRLError, ConfigError, PolicyError
 from core.logging import get_logger
-from core.types import ABORT, TRAINABLE, Status
+from core.types import ABORT, Status
 from db.episodes import Claimed
 from db.registry import LivePolicy
-from envs.contract import Counting, Environment, Outcome, ToolCall
+from envs.contract import Counting, Environment, Outcome
 from workers.client import Ask, Completes, Completion, NotServed
 from workers.conversation import Conversation, Converse
 from workers.interpreter import Interpreter
 from workers.policies import NoLivePolicy, Sampler
 from workers.template import ChatTemplate
-from workers.toolcalls import Style, parse
+from workers.toolcalls import Style
+from workers.turn import act, of_agent
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
 REDRAW_S, LONGEST_REDRAW_S = 0.05, 0.5  # between a refusal and the next draw, doubled each time
@@ -65,17 +67,6 @@ class Kit:
     clock: Callable[[], float]
     stop: threading.Event
     converse: Converse = Conversation
-
-
-def act(
-    token_ids: Sequence[int], environment: Environment, template: ChatTemplate, style: Style
-) -> tuple[list[ToolCall] | str, Outcome]:
-    """Read a turn's calls, or its text where it makes none, and apply them."""
-    ended = bool(token_ids) and token_ids[-1] in template.stop_ids
-    text = template.decode(token_ids[:-1] if ended else token_ids)
-    tools = environment.tools
-    calls = parse(text, tools, style) if tools else text
-    return calls, environment.call(calls)
 
 
 class EpisodeLoop:
@@ -115,7 +106,7 @@ class EpisodeLoop:
                 break
             answer = self._turn(limits)
             if answer.done:
-                outcome = _of_agent(answer)
+                outcome = of_agent(answer)
                 break
             self._conversation.observe(answer.messages)
         return self._trajectory(outcome, started)
@@ -130,10 +121,12 @@ class EpisodeLoop:
             before = len(self._conversation) - len(said)
             self._env.sampled(before, len(said), span.finish_reason)
         calls, outcome = act(said, self._env, self._kit.template, self._kit.style)
+        env_s = time.perf_counter() - sampled
+        metrics.ENV_CALL.observe(env_s, task=self._claimed.task)
         self._steps.append(
             msgspec.structs.replace(
                 span,
-                env_s=time.perf_counter() - sampled,
+                env_s=env_s,
                 call=calls if isinstance(calls, str) else msgspec.json.encode(calls).decode(),
                 answer="\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT],
             )
@@ -146,6 +139,8 @@ class EpisodeLoop:
         requested_at, began = self._kit.clock(), time.perf_counter()
         prompt, redrawn = self._conversation.prompt(), self._redrawn
         policy, completion = self._sample(prompt, said, limits)
+        policy_s = time.perf_counter() - began
+        metrics.POLICY_CALL.observe(policy_s, track=policy.track)
         index = self._index(policy, masked=completion.masked)
         start, end = self._conversation.sampled(
             completion.token_ids, completion.logprobs, index, masked=completion.masked
@@ -158,7 +153,7 @@ class EpisodeLoop:
             prompt_tokens=len(prompt),
             temperature=self._kit.sampling.temperature,
             requested_at=requested_at,
-            policy_s=time.perf_counter() - began,
+            policy_s=policy_s,
             env_s=0.0,
             finish_reason=self._end(completion, said),
             call="",
@@ -233,6 +228,7 @@ class EpisodeLoop:
     def _replaced(self, policy: LivePolicy, error: NotServed) -> None:
         """Another policy is drawn for this step, and everybody can see it."""
         self._redrawn += 1
+        metrics.REDRAWS.add()
         log.info(
             "policy replaced",
             server_id=policy.server_id,
@@ -291,10 +287,3 @@ class EpisodeLoop:
         weights = self._sampler.weights()
         metrics = {f"weight/{track}": weight for track, weight in weights.items()}
         return metrics | ({"redrawn": float(self._redrawn)} if self._redrawn else {})
-
-
-def _of_agent(outcome: Outcome) -> Outcome:
-    """The outcome, if the agent brought it about. Raises EnvironmentFailure: no reward."""
-    if outcome.status not in TRAINABLE:
-        raise EnvironmentFailure(f"the environment ended as {outcome.status}")
-    return outcome

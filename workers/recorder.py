@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
+from core import metrics
 from db import bodies
 from db.bodies import Unfit
 from db.store import Store
@@ -31,6 +32,7 @@ def record(
             refused = keep(store, run_id, deliveries)
             for delivery, reason in refused:
                 consumer.refuse(delivery, reason)
+                metrics.BODIES.add(status="refused")
             gone = {id(delivery) for delivery, _ in refused}
             consumer.ack([delivery for delivery in deliveries if id(delivery) not in gone])
         elif drain:
@@ -73,6 +75,8 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     stored = [_body_row(trajectory, wire, received_at) for trajectory, wire in finished]
     steps = [row for trajectory, _ in finished for row in _step_rows(trajectory)]
     store.transact(lambda session: bodies.keep(session, stored, steps))
+    metrics.BODIES.add(len(stored), status="stored")
+    metrics.BODY_BYTES.add(sum(len(wire) for _, wire in finished))
 
 
 def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[str, Any]:

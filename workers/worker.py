@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from broker.api import Publisher
 from broker.messages import EpisodeFinished, RunEpisode, Trajectory, body_sha256
 from broker.topology import TRAJECTORIES
+from core import metrics
 from core.config import Config
 from core.errors import (
     AgentRLError,
@@ -176,12 +177,18 @@ class EpisodeWorker:
         if claimed is None:
             return
         with structlog.contextvars.bound_contextvars(
-            run_id=self._run_id, group_id=claimed.group_id, episode_id=claimed.episode_id
+            group_id=claimed.group_id, episode_id=claimed.episode_id, fence=claimed.fence
         ):
+            began, status = time.perf_counter(), ""
+            metrics.RUNNING.add(1)
             try:
-                self._finish(claimed, self._attempt(claimed))
+                status = self._finish(claimed, self._attempt(claimed))
             except Exception as error:  # the episode is one of the three places that catch
-                self._failed(claimed, error)
+                status = self._failed(claimed, error)
+            finally:
+                metrics.RUNNING.add(-1)
+                metrics.ATTEMPTS.add(task=claimed.task, status=status or "error")
+                metrics.ATTEMPT.observe(time.perf_counter() - began, task=claimed.task)
 
     def _attempt(self, claimed: Claimed) -> Trajectory:
         source = self._sources[claimed.task]
@@ -209,8 +216,8 @@ class EpisodeWorker:
         turns = self._config.tasks[claimed.task].max_turns or most
         return min(turns, claimed.horizon or turns)
 
-    def _finish(self, claimed: Claimed, trajectory: Trajectory) -> None:
-        """The body first, with a confirm; then the claim that it exists."""
+    def _finish(self, claimed: Claimed, trajectory: Trajectory) -> str:
+        """The body first, with a confirm; then the claim that it exists. How it ended."""
         message = EpisodeFinished(trajectory=trajectory)
         self._publisher.publish(TRAJECTORIES, self._run_id, message)
         result = Result(
@@ -228,15 +235,18 @@ class EpisodeWorker:
             )
         )
         if not moved:
-            log.warning("claim lapsed before its end", fence=claimed.fence)
+            log.warning("claim lapsed before its end")
+            return "lapsed"
+        metrics.SAMPLED.add(result.loss_tokens, task=claimed.task)
+        return result.status
 
-    def _failed(self, claimed: Claimed, error: Exception) -> None:
-        """Give the episode back, or count a failed attempt."""
+    def _failed(self, claimed: Claimed, error: Exception) -> str:
+        """Give the episode back, or count a failed attempt; what became of it."""
         if self.stop.is_set() or _is_no_fault_of_the_attempt(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
             told = log.info if isinstance(error, Stopped) else log.warning
             told("episode given back", error=str(error))
-            return
+            return "given_back"
         reason, status = _reason(error)
         known = isinstance(error, AgentRLError)
         log.warning("attempt failed", reason=reason, error=in_words(error), exc_info=not known)
@@ -246,6 +256,7 @@ class EpisodeWorker:
                 session, claimed, reason, max_attempts=limit, detail=status
             )
         )
+        return reason
 
     def _keep_lease(self) -> None:
         """Beat until closed; a store that is away ends the lease, never this thread."""

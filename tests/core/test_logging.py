@@ -1,8 +1,11 @@
 """Logs that cannot be written make a gap, never an error."""
 
 import io
+import json
+import threading
 
 import pytest
+import structlog
 
 from core import logging
 from core.logging import Willing
@@ -44,3 +47,39 @@ def test_a_process_logs_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = disk.getvalue().splitlines()
     assert '"count": 1' in first
     assert '"event": "it goes on"' in second
+
+
+def test_every_thread_of_a_process_says_whose_line_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    monkeypatch.setattr("sys.stderr", disk)
+    logging.configure("worker", form="json", run="mine")
+    logging.bind_process(run_id="mine-1")
+    thread = threading.Thread(target=logging.get_logger().info, args=("Lease extended",))
+    thread.start()
+    thread.join()
+    with structlog.contextvars.bound_contextvars(episode_id="e", fence=2):
+        logging.get_logger().info("attempt failed", run_id="told here")
+    first, second = map(json.loads, disk.getvalue().splitlines())
+    assert {**first, "timestamp": ""} == {
+        "event": "Lease extended",
+        "level": "info",
+        "process": "worker",
+        "run": "mine",
+        "run_id": "mine-1",
+        "timestamp": "",
+    }
+    assert (second["episode_id"], second["fence"], second["run_id"]) == ("e", 2, "told here")
+
+
+def test_a_format_that_is_named_holds_whatever_stderr_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    monkeypatch.setattr("sys.stderr", disk)
+    logging.configure("worker", form="text")
+    logging.get_logger().info("Serving")
+    monkeypatch.setattr(disk, "isatty", lambda: True)
+    logging.configure("worker", form="json", level="WARNING")
+    logging.get_logger().info("too little")
+    logging.get_logger().warning("Serving")
+    text, line = disk.getvalue().splitlines()
+    assert not text.startswith("{")
+    assert json.loads(line)["event"] == "Serving"

@@ -1,10 +1,12 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 import tomli_w
 from history import begun, trained
 
+from core.process import process_began
 from db import alarms
 from db.alarms import Reading
 from ops.status import status
@@ -45,3 +47,19 @@ def test_status_as_json_has_alarms_with_their_figures(
         "threshold": 0.3,
         "version": 2,
     }
+
+
+def test_status_says_where_metrics_are(
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGENTRL__METRICS__PORT", "9300")
+    row = {"pid": 7, "restarts": 0, "done": False, "metrics": 9304}
+    supervisor = {"supervisor": os.getpid(), "began": process_began(os.getpid())}
+    (tmp_path / "processes.json").write_text(json.dumps(supervisor | {"processes": {"w": row}}))
+    status(config, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["w", "7", "0", "http://127.0.0.1:9304/metrics"] in lines
+    assert ["supervisor", "http://127.0.0.1:9300/metrics"] in lines

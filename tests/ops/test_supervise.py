@@ -194,3 +194,27 @@ def test_an_env_server_of_another_machine_is_not_started() -> None:
         assert "envs" in names(f"http://{here}:7100")
     for elsewhere in ("http://10.1.2.3:7100", "http://envs.example:7100", ""):
         assert "envs" not in names(elsewhere)
+
+
+def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
+    tmp_path: Path, begin: Begin
+) -> None:
+    config = loading.loads("workers = 2\n[tasks.dbbench]\n[metrics]\nport = 9300")
+    ports = {child.name: child.metrics for child in children(config, Path("x.toml"))}
+    assert ports == {
+        "policy-policy": 9301,
+        "recorder": 9302,
+        "trainer": 9303,
+        "worker-0": 9304,
+        "worker-1": 9305,
+        "dispatcher": 9306,
+    }
+    none = children(loading.loads("[tasks.dbbench]"), Path("x.toml"))
+    assert {child.metrics for child in none} == {0}
+    echo = python("echo", f"import os; print(os.environ['AGENTRL__METRICS__PORT']); {FOR_EVER}")
+    echo.metrics = 9307
+    begin(echo)
+    log = tmp_path / "logs" / "echo.log"
+    eventually(lambda: log.read_text() == "9307\n", within_s=10, text=log.read_text)
+    state = json.loads((tmp_path / "processes.json").read_text())
+    assert state["processes"]["echo"]["metrics"] == 9307

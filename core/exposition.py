@@ -1,0 +1,176 @@
+"""The metrics of one process over HTTP, as Prometheus reads them; the home of prometheus-client.
+
+    GET /metrics ─▶ one of PLACES threads ─▶ token ─▶ the registry as text
+
+A scrape that hangs holds one of a few threads, for SCRAPE_S of silence; the process never waits.
+"""
+
+import contextlib
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any
+
+from core import metrics
+from core.access import admits, loopback
+from core.config import Metrics, secret
+from core.errors import ConfigError
+from core.logging import get_logger
+from core.metrics import Histogram, Instrument
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+PLACES = 8  # scrapes at once; whoever comes then is hung up on
+SCRAPE_S = 5.0  # of a client's silence
+PATH = "/metrics"
+
+log = get_logger()
+
+
+@contextlib.contextmanager
+def exported(config: Metrics, run: str, role: str, process: str = "") -> Iterator[str]:
+    """Metrics of the role are counted and answered for within; the URL, empty where none are.
+
+    `process`: the label; the role where empty. Raises ConfigError: no prometheus-client, no
+    token off loopback, an address not to be had.
+    """
+    if not config.port:
+        yield ""
+        return
+    token = secret(config.token_env)
+    if not token and not loopback(config.host):
+        raise ConfigError(
+            f"metrics server on {config.host}: a bearer token is required off loopback",
+            mend="name its variable in metrics.token_env",
+        )
+    registry = _registry()
+    chosen = metrics.instruments(role)
+    with contextlib.ExitStack() as stack:
+        server = _listen(config, _page(registry), token)
+        stack.callback(server.server_close)
+        for each in chosen:
+            _bind(each, registry, {"run": run, "process": process or role})
+            stack.callback(_unbind, each)
+        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        thread.start()
+        stack.callback(server.shutdown)
+        url = address(config.host, config.port)
+        log.info("Metrics are served", url=url)
+        yield url
+
+
+def address(host: str, port: int) -> str:
+    """What is scraped: this machine's name where a server listens everywhere."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"http://[{name}]:{port}{PATH}" if ":" in name else f"http://{name}:{port}{PATH}"
+
+
+def _registry() -> "CollectorRegistry":
+    """A new one, with the process's own memory and time. Raises ConfigError."""
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise ConfigError(
+            "metrics.port is set, and prometheus-client is not installed",
+            mend="pip install 'agentrl-system[metrics]'",
+        ) from error
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
+    prometheus_client.GCCollector(registry=registry)
+    return registry
+
+
+def _bind(each: Instrument, registry: "CollectorRegistry", own: Mapping[str, str]) -> None:
+    import prometheus_client
+
+    kinds: Mapping[str, Any] = {
+        "counter": prometheus_client.Counter,
+        "gauge": prometheus_client.Gauge,
+        "histogram": prometheus_client.Histogram,
+    }
+    more = {"buckets": each.buckets} if isinstance(each, Histogram) else {}
+    made = kinds[each.kind](
+        each.name, each.words, labelnames=(*own, *each.labels), registry=registry, **more
+    )
+
+    def child(labels: Mapping[str, str]) -> Any:
+        return made.labels(**own, **labels)
+
+    each.child, each.forget = child, made.clear
+    if not each.labels and each.kind != "gauge":
+        child({})
+
+
+def _unbind(each: Instrument) -> None:
+    each.child = each.forget = None
+
+
+def _page(registry: "CollectorRegistry") -> Callable[[], tuple[str, bytes]]:
+    from prometheus_client import exposition
+
+    return lambda: (exposition.CONTENT_TYPE_LATEST, exposition.generate_latest(registry))
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """A thread a scrape, PLACES of them."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    places: threading.BoundedSemaphore
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is nobody's error."""
+
+
+def _listen(config: Metrics, page: Callable[[], tuple[str, bytes]], token: str) -> _Server:
+    """Raises ConfigError."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = SCRAPE_S
+
+        def do_GET(self) -> None:
+            if not admits(token, self.headers.get("authorization", "")):
+                self._answer(401, "text/plain", b"the bearer token is missing or wrong\n")
+            elif self.path.partition("?")[0] != PATH:
+                self._answer(404, "text/plain", f"metrics are at {PATH}\n".encode())
+            else:
+                self._answer(200, *page())
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """A scrape is no news."""
+
+    try:
+        family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
+        places = threading.BoundedSemaphore(PLACES)
+        own = type("Server", (_Server,), {"address_family": family, "places": places})
+        made: _Server = own((config.host, config.port), Handler)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"metrics server: cannot listen on {config.host}:{config.port}: {why}",
+            mend="choose another metrics.port; each process needs one of its own",
+        ) from error
+    return made

@@ -1,0 +1,44 @@
+"""Reading metrics as Prometheus does."""
+
+import http.client
+import re
+import socket
+from collections.abc import Mapping
+
+
+def free_port(count: int = 1) -> int:
+    """The first of so many ports in a row that nobody listens at."""
+    for first in range(21000, 60000, 50):
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+def asked(
+    port: int, path: str = "/metrics", headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Status and text of one scrape."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def scraped(port: int) -> str:
+    """The text of a scrape that is answered."""
+    status, text = asked(port)
+    assert status == 200, text
+    return text
+
+
+def with_values(text: str) -> set[str]:
+    """The names of the metrics that have a value; those of a histogram without their endings."""
+    names = {re.split(r"[ {]", line)[0] for line in text.splitlines() if line[:1] not in ("#", "")}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}

@@ -1,0 +1,73 @@
+"""What docs and the example dashboard say of metrics is what processes export."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from core import metrics
+
+ROOT = Path(__file__).parents[1]
+NAME = r"\bagentrl_[a-z_]+|\bprocess_resident_memory_bytes"
+
+
+def named(dashboard: dict[str, Any]) -> set[str]:
+    """The metrics that its panels ask for; those of a histogram without their endings."""
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    found = {name for expr in asked for name in re.findall(NAME, expr)}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "deploy/grafana/agentrl.json").read_text())
+    return found
+
+
+def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:
+    text = (ROOT / "docs/watching.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:3] == "| `"]
+    told = [[cell.strip() for cell in row] for row in rows]
+    declared = [
+        [
+            f"`{each.name}`",
+            each.kind,
+            ", ".join(each.labels),
+            "all" if each.roles == metrics.ALL_ROLES else ", ".join(each.roles),
+            each.words,
+        ]
+        for each in metrics.instruments()
+    ]
+    assert [[c for c in row if c] for row in told] == [[c for c in row if c] for row in declared]
+
+
+def test_the_dashboard_asks_for_metrics_that_exist_and_leaves_few_out() -> None:
+    names = {each.name for each in metrics.instruments()}
+    asked = named(dashboard())
+    assert asked - names == {"process_resident_memory_bytes"}
+    assert len(names & asked) > 0.8 * len(names)
+
+
+def test_panels_have_titles_places_and_ids_of_their_own() -> None:
+    panels = dashboard()["panels"]
+    for key in ("id", "title"):
+        assert len({panel[key] for panel in panels}) == len(panels)
+    assert len({tuple(panel["gridPos"].items()) for panel in panels}) == len(panels)
+
+
+def test_names_end_with_a_unit_and_labels_are_few() -> None:
+    allowed = {"task", "status", "state", "kind", "track", "queue", "reason", "name"}
+    for each in metrics.instruments():
+        assert re.fullmatch("agentrl(_[a-z]+)+", each.name)
+        assert each.name.endswith("_total") == (each.kind == "counter")
+        assert set(each.labels) <= allowed
+
+
+def test_prometheus_scrapes_every_process_of_the_quickstart() -> None:
+    from core import loading
+    from ops.supervise import children
+
+    file = ROOT / "configs/quickstart.toml"
+    config = loading.load(file, {"AGENTRL__METRICS__PORT": "9300"})
+    ports = [9300, *(child.metrics for child in children(config, file))]
+    text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+    assert [int(port) for port in re.findall(r"- 127\.0\.0\.1:(\d+)", text)] == ports

@@ -1,0 +1,59 @@
+"""Gauges of a whole run: one look of the dispatcher, exported by its process."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from history import begun, trained
+from scraping import free_port, scraped
+
+import broker
+from broker.api import Broker
+from core.config import Metrics
+from core.exposition import exported
+from db import alarms
+from db.alarms import Reading
+from db.store import open_store
+from workers.levels import look
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[Broker]:
+    with closing(broker.connect(f"sqlite:///{tmp_path / 'queue.db'}")) as opened:
+        yield opened
+
+
+def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
+    tmp_path: Path, link: Broker
+) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    trained(store, run_id, 3)
+    told = [(Reading("dbbench", "entropy", 0.1, 0.2, raised=True), None)]
+    with store.write() as session:
+        alarms.add(session, run_id, f"{run_id}-u3", 3, told)
+    link.declare_run(run_id)
+    port = free_port()
+    with exported(Metrics(port=port), "run", "dispatcher"):
+        look(store, link, run_id)
+        text = scraped(port)
+        store.close()
+        (tmp_path / "store.db").rename(tmp_path / "away.db")
+        for each in tmp_path.glob("store.db*"):
+            each.unlink()
+        with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as empty:
+            look(empty, link, run_id)
+        after = scraped(port)
+    own = 'process="dispatcher",run="run"'
+    assert f"agentrl_run_version{{{own}}} 3.0" in text
+    assert f'agentrl_leases{{kind="policy",{own},state="live"}} 1.0' in text
+    assert f'agentrl_staleness_updates{{kind="fresh",{own}}} 2.0' in text
+    assert f'agentrl_success_ratio{{{own},task="dbbench"}}' in text
+    assert f'agentrl_alarms{{name="entropy",{own}}} 1.0' in text
+    assert (
+        'agentrl_queue_messages{process="dispatcher",queue="recorder.trajectories",run="run"} 0.0'
+        in text
+    )
+    assert "agentrl_success_ratio{" not in after
+    assert "agentrl_run_version{" not in after
+    assert 'queue="recorder.trajectories"' in after
