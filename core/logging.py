@@ -67,7 +67,7 @@ def bind_process(**fields: str) -> None:
 
 
 def _of_process(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    return _own | line
+    return {**_own, **line}
 
 
 def configure_unless_done() -> None:

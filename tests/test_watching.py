@@ -1,26 +1,11 @@
 """What docs and the example dashboard say of metrics is what processes export."""
 
-import json
 import re
-from pathlib import Path
-from typing import Any
+
+from running import ROOT
+from scraping import dashboard, named
 
 from core import metrics
-
-ROOT = Path(__file__).parents[1]
-NAME = r"\bagentrl_[a-z_]+|\bprocess_resident_memory_bytes"
-
-
-def named(dashboard: dict[str, Any]) -> set[str]:
-    """The metrics that its panels ask for; those of a histogram without their endings."""
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    found = {name for expr in asked for name in re.findall(NAME, expr)}
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
-
-
-def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "deploy/grafana/agentrl.json").read_text())
-    return found
 
 
 def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from running import ROOT, agentrl, eventually
-from scraping import asked, free_port, scraped, with_values
-from test_watching import dashboard, named
+from scraping import asked, dashboard, free_port, named, scraped, with_values
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,15 @@
 """Reading metrics as Prometheus does."""
 
 import http.client
+import json
 import re
 import socket
 from collections.abc import Mapping
+from typing import Any
+
+from running import ROOT
+
+NAME = r"\bagentrl_[a-z_]+|\bprocess_resident_memory_bytes"
 
 
 def free_port(count: int = 1) -> int:
@@ -42,3 +48,15 @@ def with_values(text: str) -> set[str]:
     """The names of the metrics that have a value; those of a histogram without their endings."""
     names = {re.split(r"[ {]", line)[0] for line in text.splitlines() if line[:1] not in ("#", "")}
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
+def named(dashboard: dict[str, Any]) -> set[str]:
+    """The metrics that its panels ask for; those of a histogram without their endings."""
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    found = {name for expr in asked for name in re.findall(NAME, expr)}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "deploy/grafana/agentrl.json").read_text())
+    return found

@@ -50,10 +50,8 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
     assert f'agentrl_staleness_updates{{kind="fresh",{own}}} 2.0' in text
     assert f'agentrl_success_ratio{{{own},task="dbbench"}}' in text
     assert f'agentrl_alarms{{name="entropy",{own}}} 1.0' in text
-    assert (
-        'agentrl_queue_messages{process="dispatcher",queue="recorder.trajectories",run="run"} 0.0'
-        in text
-    )
+    queue = 'process="dispatcher",queue="recorder.trajectories",run="run"'
+    assert f"agentrl_queue_messages{{{queue}}} 0.0" in text
     assert "agentrl_success_ratio{" not in after
     assert "agentrl_run_version{" not in after
     assert 'queue="recorder.trajectories"' in after
