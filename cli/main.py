@@ -18,6 +18,7 @@ from cli import (
     dead,
     deepspeed,
     envs,
+    evaluations,
     experiments,
     hindsight,
     history,
@@ -41,6 +42,7 @@ history.add(app)
 hindsight.add(app)
 dead.add(app)
 policies.add(app)
+evaluations.add(app)
 configs.add(app)
 dashboard.add(app)
 envs.add(app)

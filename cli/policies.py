@@ -1,4 +1,4 @@
-"""Verbs that make, measure and hand out policies: eval, export, warmstart."""
+"""Verbs that make and hand out policies: export, warmstart."""
 
 import shlex
 import sys
@@ -12,14 +12,10 @@ from cli.processes import CONFIG
 if TYPE_CHECKING:
     from ops.school import Phase
 
-TASKS = typer.Option([], "--task", help="Only this task; repeatable.", show_default=False)
 FOUND = "A directory, or a checkpoint's id, RUN@VERSION or RUN@latest in the store of --config."
-ANY = FOUND[:-1] + "; external(NAME): its [[policy]] of that name."
-MEASURED = typer.Argument(..., help=ANY, show_default=False)
 TARGET = typer.Argument(..., help=FOUND, show_default=False)
 OUT = typer.Argument(..., help="The directory to make.", show_default=False)
 OPTIONAL = typer.Option(None, "--config", help="Whose store knows the checkpoint.")
-EVALUATED = typer.Option(..., "--config", help="A TOML file with the tasks.", show_default=False)
 MADE = typer.Option(..., "--out", help="The directory to make.", show_default=False)
 MODEL = typer.Option(None, "--model", help="Start from this model; none: a new tiny one.")
 IMPORTED = typer.Option(None, "--imported", help="JSONL of messages, instead of experts.")
@@ -33,34 +29,8 @@ PHASES = typer.Option(
 
 def add(app: typer.Typer) -> None:
     """Register the verbs."""
-    app.command(name="eval")(evaluate)
     app.command()(export)
     app.command()(warmstart)
-
-
-def evaluate(
-    target: str = MEASURED,
-    config: Path = EVALUATED,
-    task: list[str] = TASKS,
-    split: str = typer.Option("", help="Each task's eval_split where empty."),
-    items: int | None = typer.Option(None, min=1, help="Of each task; all of the split if absent."),
-    repeats: int = typer.Option(1, min=1, help="Episodes of each item; k of pass@k."),
-    temperature: float | None = typer.Option(None, min=0.0, help="The file's where absent."),
-    greedy: bool = typer.Option(False, "--greedy", help="As --temperature 0."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON array, no progress."),
-) -> None:
-    """Measure a policy on tasks.
-
-    Success with its 95 % interval, pass@k, turns, tokens and statuses, by task. Rows of a
-    checkpoint of the store are kept in `evaluations`.
-
-    Example: agentrl eval models/tiny --config configs/quickstart.toml --items 100 --repeats 8
-    """
-    from ops.eval import Wish
-    from ops.eval import evaluate as measure
-
-    wish = Wish(tuple(task), split, items, repeats, 0.0 if greedy else temperature)
-    measure(target, config, wish, as_json=as_json)
 
 
 def export(

@@ -155,6 +155,8 @@ class External(Section, frozen=True):
     concurrency: Positive = 16  # requests at once
     retries: Natural = 4  # after 429, 5xx and time-outs
     timeout_s: Seconds = 60.0  # of one try
+    prompt_price: Annotated[float, Meta(ge=0.0)] | None = None  # of a million tokens it reads
+    answer_price: Annotated[float, Meta(ge=0.0)] | None = None  # of a million tokens it writes
     answer_tokens: Positive = 512  # of its own, in one answer
     parameters: dict[str, Any] = {}  # more fields of its requests, or others instead of ours
 

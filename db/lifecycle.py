@@ -130,7 +130,10 @@ def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> N
 def delete_run_rows(session: Session, run_id: str) -> int:
     """Every row of the run, children before what they refer to. Returns how many."""
     updates = select(Update.update_id).where(Update.run_id == run_id)
+    measured = select(models.Evaluation.evaluation_id).where(models.Evaluation.run_id == run_id)
+    kept = models.EvaluationEpisode
     statements = [
+        delete(kept).where(kept.evaluation_id.in_(measured)),
         delete(models.UpdateGroup).where(models.UpdateGroup.update_id.in_(updates)),
         *(
             delete(model).where(model.run_id == run_id)

@@ -168,6 +168,33 @@ SELECT run_id, task, item_id, number AS closed_groups, position AS last_position
 FROM ranked WHERE place = 1
 """
 
+# Of the episodes themselves, so that it is right while an evaluation still goes on.
+MEASURED = """
+SELECT v.evaluation_id, v.run_id, r.name AS run, v.policy, v.checkpoint_id, v.version, v.task,
+       v.split, v.temperature, v.items, v.repeats, v.planned,
+       COALESCE(p.episodes, v.episodes) AS episodes, COALESCE(p.success, v.success) AS success,
+       v.low, v.high, p.score, p.reward, p.turns, p.tokens, p.sampled_tokens, p.abnormal,
+       p.seconds, p.machine_s, p.cost, v.created_at, COALESCE(p.ended_at, v.created_at) AS ended_at
+FROM evaluations v LEFT JOIN runs r ON r.run_id = v.run_id
+LEFT JOIN (
+  SELECT evaluation_id, COUNT(*) AS episodes,
+         AVG(CASE WHEN score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success, AVG(score) AS score,
+         AVG(reward) AS reward, AVG(turns * 1.0) AS turns, AVG(tokens * 1.0) AS tokens,
+         AVG(sampled_tokens * 1.0) AS sampled_tokens,
+         AVG(CASE WHEN status = 'completed' THEN 0.0 ELSE 1.0 END) AS abnormal,
+         AVG(seconds) AS seconds, SUM(machine_s) AS machine_s, SUM(cost) AS cost,
+         MAX(ended_at) AS ended_at
+  FROM evaluation_episodes GROUP BY evaluation_id) p ON p.evaluation_id = v.evaluation_id
+"""
+
+EACH_ITEM = """
+SELECT v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temperature, p.item_id,
+       COUNT(*) AS episodes, AVG(CASE WHEN p.score >= 1.0 THEN 1.0 ELSE 0.0 END) AS success,
+       AVG(p.score) AS score, AVG(p.turns * 1.0) AS turns
+FROM evaluations v JOIN evaluation_episodes p ON p.evaluation_id = v.evaluation_id
+GROUP BY v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temperature, p.item_id
+"""
+
 # Of one run: what is open, what closed after :since, what belongs to it, and bodies since then.
 LATE = """
 WITH late_groups AS (
@@ -195,6 +222,8 @@ VIEWS = {
     "item_success": ITEMS,
     "episode_outcomes": ENDS,
     "refused_transitions": REFUSED,
+    "evaluation_results": MEASURED,
+    "evaluation_items": EACH_ITEM,
 }
 
 

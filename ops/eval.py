@@ -1,12 +1,12 @@
-"""`agentrl eval`: a policy on tasks, through the episode loop that trains, served in this process.
+"""`agentrl eval`: policies × tasks × splits, through the episode loop that trains, served here.
 
-target ─▶ directory ─▶ LocalEngine behind its HTTP face ─▶ Evaluator ─▶ table | JSON | rows
+names ─▶ targets, one after another ─▶ Record (what is left to do) ─▶ Evaluator ─▶ rows
+                                                    └─▶ table | JSON, once all is measured
 """
 
-import re
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,122 +14,72 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from broker import weights
-from core import loading, logging, manifest
-from core.config import Config, PolicyServer
-from core.errors import ConfigError, nearest
-from core.types import CURRENT
-from db import lifecycle, registry, runs
-from db.external import track_of
-from db.models import Evaluation
-from db.readonly import open_history
-from db.registry import LivePolicy
-from db.store import now, open_store
-from ops import hub
-from ops.configs import check_external, check_model
-from ops.evaluate import Evaluator, Measured, Plan
+from core import loading, logging
+from core.config import Config
+from core.errors import AgentRLError, ConfigError, nearest
+from db import migrate
+from db.store import Store, open_store
+from envs.contract import TaskSource
+from ops.eval_record import Record, forget
+from ops.eval_target import Target, fitted, resolve, served, versions
+from ops.evaluate import Evaluator, Measured, Plan, Work, work_of
 from ops.hold import held
 from ops.roles import sources
+from ops.runs import make_home
 from ops.tables import console, plain
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What is measured. `run_id`, `version`: of a checkpoint of the store; None of a directory.
-
-    `external`: the server of an external model; `path` is then the model whose tokens count.
-    """
-
-    path: Path
-    checkpoint_id: str
-    run_id: str | None = None
-    version: int | None = None
-    external: PolicyServer | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Wish:
-    """What to measure. No task: all of the file; no split: each task's eval_split.
+    """What to measure. `checkpoints`: of the file's run: versions, `latest` or `all`; `policies`:
+    anything that `resolve` knows; neither: the run's latest.
 
-    `items` None: the whole split. `temperature` None: the file's.
+    No task: all of the file; no split: each task's eval_split. `items` None: the whole split.
+    `temperature` None: the file's. `again`: what is measured already is measured anew.
     """
 
+    checkpoints: Sequence[str] = ()
+    policies: Sequence[str] = ()
     tasks: Sequence[str] = ()
-    split: str = ""
+    splits: Sequence[str] = ()
     items: int | None = None
     repeats: int = 1
     temperature: float | None = None
+    again: bool = False
 
 
-def evaluate(name: str, path: Path, wish: Wish, *, as_json: bool) -> None:
-    """Measure, print, and keep the rows of a checkpoint of the store.
+class Interrupted(AgentRLError):
+    """Ctrl-C: what was finished is kept."""
 
-    Raises ConfigError, ItemError, CheckpointError, StoreError.
+
+def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
+    """Measure what is not measured yet, and print all of it.
+
+    Raises ConfigError, ItemError, CheckpointError, StoreError, Interrupted.
     """
     logging.configure("eval", level="WARNING")
     config = loading.load(path)
     plans = planned(config, wish)
-    target = resolve(name, config)
-    with held(config.store_url(), target):
-        measured = measure(config, target, plans, quiet=as_json)
-    if target.run_id is not None:
-        keep(config.store_url(), target, measured)
+    names = [*wish.policies, *versions(config, wish.checkpoints)]
+    targets = [resolve(name, config) for name in names or versions(config, ["latest"])]
+    found = sources(_only(config, plans))
+    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    make_home(config)
+    with closing(open_store(config.store_url())) as store:
+        migrate.upgrade(store)
+        matrix = Matrix(config, store, found, work)
+        if wish.again:
+            for target in targets:
+                forget(store, fitted(config, target), target, plans)
+        results = [(t, one) for t, ones in matrix.measure(targets, quiet=as_json) for one in ones]
     if as_json:
-        print(msgspec.json.encode([described(target, one) for one in measured]).decode())
+        print(msgspec.json.encode([described(target, one) for target, one in results]).decode())
     else:
-        show(measured)
-
-
-def resolve(name: str, config: Config) -> Target:
-    """A directory, a `hub:` name, `external(NAME)` of the file's servers, or a checkpoint's id,
-    `run@version`, `run@latest` in the store.
-
-    Raises ConfigError and StoreError where it is none, CheckpointError where it is corrupt.
-    """
-    if Path(name).is_dir():
-        path = Path(name)
-        identity = manifest.verify(path) if (path / manifest.FILE).exists() else None
-        return Target(path, identity.checkpoint_id if identity else path.resolve().name)
-    if name.startswith(hub.PREFIX):
-        return Target(hub.fetch(name), name.removeprefix(hub.PREFIX).replace("/", "--"))
-    if match := re.fullmatch(r"external\((.*)\)", name):
-        return _external(match[1], config)
-    if "/" in name:
-        raise ConfigError(
-            f"{name} is no directory", mend="name a model or checkpoint directory, or RUN@VERSION"
-        )
-    store = open_history(config.store_url())
-    try:
-        with store.read() as session:
-            run, at, version = name.rpartition("@")
-            found = registry.find_checkpoint(session, name)
-            if at and found is None:
-                found = lifecycle.checkpoint_at(session, runs.require_run(session, run), version)
-            if found is None:
-                raise ConfigError(
-                    f"{name} is no directory and no checkpoint of {store.url}",
-                    mend="name a directory, a checkpoint id or RUN@VERSION",
-                )
-            path = weights.fetch(found.path, config.cache())
-            manifest.verify(path)
-            return Target(path, found.checkpoint_id, found.run_id, found.version)
-    finally:
-        store.close()
-
-
-def _external(name: str, config: Config) -> Target:
-    """The target of a `[[policy]]` with engine external. Raises ConfigError."""
-    check_external(config.policy)
-    servers = {each.name: each for each in config.policy if each.engine == "external"}
-    if name not in servers:
-        raise ConfigError(f"no external [[policy]] is named {name}{nearest(name, servers)}")
-    model = config.model.path
-    path = hub.fetch(model) if model.startswith(hub.PREFIX) else Path(model)
-    return Target(path, track_of(name), external=servers[name])
+        show(results)
 
 
 def planned(config: Config, wish: Wish) -> list[Plan]:
-    """One plan a task. Raises ConfigError for a task that the file does not name."""
+    """One plan a task and split. Raises ConfigError for a task that the file does not name."""
     for task in wish.tasks:
         if task not in config.tasks:
             raise ConfigError(f"no task {task} in the file{nearest(task, config.tasks)}")
@@ -137,133 +87,136 @@ def planned(config: Config, wish: Wish) -> list[Plan]:
     return [
         Plan(
             task=task,
-            split=wish.split or config.tasks[task].eval_split,
+            split=split,
             temperature=temperature,
             items=wish.items or 10**9,
             repeats=wish.repeats,
         )
         for task in wish.tasks or config.tasks
+        for split in wish.splits or (config.tasks[task].eval_split,)
     ]
 
 
-def measure(
-    config: Config, target: Target, plans: Sequence[Plan], *, quiet: bool = False
-) -> list[Measured]:
-    """Serve the target here and run the plans; a progress bar on stderr unless `quiet`."""
-    model = manifest.base_of(target.path) or target.path
-    check_model(model, config.model.chat_template)
-    own = msgspec.structs.replace(
-        config,
-        model=msgspec.structs.replace(config.model, path=str(model)),
-        policy=[],
-        tasks={plan.task: config.tasks[plan.task] for plan in plans},
-    )
-    found = sources(own)
-    total = sum(min(p.items, len(found[p.task].items(p.split))) * p.repeats for p in plans)
-    with served(own, target) as policy:
-        evaluator = Evaluator(own, policy, found)
+class Matrix:
+    """Targets measured on the same work, one after another, each held while it is."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        found: Mapping[str, TaskSource],
+        work: Mapping[Plan, Sequence[Work]],
+        stop: threading.Event | None = None,
+    ) -> None:
+        """`found`: the sources of the work's tasks. `stop`: ends episodes with Stopped."""
+        self._config = config
+        self._store = store
+        self._sources = found
+        self._work = work
+        self._stop = stop
+
+    def measure(
+        self, targets: Sequence[Target], *, quiet: bool = False
+    ) -> list[tuple[Target, list[Measured]]]:
+        """Every target; a progress bar on stderr unless `quiet`. Raises Interrupted."""
+        results, each = [], sum(map(len, self._work.values()))
+        total, done = each * len(targets), 0
+        with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
+            line = bar.add_task("episodes", total=total)
+
+            def tick(count: int) -> None:
+                nonlocal done
+                done += count
+                bar.update(line, completed=done)
+
+            try:
+                for target in targets:
+                    bar.update(line, description=target.name or target.checkpoint_id)
+                    results.append((target, self.one(target, tick)))
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"interrupted: {done} of {total} episodes are kept",
+                    mend="the same command goes on",
+                ) from None
+        return results
+
+    def one(
+        self, target: Target, tick: Callable[[int], None] = lambda _count: None
+    ) -> list[Measured]:
+        """One target; `tick` is told how many episodes are there more. Nothing is served where all
+        is measured already.
+        """
+        own = fitted(self._config, target)
+        record = Record(self._store, own, target, self._work)
+        todo = record.todo()
+        tick(sum(map(len, self._work.values())) - len(todo))
         try:
-            with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
-                line = bar.add_task("episodes", total=total)
-                return evaluator.measure(plans, lambda done: bar.update(line, completed=done))
+            if todo:
+                self._play(own, target, record, tick)
         finally:
-            evaluator.close()
+            record.sum_up()
+        return record.measured()
 
-
-@contextmanager
-def served(config: Config, target: Target) -> Iterator[LivePolicy]:
-    """The target behind a local engine, or its own API, on a free loopback port."""
-    if target.external is not None:
-        from serving.external import measured
-
-        with measured(config, target.external) as policy:
-            yield policy
-        return
-    from serving.engine import LocalEngine
-    from serving.served import Served
-    from serving.server import Face, Server
-
-    limits = config.policy_servers()[0]
-    model = config.model
-    engine = LocalEngine(model.device, model.dtype, limits.max_batch, limits.cache_tokens)
-    try:
-        engine.load(target.checkpoint_id, target.path)
-        table = Served()
-        table.serve(CURRENT, target.checkpoint_id, target.version or 0)
-        http = Server(Face(engine, table, ""), "127.0.0.1", 0, guarded=False)
-        try:
-            version = target.version or 0
-            yield LivePolicy("eval", http.url, CURRENT, target.checkpoint_id, version)
-        finally:
-            http.close()
-    finally:
-        engine.close()
-
-
-def keep(url: str, target: Target, measured: Sequence[Measured]) -> None:
-    """Rows of `evaluations`."""
-    store = open_store(url)
-    try:
-        with store.write() as session:
-            session.add_all(_row(target, one) for one in measured)
-    finally:
-        store.close()
+    def _play(
+        self, own: Config, target: Target, record: Record, tick: Callable[[int], None]
+    ) -> None:
+        url = self._config.store_url()
+        with (
+            held(url, target),
+            served(own, target) as policy,
+            closing(Evaluator(own, policy, self._sources, self._stop)) as evaluator,
+        ):
+            for ended in evaluator.play(record.todo()):
+                record.add(ended)
+                tick(len(ended))
 
 
 def described(target: Target, one: Measured) -> Mapping[str, object]:
     """One JSON object of a measurement, flat."""
+    over = one.over_repeats
     return {
+        "policy": target.name or target.checkpoint_id,
         "checkpoint_id": target.checkpoint_id,
         "run_id": target.run_id,
         "version": target.version,
         **msgspec.to_builtins(one.plan),
         **{k: v for k, v in msgspec.to_builtins(one).items() if k != "plan"},
+        "over_repeats": None if over is None else [over.low, over.high],
     }
 
 
-def show(measured: Sequence[Measured]) -> None:
+def show(results: Sequence[tuple[Target, Measured]]) -> None:
     """The table."""
-    ks = sorted({k for one in measured for k in one.pass_at if k > 1})
-    heads = [*(f"pass@{k}" for k in ks), "turns", "tokens", "episodes", "statuses"]
-    table = plain("task", "split", "success", "95 % interval", *heads)
-    for one in measured:
+    every = [one for _, one in results]
+    ks = sorted({k for one in every for k in one.pass_at if k > 1})
+    repeated = any(one.over_repeats for one in every)
+    priced = any(one.cost is not None for one in every)
+    heads = ["policy", "task", "split", "success", "95 % interval"]
+    heads += ["± over repeats"] * repeated
+    heads += [*(f"pass@{k}" for k in ks), "turns", "tokens", "episodes", "machine s"]
+    table = plain(*heads, *["cost"] * priced, "statuses")
+    for target, one in results:
+        over = one.over_repeats
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(one.statuses.items()))
-        failed = f", failed {one.failed}" if one.failed else ""
         table.add_row(
+            target.name or target.checkpoint_id,
             one.plan.task,
             one.plan.split,
             f"{one.success:.1%}",
             f"{one.low:.1%} – {one.high:.1%}",
-            *(f"{one.pass_at[k]:.1%}" for k in ks),
+            *([f"{over.high - over.mean:.1%}" if over else ""] * repeated),
+            *(f"{one.pass_at[k]:.1%}" if k in one.pass_at else "" for k in ks),
             f"{one.turns:.1f}",
             f"{one.tokens:.0f}",
             str(one.episodes),
-            statuses + failed,
+            f"{one.machine_s:.1f}",
+            *(["" if one.cost is None else f"{one.cost:.4f}"] * priced),
+            statuses + (f", failed {one.failed}" if one.failed else ""),
         )
     console().print(table)
 
 
-def _row(target: Target, one: Measured) -> Evaluation:
-    return Evaluation(
-        evaluation_id=uuid.uuid4().hex,
-        run_id=target.run_id,
-        checkpoint_id=target.checkpoint_id,
-        version=target.version,
-        task=one.plan.task,
-        split=one.plan.split,
-        temperature=one.plan.temperature,
-        items=min(one.plan.items, one.episodes + one.failed),
-        episodes=one.episodes,
-        success=one.success,
-        low=one.low,
-        high=one.high,
-        metrics={
-            "pass_at": {str(k): value for k, value in one.pass_at.items()},
-            "reward": one.reward,
-            "turns": one.turns,
-            "tokens": one.tokens,
-            "failed": one.failed,
-            "statuses": dict(one.statuses),
-        },
-        created_at=now(),
-    )
+def _only(config: Config, plans: Sequence[Plan]) -> Config:
+    """The configuration with the plans' tasks alone."""
+    tasks = {plan.task: config.tasks[plan.task] for plan in plans}
+    return msgspec.structs.replace(config, tasks=tasks)

@@ -1,13 +1,16 @@
 """Evaluation: policy × task × split, through the same episode loop and environments as training.
 
-items ─▶ a pool of threads, an EpisodeLoop each ─▶ success with its 95 % interval, pass@k, turns
+items ─▶ a pool of threads, an EpisodeLoop each ─▶ Played, as they end ─▶ success with its 95 %
+interval, pass@k, turns, tokens, cost
 """
 
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import msgspec
@@ -16,8 +19,8 @@ from broker.messages import Trajectory
 from core.config import Config
 from core.errors import EnvironmentFailure, ItemError, PolicyError
 from core.logging import get_logger
-from core.statistics import interval
-from core.types import CURRENT, SOLVED, TRAINABLE
+from core.statistics import Estimate, clustered_interval, estimate
+from core.types import CURRENT, SOLVED, TRAINABLE, Status
 from db.episodes import Claimed
 from db.registry import LivePolicy
 from envs.contract import Environment, Item, TaskSource
@@ -41,8 +44,63 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """One episode to play; `repeat`: 0 … repeats - 1 of its item."""
+
+    plan: Plan
+    item: Item
+    repeat: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.item.item_id, self.repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What is kept of an episode. `prompt_tokens`: read by the policy, over all its steps.
+
+    `cost`: of its tokens at the prices of an external model, None without prices. `machine_s`: its
+    share of the wall clock: an instant belongs equally to the episodes that end next.
+    """
+
+    item_id: str
+    repeat: int
+    status: Status
+    reward: float
+    score: float
+    turns: int
+    tokens: int
+    prompt_tokens: int
+    sampled_tokens: int
+    seconds: float
+    cost: float | None = None
+    machine_s: float = 0.0
+
+    @classmethod
+    def of(cls, body: Trajectory, repeat: int) -> "Played":
+        return cls(
+            item_id=body.item_id,
+            repeat=repeat,
+            status=body.status,
+            reward=body.reward,
+            score=body.score,
+            turns=body.turns,
+            tokens=len(body),
+            prompt_tokens=sum(step.prompt_tokens for step in body.steps),
+            sampled_tokens=sum(step.end - step.start for step in body.steps),
+            seconds=body.finished_at - body.started_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
-    """Success of one plan; `low`, `high`: Wilson's 95 % interval. Failed episodes are not in it."""
+    """Success of one plan. Failed episodes are in nothing but `failed`.
+
+    `low`, `high`: 95 % for other items like these (`clustered_interval`). `by_repeat`: success of
+    each repeat of all items; `over_repeats`: their mean with Student's interval, what another such
+    run of the same items would give. `cost`, `machine_s`: sums.
+    """
 
     plan: Plan
     episodes: int
@@ -51,10 +109,19 @@ class Measured:
     low: float
     high: float
     reward: float
+    score: float
     turns: float
     tokens: float
     pass_at: Mapping[int, float]
     statuses: Mapping[str, int]
+    by_repeat: Sequence[float]
+    cost: float | None
+    machine_s: float
+
+    @property
+    def over_repeats(self) -> Estimate | None:
+        """None of fewer than two repeats."""
+        return estimate(self.by_repeat) if len(self.by_repeat) > 1 else None
 
 
 class FixedPool:
@@ -71,15 +138,19 @@ class FixedPool:
 
 
 class Evaluator:
-    """Measures one policy."""
+    """Measures one policy. `stop`: set from elsewhere, it ends episodes with Stopped."""
 
     def __init__(
-        self, config: Config, policy: LivePolicy, sources: Mapping[str, TaskSource]
+        self,
+        config: Config,
+        policy: LivePolicy,
+        sources: Mapping[str, TaskSource],
+        stop: threading.Event | None = None,
     ) -> None:
         self._config = config
         self._pool = FixedPool(policy)
         self._sources = sources
-        self._stop = threading.Event()
+        self._stop = stop or threading.Event()
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
@@ -89,33 +160,44 @@ class Evaluator:
         self, plans: Sequence[Plan], progress: Callable[[int], None] = lambda _done: None
     ) -> list[Measured]:
         """Run all plans at once; `progress` is called with the number of episodes that ended."""
-        work = [(plan, item, repeat) for plan in plans for item, repeat in self._episodes(plan)]
-        found: dict[int, list[tuple[str, Trajectory | None]]] = {id(plan): [] for plan in plans}
+        found: dict[int, list[Played | None]] = {number: [] for number in range(len(plans))}
+        numbers = {id(plan): number for number, plan in enumerate(plans)}
         done = 0
+        for ended in self.play([each for plan in plans for each in self.work(plan)]):
+            for work, played in ended:
+                found[numbers[id(work.plan)]].append(played)
+            done += len(ended)
+            progress(done)
+        return [summary(plan, found[number]) for number, plan in enumerate(plans)]
+
+    def work(self, plan: Plan) -> list[Work]:
+        """Every episode of a plan. Raises ItemError."""
+        return work_of(plan, self._sources[plan.task])
+
+    def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, Played | None]]]:
+        """Episodes as they end; None where the infrastructure failed `max_attempts` times.
+
+        Who stops asking, or raises Stopped by `stop`, waits until running episodes have noticed.
+        """
+        began = time.monotonic()
         with ThreadPoolExecutor(self._config.worker.concurrency) as threads:
             try:
-                for plan, item, trajectory in threads.map(self._episode, work):
-                    found[id(plan)].append((item.item_id, trajectory))
-                    done += 1
-                    progress(done)
+                pending = {threads.submit(self._episode, each) for each in work}
+                while pending:
+                    ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    share, began = (time.monotonic() - began) / len(ended), time.monotonic()
+                    found = [future.result() for future in ended]
+                    yield [(each, played and _shared(played, share)) for each, played in found]
             except BaseException:
                 self._stop.set()
                 threads.shutdown(cancel_futures=True)
                 raise
-        return [summary(plan, found[id(plan)]) for plan in plans]
 
     def close(self) -> None:
         self._client.close()
 
-    def _episodes(self, plan: Plan) -> list[tuple[Item, int]]:
-        items = self._sources[plan.task].items(plan.split)
-        if not items:
-            raise ItemError(f"task {plan.task}: split {plan.split} is empty")
-        return [(item, n) for item in items[: plan.items] for n in range(plan.repeats)]
-
-    def _episode(self, work: tuple[Plan, Item, int]) -> tuple[Plan, Item, Trajectory | None]:
-        """One episode; None where the infrastructure failed `max_attempts` times."""
-        plan, item, repeat = work
+    def _episode(self, work: Work) -> tuple[Work, Played | None]:
+        plan, item, repeat = work.plan, work.item, work.repeat
         source = self._sources[plan.task]
         sampling = msgspec.structs.replace(
             self._config.sampling, temperature=plan.temperature, strategy=CURRENT
@@ -135,8 +217,8 @@ class Evaluator:
             except (EnvironmentFailure, PolicyError, OutOfTime) as error:
                 log.warning("attempt failed", episode_id=name, attempt=attempt, error=str(error))
             else:
-                return plan, item, trajectory
-        return plan, item, None
+                return work, None if trajectory is None else Played.of(trajectory, repeat)
+        return work, None
 
     def _attempt(
         self, environment: Environment, claimed: Claimed, sampler: Sampler, kit: Kit, limits: Limits
@@ -148,31 +230,51 @@ class Evaluator:
         return trajectory if trajectory.status in TRAINABLE else None
 
 
-def summary(plan: Plan, found: Sequence[tuple[str, Trajectory | None]]) -> Measured:
-    """What the episodes of one plan say."""
-    ended = [(item_id, body) for item_id, body in found if body is not None]
-    wins: dict[str, list[bool]] = {}
-    statuses: dict[str, int] = {}
-    for item_id, body in ended:
-        wins.setdefault(item_id, []).append(body.score >= SOLVED)
-        statuses[body.status] = statuses.get(body.status, 0) + 1
-    count = len(ended)
-    won = sum(map(sum, wins.values()))
-    low, high = interval(won, count)
-    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= plan.repeats]
+def work_of(plan: Plan, source: TaskSource) -> list[Work]:
+    """Every episode of a plan. Raises ItemError for a split without items."""
+    items = source.items(plan.split)
+    if not items:
+        raise ItemError(f"task {plan.task}: split {plan.split} is empty")
+    return [Work(plan, item, n) for item in items[: plan.items] for n in range(plan.repeats)]
+
+
+def _shared(played: Played, share: float) -> Played:
+    return dataclasses.replace(played, machine_s=share)
+
+
+def summary(plan: Plan, found: Sequence[Played | None]) -> Measured:
+    """What the episodes of one plan say; None: one that failed."""
+    ended = [played for played in found if played is not None]
+    by_item: dict[str, list[bool]] = {}
+    by_repeat: dict[int, list[bool]] = {}
+    for played in ended:
+        won = played.score >= SOLVED
+        by_item.setdefault(played.item_id, []).append(won)
+        by_repeat.setdefault(played.repeat, []).append(won)
+    wins, count = list(by_item.values()), len(ended)
+    low, high = clustered_interval(wins)
+    costs = [played.cost for played in ended if played.cost is not None]
     return Measured(
         plan=plan,
         episodes=count,
         failed=len(found) - count,
-        success=won / max(count, 1),
+        success=sum(map(sum, wins)) / max(count, 1),
         low=low,
         high=high,
-        reward=sum(body.reward for _, body in ended) / max(count, 1),
-        turns=sum(body.turns for _, body in ended) / max(count, 1),
-        tokens=sum(len(body) for _, body in ended) / max(count, 1),
-        pass_at={k: pass_at(k, list(wins.values())) for k in ks},
-        statuses=statuses,
+        reward=_mean([played.reward for played in ended]),
+        score=_mean([played.score for played in ended]),
+        turns=_mean([played.turns for played in ended]),
+        tokens=_mean([played.tokens for played in ended]),
+        pass_at={k: pass_at(k, wins) for k in (1, 2, 4, 8, 16, 32, 64) if k <= plan.repeats},
+        statuses=dict(Counter(str(played.status) for played in ended)),
+        by_repeat=[_mean(by_repeat[number]) for number in sorted(by_repeat)],
+        cost=sum(costs) if costs else None,
+        machine_s=sum(played.machine_s for played in ended),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(len(values), 1)
 
 
 def pass_at(k: int, wins: Sequence[Sequence[bool]]) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 from core import loading
 from core.config import Config
 from core.errors import ConfigError
-from ops.eval import resolve
+from ops.eval_target import resolve
 from trainer.export import export as write
 
 

@@ -3,47 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.messages import Trajectory
+from core.statistics import Estimate, estimate
 from ops.evaluate import pass_at
-
-# The 97.5 % points of Student's t with 1, 2, … degrees of freedom; beyond, the normal's is close.
-T975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-)  # fmt: skip
-BEYOND = 1.96
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean over `n` seeds with its 95 % interval by Student's t; NaN bounds where n < 2."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def sign(self) -> int:
-        """1 or −1 where the whole interval lies above or below zero, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Raises ValueError for no value."""
-    if not values:
-        raise ValueError("no value to estimate from")
-    mean, n = fmean(values), len(values)
-    if n == 1:
-        return Estimate(mean, math.nan, math.nan, 1)
-    point = T975[n - 2] if n - 2 < len(T975) else BEYOND
-    half = point * stdev(values) / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
 
 
 def paired(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:

@@ -1,8 +1,8 @@
 """What the intervals show and no more: pure functions of figures."""
 
+from core.statistics import Estimate
 from core.types import CURRENT
 from ops.experiments.figures import Figures
-from ops.experiments.statistics import Estimate
 from ops.experiments.wording import difference
 
 

@@ -1,20 +1,28 @@
+import dataclasses
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from core import loading, manifest
 from core.config import Config
 from core.errors import CheckpointError, ConfigError, ItemError, StoreError
 from core.types import RunState
-from db import runs
-from db.models import Evaluation
+from db import migrate, runs
+from db.models import Evaluation, EvaluationEpisode
 from db.store import open_store
-from ops.eval import Wish, evaluate, planned, resolve
-from ops.evaluate import Plan
+from ops.eval import Matrix, Wish, evaluate, planned
+from ops.eval_compare import Pair, compare
+from ops.eval_record import named
+from ops.eval_target import resolve
+from ops.evaluate import Plan, work_of
 from ops.export import export
+from ops.roles import sources
 from ops.runs import begin
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
@@ -56,36 +64,145 @@ def begun(file: Path) -> tuple[Config, str]:
     return config, begin(config)
 
 
-def test_a_directory_is_measured_and_leaves_no_rows(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def rows(config: Config) -> tuple[list[Evaluation], list[EvaluationEpisode]]:
+    with closing(open_store(config.store_url())) as store, store.read() as session:
+        return [*session.scalars(select(Evaluation))], [*session.scalars(select(EvaluationEpisode))]
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_is_measured_is_kept_and_more_of_it_is_measured_alone(
+    file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate(str(TINY), file, Wish(items=2, repeats=2), as_json=True)
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["task"] for row in rows] == ["dbbench", "alfworld"]
-    for row in rows:
-        assert row["run_id"] is None
-        assert row["checkpoint_id"] == manifest.read(TINY).checkpoint_id
-        assert row["episodes"] == 4
-        assert row["temperature"] == 0.9
-        assert row["low"] <= row["success"] <= row["high"]
-        assert set(row["pass_at"]) == {"1", "2"}
-        assert row["pass_at"]["1"] == pytest.approx(row["success"])
-        assert sum(row["statuses"].values()) == 4
-    assert not (tmp_path / "home").exists()
+    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=2, repeats=2)
+    evaluate(file, wish, as_json=True)
+    (first,) = told(capsys)
+    assert (first["run_id"], first["version"], first["temperature"]) == (None, None, 0.9)
+    assert first["checkpoint_id"] == manifest.read(TINY).checkpoint_id
+    assert first["low"] <= first["success"] <= first["high"]
+    assert first["success"] == sum(first["by_repeat"]) / 2 == first["pass_at"]["1"]
+    assert sum(first["statuses"].values()) == first["episodes"] == 4
+    config = loading.load(file)
+    (row,), before = rows(config)
+    assert (row.items, row.repeats, row.planned, row.episodes) == (2, 2, 4, 4)
+    assert row.machine_s == pytest.approx(sum(each.machine_s for each in before)) != 0.0
+    assert all(0 < each.sampled_tokens < each.tokens < each.prompt_tokens for each in before)
+
+    evaluate(file, dataclasses.replace(wish, items=3), as_json=True)
+    (second,) = told(capsys)
+    (row,), after = rows(config)
+    assert (row.items, row.planned, row.episodes, second["episodes"]) == (3, 6, 6, 6)
+    kept = {(each.item_id, each.repeat): each.ended_at for each in after}
+    assert kept.items() >= {(each.item_id, each.repeat): each.ended_at for each in before}.items()
+
+    evaluate(file, wish, as_json=True)
+    assert told(capsys) == [first]
+    assert len(rows(config)[1]) == 6
 
 
-def test_a_checkpoint_of_the_store_is_measured_and_kept(
+def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     file: Path, begun: tuple[Config, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, run_id = begun
-    wish = Wish(tasks=("dbbench",), split="train", items=3, temperature=0.0)
-    evaluate("measured@latest", file, wish, as_json=False)
-    assert "dbbench  train" in capsys.readouterr().out
-    with closing(open_store(config.store_url())) as store, store.read() as session:
-        [row] = session.scalars(select(Evaluation))
-        assert (row.run_id, row.version, row.checkpoint_id) == (run_id, 0, f"{run_id}-v000000")
-        assert (row.task, row.split, row.temperature) == ("dbbench", "train", 0.0)
-        assert (row.items, row.episodes) == (3, 3)
+    wish = Wish(
+        checkpoints=("all",),
+        policies=(str(TINY),),
+        splits=("train", "test"),
+        items=2,
+        temperature=0.0,
+    )
+    evaluate(file, wish, as_json=False)
+    table = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert table.count(["measured@0", "dbbench"]) == table.count(["measured@0", "alfworld"]) == 2
+    found, episodes = rows(config)
+    assert len(found) == 8
+    assert {(row.task, row.split) for row in found if row.run_id == run_id} == {
+        (task, split) for task in ("dbbench", "alfworld") for split in ("train", "test")
+    }
+    assert len(episodes) == 16
+    compare(file, Pair(str(TINY), "0", tasks=("dbbench",)), as_json=True)
+    alike = told(capsys)
+    assert [(row["split"], row["difference"], row["p"]) for row in alike] == [
+        ("test", 0.0, 1.0),
+        ("train", 0.0, 1.0),
+    ]
+    compare(file, Pair("latest", str(TINY), splits=("train",)), as_json=False)
+    assert "A: latest" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="nothing was measured of both"):
+        compare(file, Pair("0", "external(gpt)"), as_json=True)
+
+
+def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = loading.load(file)
+    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=4, repeats=3)
+    plans = planned(config, wish)
+    found = sources(msgspec.structs.replace(config, tasks={"dbbench": config.tasks["dbbench"]}))
+    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    config.home().mkdir()
+    with closing(open_store(config.store_url())) as store:
+        migrate.upgrade(store)
+        seen = 0
+
+        def tick(count: int) -> None:
+            nonlocal seen
+            seen += count
+            if seen >= 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            Matrix(config, store, found, work).one(resolve(str(TINY), config), tick)
+    (row,), kept = rows(config)
+    assert 2 <= len(kept) < 12
+    assert (row.episodes, row.planned) == (len(kept), 12)
+    evaluate(file, wish, as_json=True)
+    (whole,) = told(capsys)
+    assert whole["episodes"] == 12
+    ends = {each.item_id + str(each.repeat): each.ended_at for each in rows(config)[1]}
+    assert all(ends[each.item_id + str(each.repeat)] == each.ended_at for each in kept)
+
+
+def test_again_measures_anew(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=1)
+    evaluate(file, wish, as_json=True)
+    (before,) = rows(loading.load(file))[1]
+    evaluate(file, dataclasses.replace(wish, again=True), as_json=True)
+    (after,) = rows(loading.load(file))[1]
+    assert after.ended_at > before.ended_at
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_views_count_the_episodes_themselves(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(file, Wish(policies=(str(TINY),), tasks=("dbbench",), items=2), as_json=True)
+    (row,) = told(capsys)
+    with closing(open_store(loading.load(file).store_url())) as store, store.write() as session:
+        session.execute(text("UPDATE evaluations SET success = 0.123, episodes = 77"))
+        view = session.execute(text("SELECT * FROM evaluation_results")).mappings().one()
+        items = session.execute(text("SELECT SUM(episodes) FROM evaluation_items")).scalar_one()
+    assert (view["success"], view["episodes"], view["planned"]) == (row["success"], 2, 2)
+    assert view["policy"] == str(TINY)
+    assert items == 2
+
+
+def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
+    file: Path, tmp_path: Path
+) -> None:
+    config, plan = loading.load(file), Plan("dbbench", "test", 0.0, 2)
+    names = set()
+    for change in ("", " "):
+        folder = tmp_path / f"at{len(names)}" / "mine"
+        shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("manifest.json"))
+        (folder / "config.json").write_text((TINY / "config.json").read_text() + change)
+        target = resolve(str(folder), config)
+        assert target.checkpoint_id == "mine"
+        names.add(named(config, target, plan))
+    assert len(names) == 2
 
 
 def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str]) -> None:
@@ -117,13 +234,13 @@ def test_a_plan_takes_from_the_file_what_is_not_said(file: Path) -> None:
         Plan("dbbench", "test", 0.9, 5, 1),
         Plan("alfworld", "test", 0.9, 5, 1),
     ]
-    wish = Wish(tasks=("alfworld",), split="train", items=5, repeats=3, temperature=0.0)
+    wish = Wish(tasks=("alfworld",), splits=("train",), items=5, repeats=3, temperature=0.0)
     assert planned(config, wish) == [Plan("alfworld", "train", 0.0, 5, 3)]
 
 
 def test_a_split_that_is_not_there_is_named(file: Path) -> None:
     with pytest.raises(ItemError, match="split"):
-        evaluate(str(TINY), file, Wish(split="tomorrow"), as_json=True)
+        evaluate(file, Wish(policies=(str(TINY),), splits=("tomorrow",)), as_json=True)
 
 
 def test_an_exported_checkpoint_loads_in_plain_transformers(

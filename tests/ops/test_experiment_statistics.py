@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from trajectories import trajectory
 
 from broker.messages import Trajectory
+from core.statistics import estimate
 from core.types import Status
 from ops.experiments.statistics import (
     Visited,
     divergence,
     effective_share,
-    estimate,
     paired,
     pass_curve,
     seen_by,

@@ -17,7 +17,7 @@ from core import loading
 from core.errors import ConfigError
 from core.types import RunState, UpdateState
 from db import external, migrate, progress, runs
-from db.models import PolicyServer, Run, StoredTrajectory, Update, UpdateGroup
+from db.models import EvaluationEpisode, PolicyServer, Run, StoredTrajectory, Update, UpdateGroup
 from db.registry import end_server, mark_serving, register_server
 from db.store import Store, open_store
 from ops.configs import check
@@ -78,12 +78,20 @@ def test_any_model_with_an_api_is_measured_on_tasks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with endpoint(teaching(OPTIONS, "test")) as there:
-        file = write(tmp_path, there.url)
-        evaluate("external(teacher)", file, Wish(items=6, temperature=0.0), as_json=True)
+        file = write(tmp_path, there.url, "prompt_price = 2.0\nanswer_price = 10.0")
+        evaluate(
+            file, Wish(policies=("external(teacher)",), items=6, temperature=0.0), as_json=True
+        )
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["checkpoint_id"], row["version"]) == ("external(teacher)", None)
     assert (row["episodes"], row["success"], row["turns"]) == (6, 1.0, 2.0)
     assert {body["temperature"] for _, body in there.asked} == {0.0}
+    with closing(open_store(loading.load(file).store_url())) as store, store.read() as session:
+        kept = session.scalars(select(EvaluationEpisode)).all()
+    read = sum(each.prompt_tokens for each in kept)
+    assert row["cost"] == pytest.approx(
+        (2.0 * read + 10.0 * sum(each.sampled_tokens for each in kept)) / 1e6
+    )
 
 
 def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
@@ -91,7 +99,7 @@ def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
 ) -> None:
     with endpoint(teaching(OPTIONS, "test")) as there:
         file = write(tmp_path, there.url, "max_requests = 4\nconcurrency = 1")
-        evaluate("external(teacher)", file, Wish(items=6), as_json=True)
+        evaluate(file, Wish(policies=("external(teacher)",), items=6), as_json=True)
     (row,) = json.loads(capsys.readouterr().out)
     assert row["failed"] >= 4
     assert row["episodes"] + row["failed"] == 6
@@ -100,7 +108,7 @@ def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
 
 def test_a_target_that_is_no_external_server_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean teacher"):
-        evaluate("external(teachr)", write(tmp_path, "http://h/v1"), Wish(), as_json=True)
+        evaluate(write(tmp_path, "http://h/v1"), Wish(policies=("external(teachr)",)), as_json=True)
 
 
 @pytest.mark.parametrize(

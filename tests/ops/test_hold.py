@@ -14,14 +14,14 @@ from core.types import CheckpointState
 from db import registry
 from db.models import Checkpoint
 from db.store import Store
-from ops.eval import Target
+from ops.eval_target import Target
 from ops.hold import held
 from trainer.retention import retain
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from ops.eval import Target
+from ops.eval_target import Target
 from ops.hold import held
 with held(sys.argv[1], Target(Path("."), sys.argv[2], sys.argv[3], 1)):
     print("held", flush=True)

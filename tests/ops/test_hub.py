@@ -15,7 +15,7 @@ from core.manifest import verify
 from db import registry, runs
 from db.store import open_store
 from ops import configs, hub
-from ops.eval import resolve
+from ops.eval_target import resolve
 from ops.runs import begin
 from tests.support.hub import COMMIT, Hub, cached, serving
 

@@ -14,7 +14,8 @@ from core.config import Config
 from core.types import RunState
 from db import progress, registry, runs
 from db.store import open_store
-from ops.eval import Wish, evaluate, resolve
+from ops.eval import Wish, evaluate
+from ops.eval_target import resolve
 from ops.export import export
 from ops.lifecycle import Place, delete, fork
 from serving.model import load
@@ -76,7 +77,7 @@ def test_an_adapter_is_trained_served_measured_and_forked(
     size = sum(path.stat().st_size for path in adapter.glob("*.safetensors"))
     assert size < 0.1 * (ROOT / "models" / "tiny" / "model.safetensors").stat().st_size
     assert manifest.base_of(adapter) == trained.cache() / f"{run_id}-v000000"
-    evaluate("lora@latest", CONFIG, Wish(items=2), as_json=True)
+    evaluate(CONFIG, Wish(policies=("lora@latest",), items=2), as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [(row["version"], row["episodes"]) for row in rows] == [(UPDATES, 2)] * 2
     _check_merged(trained, adapter, tmp_path)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from core.statistics import Estimate, estimate
 from ops.experiments.staleness.findings import Course, Moment
-from ops.experiments.statistics import Estimate, estimate, paired
+from ops.experiments.statistics import paired
 
 BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-10
 MEAN = "mean"  # of the tasks

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from core.statistics import Estimate
 from ops.experiments.findings import as_json, studied
 from ops.experiments.plots import line, picture
 from ops.experiments.staleness import page
@@ -20,7 +21,6 @@ from ops.experiments.staleness.figures import (
     place,
 )
 from ops.experiments.staleness.findings import Course
-from ops.experiments.statistics import Estimate
 
 
 def write(out: Path) -> Path:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.statistics import Estimate
 from ops.experiments.findings import Design
-from ops.experiments.statistics import Estimate
 from ops.experiments.task_norm.figures import BASE, MEAN, Part
 from ops.experiments.wording import chance, difference, image, number, reading, share, table
 
