@@ -68,7 +68,7 @@ def measure(
     Success with its 95 % interval, pass@k, turns, tokens, cost and statuses. Every episode is kept
     in the file's store as it ends, and none is played twice: the command goes on where it ended.
 
-    Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --items 100 --repeats 8
+    Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --repeats 8
     """
     from ops.eval import Wish, evaluate
 

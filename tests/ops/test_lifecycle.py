@@ -16,7 +16,7 @@ from core.errors import ConfigError, StoreError
 from core.types import RunState
 from db import groups, registry, runs
 from db.groups import NewGroup
-from db.models import Base, Checkpoint, Run
+from db.models import Base, Checkpoint, Evaluation, Run
 from db.store import open_store
 from ops import lifecycle
 from ops.lifecycle import Place, control, delete, fork, place, summaries
@@ -117,6 +117,23 @@ def test_a_fork_that_cannot_be_leaves_nothing(config: Config, run: Place, tmp_pa
     assert sorted(tmp_path.rglob("*.json")) == before
 
 
+def measured(store: Store, run_id: str) -> None:
+    """An evaluation of the run, of one episode."""
+    name = f"{run_id}-evaluation"
+    figures = {"items": 1, "episodes": 1, "success": 1.0, "low": 0.0, "high": 1.0, "metrics": {}}
+    place = {"task": "dbbench", "split": "test", "temperature": 1.0}
+    row = Evaluation(
+        evaluation_id=name, run_id=run_id, checkpoint_id=run_id, policy="", **place, **figures
+    )
+    counts = dict.fromkeys(("turns", "tokens", "prompt_tokens", "sampled_tokens"), 1)
+    scores = {"status": "completed", "reward": 1.0, "score": 1.0, "seconds": 1.0, "machine_s": 1.0}
+    episode = {"evaluation_id": name, "item_id": "i", "repeat": 0, **counts, **scores}
+    store.transact(lambda session: evaluations.begin(session, row, {("i", 0)}))
+    store.transact(lambda session: evaluations.add(session, [episode, episode]))
+    with store.read() as session:
+        assert evaluations.measured(session, name) == {("i", 0)}
+
+
 def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
     config: Config, run: Place
 ) -> None:
@@ -124,6 +141,7 @@ def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
     with store.read() as session:
         run_id = runs.require_run(session, run.run).run_id
     trained(store, run_id, 3)
+    measured(store, run_id)
     ended(store, run_id)
     neighbour_store, neighbour = begun(run.url, "neighbour", config)
     trained(neighbour_store, neighbour, 1)
@@ -133,8 +151,8 @@ def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
     assert not checkpoints_home(config, run_id).exists()
     with store.read() as session:
         for table in Base.metadata.tables.values():
-            column = table.c.get("run_id", table.c.get("update_id"))
-            assert column is not None
+            named = [table.c.get(key) for key in ("run_id", "update_id", "evaluation_id")]
+            column = next(each for each in named if each is not None)
             found = session.scalar(select(func.count()).where(column.like(f"{run_id}%")))
             assert found == 0, table.name
         assert session.scalar(select(func.count()).select_from(Checkpoint)) == 2
