@@ -14,7 +14,7 @@ from core.config import Broker, Config, Model, Store, Task
 from core.config import Run as RunSection
 from core.errors import ConfigError, StoreError
 from core.types import RunState
-from db import groups, registry, runs
+from db import evaluations, groups, registry, runs
 from db.groups import NewGroup
 from db.models import Base, Checkpoint, Evaluation, Run
 from db.store import open_store
