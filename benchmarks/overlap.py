@@ -14,13 +14,13 @@ over the trace; `--faster`: generation takes that much less.
 
 async_vs_sync  seconds of the updates of sync over those of async
 of_ideal       max(generation, training) of the trace over the seconds of async
-idle           share of async's seconds in which the trainer waited for groups
+idle           share of an arm's seconds in which its trainer waited for groups
 publishing     share in which it saved, synced and committed
+stale          groups played in vain, because their policy was too old when they were ready
 """
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -41,16 +41,18 @@ import trainer.learner_torch
 from core import loading
 from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task, Trainer
 from core.config import Run as RunConfig
-from core.types import RUN_OVER
+from core.config import Worker as WorkerConfig
+from core.types import RUN_OVER, GroupState
 from db import progress
-from db.models import Update
+from db.models import Group, Run, Update, Worker
+from db.registry import live_policies
 from db.store import Store, open_store
 from envs import registry
 from ops.process import run_role
 from ops.runs import begin
 
-GROUPS, SIZE = 4, 8  # of an update, so that the trace is 12 updates
-WARM = 2  # updates before the clock starts
+GROUPS, SIZE, PLACES = 4, 8, 32  # half the default's groups and places: the trace is 12 updates
+WARM = 3  # updates before the clock starts
 LOAD_S = 0.05  # of a checkpoint, as the staleness experiment measured
 STALENESS = {"sync": 0, "async": Dispatch().max_staleness}
 PROCESSES = ("policy", "recorder", "trainer", "worker", "dispatcher")
@@ -99,7 +101,9 @@ def measured(chosen: argparse.Namespace) -> dict[str, float]:
     }
     for arm in chosen.arms:
         with tempfile.TemporaryDirectory(prefix="overlap-") as home:
-            found |= {f"{arm}_{name}": value for name, value in run(arm, Path(home), chosen).items()}
+            found |= {
+                f"{arm}_{name}": value for name, value in run(arm, Path(home), chosen).items()
+            }
     ideal = max(found["generation_s"], found["training_s"])
     if "async" in chosen.arms:
         found["of_ideal"] = round(ideal / found["async_s"], 3)
@@ -116,12 +120,14 @@ def run(arm: str, home: Path, chosen: argparse.Namespace) -> Mapping[str, float]
     path = home / "overlap.toml"
     path.write_text(loading.to_toml(config))
     command = [sys.executable, *sys.argv, "--config", str(path), "--role"]
-    children = []
-    for role in PROCESSES:
-        with (home / f"{role}.log").open("wb") as log:
-            children.append(subprocess.Popen([*command, role], stdout=log, stderr=log))
+    children: list[subprocess.Popen[bytes]] = []
     try:
         with closing(open_store(config.store_url())) as store:
+            for role in PROCESSES:
+                if role == "dispatcher":
+                    ready(store, run_id)
+                with (home / f"{role}.log").open("wb") as log:
+                    children.append(subprocess.Popen([*command, role], stdout=log, stderr=log))
             finished(store, run_id, home)
             return figures(store, WARM)
     finally:
@@ -139,6 +145,7 @@ def configured(home: Path, staleness: int, updates: int) -> Config:
         model=Model(path=str(MODEL)),
         sampling=Sampling(strategy="current", max_step_tokens=256),
         dispatch=Dispatch(groups_per_update=GROUPS, group_size=SIZE, max_staleness=staleness),
+        worker=WorkerConfig(concurrency=PLACES),
         policy=[PolicyServer(name="policy", engine="scripted")],
         trainer=Trainer(max_groups=GROUPS),
     )
@@ -151,6 +158,19 @@ def process(role: str, path: Path, pace: Pace) -> None:
     serving.policy.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)
     trainer.learner_torch.TorchLearner = Learner  # type: ignore[misc]
     run_role(role, path, supervised=True)
+
+
+def ready(store: Store, run_id: str) -> None:
+    """Wait for policy server, worker and trainer, so that none has a start on another."""
+    deadline = time.monotonic() + STALLED_S
+    while time.monotonic() < deadline:
+        with store.read() as session:
+            workers = select(Worker.worker_id).where(Worker.run_id == run_id)
+            up = live_policies(session, run_id) and session.scalars(workers).first()
+            if up and session.get_one(Run, run_id).trainer_epoch:
+                return
+        time.sleep(0.2)
+    raise SystemExit(f"no policy server, worker or trainer for {STALLED_S} s")
 
 
 def finished(store: Store, run_id: str, home: Path) -> None:
@@ -176,6 +196,7 @@ def figures(store: Store, warm: int) -> dict[str, float]:
         rows = session.execute(
             select(Update.started_at, Update.committed_at, Update.metrics).order_by(Update.version)
         ).all()
+        stale = session.scalar(select(func.count()).where(Group.state == GroupState.STALE))
     seconds = rows[-1].committed_at - rows[warm - 1].committed_at
     before = [row.committed_at for row in rows[warm - 1 : -1]]
     idle = sum(row.started_at - at for row, at in zip(rows[warm:], before, strict=True))
@@ -184,7 +205,8 @@ def figures(store: Store, warm: int) -> dict[str, float]:
         "s": round(seconds, 2),
         "idle": round(idle / seconds, 3),
         "publishing": round((seconds - idle - training) / seconds, 3),
-        "trained": round(training, 2),
+        "trained_s": round(training, 2),
+        "stale": stale or 0,
     }
 
 

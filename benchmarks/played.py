@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,9 @@ def main(url: str) -> None:
     ends: dict[str, int] = {}
     store = open_store(url)
     with store.read() as session:
-        chosen = select(
-            Episode.episode_id, Episode.tokens, Step.token_start, Step.token_end
-        ).join(Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence))
+        chosen = select(Episode.episode_id, Episode.tokens, Step.token_start, Step.token_end).join(
+            Step, (Step.episode_id == Episode.episode_id) & (Step.fence == Episode.fence)
+        )
         for name, tokens, start, end in session.execute(chosen.order_by(Step.number)):
             steps.setdefault(name, []).append((start, end))
             ends[name] = tokens
@@ -229,7 +230,7 @@ def main(url: str) -> None:
 def _line(spans: Sequence[tuple[int, int]]) -> Line:
     """What one turn leaves unsaid (a line has room for its number), the trace says."""
     sampled = [end - start for start, end in spans]
-    observed = [after[0] - before[1] for before, after in zip(spans, spans[1:], strict=False)]
+    observed = [after[0] - before[1] for before, after in pairwise(spans)]
     first, rest = sampled[0], [max(1, each) for each in sampled[1:]]
     return Line([max(NAMED, first), *rest], [max(AROUND + 1, each) for each in observed])
 

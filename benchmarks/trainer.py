@@ -1,11 +1,16 @@
 """The trainer's speed, as ratios within one run.
 
-    python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON] [--json]
+    python benchmarks/trainer.py [--sizes 1M 5M] [--repeats 5] [--oracles PYTHON] [--no-overlap]
+        [--json]
 
 vs_bare        tokens a second of a whole update over those of a bare forward, backward and AdamW
                on the same tokens without padding, cross-entropy at every one of them
-vs_trl         over those of TRL's GRPO step on the same trajectories, without the gradient
-               checkpointing that is its default (needs what `make test-oracles` installs)
+vs_padded      over those of the same bare loop with padding: eight trajectories a pass, each
+               filled up to the longest of them
+vs_trl         over those of TRL's GRPO step on the same trajectories, as TRL ships: with gradient
+               checkpointing, its default (needs what `make test-oracles` installs)
+vs_trl_plain   over those of the same step without it
+async_vs_sync, of_ideal: of the whole system, benchmarks/overlap.py; `--no-overlap`: not measured
 
 64 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the others, in
 seconds of processor time of one thread, so that a busy machine matters less; medians of the
@@ -16,6 +21,7 @@ import argparse
 import json
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 from shapes import PROMPT, SHAPES, make_model, ragged_batch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from core.config import Trainer
 from trainer.attention import pack, states
@@ -36,6 +44,7 @@ from trainer.packing import MicroBatch, micro_batches
 from trainer.presets import Settings, settings
 
 ROOT = Path(__file__).parents[1]
+AT_ONCE, PADDING = 8, -100
 SETTINGS = settings(Trainer(micro_batch_tokens=4096))
 
 
@@ -46,6 +55,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SHAPES, default=["1M", "5M"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--oracles", type=Path, default=ROOT / ".venv-oracles/bin/python")
+    parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     chosen = parser.parse_args()
     found: dict[str, float] = {}
@@ -56,6 +66,8 @@ def main() -> None:
             print(f"{size:>5}  {name:>20}  {value:,}", flush=True)
             if name.startswith("vs_"):
                 found[name] = min(value, found.get(name, value))
+    if chosen.overlap:
+        found |= overlap()
     print(json.dumps(found) if chosen.json else found)
 
 
@@ -66,9 +78,13 @@ def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, f
     steps: dict[str, Callable[[], float]] = {
         "update": update(folder / "model", batch, SETTINGS),
         "bare": bare(folder / "model", batch, SETTINGS),
+        "padded": padded(folder / "model", batch, SETTINGS),
     }
     if chosen.oracles.exists():
-        steps["trl"] = trl(chosen.oracles, folder, batch)
+        steps |= {
+            "trl": trl(chosen.oracles, folder, batch, "shipped"),
+            "trl_plain": trl(chosen.oracles, folder, batch, "plain"),
+        }
     rows = [{name: step() for name, step in steps.items()} for _ in range(chosen.repeats + 1)][1:]
     tokens = batch.tokens.size
     speeds = {
@@ -81,6 +97,17 @@ def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, f
         if name != "update"
     }
     return speeds | ratios
+
+
+def overlap() -> dict[str, float]:
+    """What benchmarks/overlap.py finds, in processes of its own."""
+    script = Path(__file__).parent / "overlap.py"
+    run = subprocess.run(
+        [sys.executable, str(script), "--json"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    print(run.stdout, end="", flush=True)
+    figures = json.loads(run.stdout.splitlines()[-1])
+    return {name: figures[name] for name in ("async_vs_sync", "of_ideal")}
 
 
 def update(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
@@ -108,7 +135,31 @@ def _bare_update(model: Any, optimizer: torch.optim.Optimizer, micros: list[Micr
     optimizer.zero_grad(set_to_none=True)
 
 
-def trl(python: Path, folder: Path, batch: Batch) -> Callable[[], float]:
+def padded(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
+    """The bare loop as it is without packing; transformers masks the padding."""
+    model = load_model(path, torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.learning_rate, fused=True)
+    rows = torch.split(torch.from_numpy(batch.tokens), batch.lengths.tolist())
+    passes = [
+        pad_sequence(rows[n : n + AT_ONCE], batch_first=True, padding_value=PADDING)
+        for n in range(0, len(rows), AT_ONCE)
+    ]
+    return lambda: _seconds(lambda: _padded_update(model, optimizer, passes))
+
+
+def _padded_update(model: Any, optimizer: torch.optim.Optimizer, passes: list[Tensor]) -> None:
+    for tokens in passes:
+        real = tokens != PADDING
+        logits = model(tokens.clamp_min(0), attention_mask=real.long(), use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PADDING
+        )
+        torch.autograd.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def trl(python: Path, folder: Path, batch: Batch, how: str) -> Callable[[], float]:
     """TRL's own step in a process of its own, which makes one at each line it reads."""
     np.savez(
         folder / "batch.npz",
@@ -119,7 +170,7 @@ def trl(python: Path, folder: Path, batch: Batch) -> Callable[[], float]:
         prompt=PROMPT,
     )
     script = Path(__file__).parent / "trl_step.py"
-    command = [str(python), str(script), str(folder / "model"), str(folder / "batch.npz")]
+    command = [str(python), str(script), str(folder / "model"), str(folder / "batch.npz"), how]
     child = subprocess.Popen(
         command,
         cwd=folder,

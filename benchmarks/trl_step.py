@@ -1,6 +1,8 @@
 """Runs where TRL is installed: one GRPO step of TRL's own trainer at each line it reads.
 
-python trl_step.py MODEL BATCH.npz
+python trl_step.py MODEL BATCH.npz [plain]
+
+As TRL ships, with the gradient checkpointing that is its default; `plain`: without.
 
 Generation and rewards are left out: the trajectories are handed over as its rollout function would,
 in batches of 8, and its `training_step` and the optimizer's step are what is timed.
@@ -19,10 +21,13 @@ from trl import GRPOConfig, GRPOTrainer
 AT_ONCE = 8
 
 
-def main(model_path: str, batch_path: str) -> None:
+def main(model_path: str, batch_path: str, how: str = "shipped") -> None:
     torch.set_num_threads(1)
     batch = dict(np.load(batch_path, allow_pickle=False))
-    trainer, parts = _trainer(model_path, len(batch["lengths"])), _parts(batch)
+    trainer, parts = _trainer(model_path, len(batch["lengths"]), how), _parts(batch)
+    if trainer.args.gradient_checkpointing:  # what `Trainer.train` does before its first step
+        kwargs = trainer.args.gradient_checkpointing_kwargs
+        trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
     trainer.create_optimizer()
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = len(parts)
@@ -43,7 +48,7 @@ class Handed(GRPOTrainer):
         return inputs
 
 
-def _trainer(model_path: str, rows: int) -> GRPOTrainer:
+def _trainer(model_path: str, rows: int, how: str) -> GRPOTrainer:
     words = {"<pad>": 0, "<eos>": 1}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(words, "<pad>")),
@@ -57,8 +62,8 @@ def _trainer(model_path: str, rows: int) -> GRPOTrainer:
         per_device_train_batch_size=AT_ONCE,
         gradient_accumulation_steps=rows // AT_ONCE,
         num_generations=AT_ONCE,
-        gradient_checkpointing=False,
         report_to=[],
+        **({"gradient_checkpointing": False} if how == "plain" else {}),
     )
     return Handed(
         model=AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32),
