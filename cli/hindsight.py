@@ -1,4 +1,4 @@
-"""Verbs that look again at what was recorded: replay."""
+"""Verbs that look again at what was recorded: replay, whatif."""
 
 from pathlib import Path
 
@@ -8,12 +8,15 @@ from cli.processes import CONFIG
 
 EPISODE = typer.Argument("", help="The episode's id; none with --all.", show_default=False)
 POLICY = "Who goes on: as `agentrl eval` names a policy."
+UPDATES = typer.Argument(..., help="Versions, or ids of updates.", show_default=False)
+SET = typer.Option([], "--set", help="section.key=value; repeatable.", show_default=False)
 OUT = typer.Option(None, "--out", help="Write the new trajectory, as it travels.")
 
 
 def add(app: typer.Typer) -> None:
     """Register the verbs."""
     app.command()(replay)
+    app.command()(whatif)
 
 
 def replay(
@@ -59,3 +62,22 @@ def replay(
         else play(config, episode, as_json=as_json)
     ):
         raise typer.Exit(1)
+
+
+def whatif(
+    config: Path = CONFIG,
+    updates: list[str] = UPDATES,
+    changes: list[str] = SET,
+    score: bool = typer.Option(True, help="Score the tokens with the checkpoint before it."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON array."),
+) -> None:
+    """Recompute stored updates under another configuration.
+
+    Advantages, shares of the loss, weights, and groups without spread or too stale, by task: what
+    they were under the run's own configuration → what they are under the file's with --set.
+
+    Example: agentrl whatif configs/quickstart.toml 1 2 --set trainer.normalise=none
+    """
+    from ops.whatif import whatif as recompute
+
+    recompute(config, updates, changes, score=score, as_json=as_json)

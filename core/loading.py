@@ -6,7 +6,7 @@ A key or value that is not understood is a ConfigError that names it and the nea
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -46,6 +46,21 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
         raise _refused(source, error) from error
 
 
+def changed(config: Config, changes: Sequence[str]) -> Config:
+    """The Config with `section.key=value` each, the value as in TOML. Raises ConfigError."""
+    tree = _without_none(msgspec.to_builtins(config))
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: no value", mend="--set section.key=value")
+        _set(tree, key.strip().split("."), value.strip(), f"--set {change}")
+    _refuse_unknown(Config, tree, "--set", "")
+    try:
+        return msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise _refused("--set", error) from error
+
+
 def dumps(config: Config) -> str:
     """The configuration as JSON with every default filled in; no secret was substituted."""
     return msgspec.json.encode(config).decode()
@@ -82,11 +97,15 @@ def _without_none(value: Any) -> Any:
 
 
 def _override(tree: dict[str, Any], name: str, text: str) -> None:
-    *parents, key = name.removeprefix(PREFIX).lower().split("__")
+    _set(tree, name.removeprefix(PREFIX).lower().split("__"), text, name)
+
+
+def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> None:
+    *parents, key = path
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"{name}: {parent} is no section")
+            raise ConfigError(f"{source}: {parent} is no section")
     tree[key] = _literal(text)
 
 

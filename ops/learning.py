@@ -17,7 +17,8 @@ from core.errors import ConfigError
 from core.process import place
 from db import registry
 from ops.runs import Opened, opened, shelf
-from trainer.presets import settings
+from trainer.inbox import Bounds
+from trainer.presets import Settings, settings
 
 if TYPE_CHECKING:
     from trainer.learner import Learner
@@ -37,6 +38,19 @@ def learn(config: Config, stop: threading.Event) -> None:
         path = weights.fetch(_first(run), config.cache())
         hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
         _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
+
+
+def bounds(config: Config, filled: Settings) -> Bounds:
+    """What a batch of the run must satisfy."""
+    fewest = config.trainer.min_groups or config.dispatch.groups_per_update
+    return Bounds(
+        min_groups=fewest,
+        max_groups=config.trainer.max_groups or 2 * fewest,
+        max_staleness=config.dispatch.max_staleness,
+        max_lag=config.dispatch.max_lag,
+        abnormal_reward=filled.abnormal_reward,
+        max_attempts=config.dispatch.max_attempts,
+    )
 
 
 def _rank(config: Config, stop: threading.Event) -> None:
@@ -78,23 +92,14 @@ def _first(run: Opened) -> str:
 
 
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
-    from trainer.inbox import Bounds, Inbox
+    from trainer.inbox import Inbox
     from trainer.ledger import Ledger
     from trainer.loop import train
 
     filled = settings(config.trainer)
     publisher = run.broker.publisher()
     consumer = run.broker.consumer(trainer_queue(run.run_id))
-    fewest = config.trainer.min_groups or config.dispatch.groups_per_update
-    bounds = Bounds(
-        min_groups=fewest,
-        max_groups=config.trainer.max_groups or 2 * fewest,
-        max_staleness=config.dispatch.max_staleness,
-        max_lag=config.dispatch.max_lag,
-        abnormal_reward=filled.abnormal_reward,
-        max_attempts=config.dispatch.max_attempts,
-    )
-    inbox = Inbox(run.store, consumer, run.run_id, bounds)
+    inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
     kept_in = replace(shelf(config, run.run_id), stop=stop)
     ledger = Ledger(config, run.run_id, run.store, publisher, kept_in)
     try:

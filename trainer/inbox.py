@@ -138,13 +138,11 @@ class Inbox:
             group = self._whole(group_id, list(rows))
             if group is None:
                 continue
-            if not spread(group, self._bounds.abnormal_reward):
-                closing[GroupState.FILTERED].append(group_id)
-            elif too_old(group, version, self._bounds, self._forks):
-                closing[GroupState.STALE].append(group_id)
-            else:
+            state = verdict(group, version, self._bounds, self._forks)
+            if state == GroupState.READY:
                 chosen.append(group)
                 continue
+            closing[state].append(group_id)
             self.forget([group])
         self._close(closing)
         return chosen
@@ -203,6 +201,15 @@ def _bytes(trajectory: Trajectory) -> int:
     """About what a trajectory takes in memory: its arrays and its steps' texts."""
     texts = sum(len(step.call) + len(step.answer) for step in trajectory.steps)
     return 10 * len(trajectory) + texts
+
+
+def verdict(
+    group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int]
+) -> GroupState:
+    """READY for what the update from `version` may learn from, else FILTERED or STALE."""
+    if not spread(group, bounds.abnormal_reward):
+        return GroupState.FILTERED
+    return GroupState.STALE if too_old(group, version, bounds, forks) else GroupState.READY
 
 
 def too_old(

@@ -212,3 +212,17 @@ def test_a_stored_configuration_of_other_code_names_its_run_and_key() -> None:
         loading.from_json('{"tasks": {}, "gone": 1}', "run old")
     with pytest.raises(ConfigError, match=r"run old: dispatch.group_size: "):
         loading.from_json('{"tasks": {}, "dispatch": {"group_size": 1}}', "run old")
+
+
+def test_a_change_is_made_by_its_whole_key_and_leaves_the_rest() -> None:
+    before = Config(tasks={"Shop": Task()}, run=Run(seed=7))
+    after = loading.changed(before, ["tasks.Shop.weight=2.5", 'trainer.loss = "gspo"'])
+    assert after.tasks["Shop"].weight == 2.5
+    assert after.trainer.loss == "gspo"
+    assert msgspec.structs.replace(after, tasks=before.tasks, trainer=before.trainer) == before
+    with pytest.raises(ConfigError, match="--set run: no value"):
+        loading.changed(before, ["run"])
+    with pytest.raises(ConfigError, match=r"--set run\.seed\.x=1: seed is no section"):
+        loading.changed(before, ["run.seed.x=1"])
+    with pytest.raises(ConfigError, match="did you mean seed"):
+        loading.changed(before, ["run.sead=1"])

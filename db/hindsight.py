@@ -1,0 +1,86 @@
+"""What an update looked at: the groups it learned from, and those it closed untrained before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from core.errors import StoreError
+from core.types import TRAINABLE, EpisodeState, GroupState, UpdateState
+from db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
+
+CLOSED = (GroupState.FILTERED, GroupState.STALE)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMember:
+    """A member of a group that the trainer looked at, and its body. `learned`: by the update."""
+
+    group_id: str
+    task: str
+    episode_id: str
+    fence: int
+    sha256: str
+    learned: bool
+
+
+def update_named(session: Session, run: Run, name: str) -> Update:
+    """By its id, or by its version on the live lineage. Raises StoreError."""
+    query = select(Update).where(Update.run_id == run.run_id)
+    if name.isdecimal():
+        live = Update.state != UpdateState.ROLLED_BACK
+        query = query.where(Update.version == int(name), live)
+    else:
+        query = query.where(Update.update_id == name)
+    found = session.scalars(query).one_or_none()
+    if found is None:
+        raise StoreError(
+            f"run {run.name} has no update {name}", mend=f"its versions are 1 to {run.version}"
+        )
+    return found
+
+
+def parent_of(session: Session, update: Update) -> Checkpoint | None:
+    """The checkpoint that the update began from."""
+    made = session.get_one(Checkpoint, update.checkpoint_id)
+    return session.get(Checkpoint, made.parent_id) if made.parent_id else None
+
+
+def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
+    """Group by group, in the order in which the trainer takes them.
+
+    Beside what the update learned from: groups without spread or too stale that were closed since
+    the update before it, whatever became of that.
+    """
+    before = (
+        select(func.max(Update.committed_at))
+        .where(Update.run_id == update.run_id, Update.committed_at < update.started_at)
+        .scalar_subquery()
+    )
+    learned = (UpdateGroup.episode_id == Episode.episode_id) & (
+        UpdateGroup.update_id == update.update_id
+    )
+    closed = and_(
+        Group.state.in_(CLOSED),
+        Group.closed_at > func.coalesce(before, 0.0),
+        Group.closed_at <= update.committed_at,
+        Episode.state == EpisodeState.FINISHED,
+        Episode.status.in_(TRAINABLE),
+    )
+    query = (
+        select(
+            Group.group_id,
+            Group.task,
+            Episode.episode_id,
+            func.coalesce(UpdateGroup.fence, Episode.fence),
+            func.coalesce(UpdateGroup.sha256, Episode.body_sha256, ""),
+            UpdateGroup.update_id.is_not(None),
+        )
+        .select_from(Group)
+        .join(Episode, Episode.group_id == Group.group_id)
+        .outerjoin(UpdateGroup, learned)
+        .where(Group.run_id == update.run_id, or_(UpdateGroup.update_id.is_not(None), closed))
+        .order_by(Group.ready_at, Group.group_id, Episode.member)
+    )
+    return [SeenMember(*row) for row in session.execute(query)]
