@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from core.config import Config, Dispatch, Task
-from dashboard.looks.run import BINS, LATE_GROUPS, UPDATES, look
+from dashboard.looks import accounting, run, tasks
+from dashboard.looks.run import (
+    DELAYED,
+    LATE_GROUPS,
+    LEASES,
+    POINT_GROUPS,
+    POINTS,
+    UPDATES,
+    WINDOW_S,
+)
+from dashboard.looks.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
 from db import (
     alarms,
+    attempts,
+    balance,
+    curves,
+    delays,
     episodes,
     groups,
+    leases,
     lifecycle,
     migrate,
     outcomes,
     progress,
     registry,
+    runs,
     streams,
     updates,
 )
@@ -50,6 +67,15 @@ from workers.dispatcher import Dispatcher
 from workers.stream import ItemStream
 
 Question = Callable[[Session], Any]
+LOOKERS = ("dashboard", "report", "view")
+
+# What a page reads before it is drawn.
+PAGES: dict[str, Callable[[Store], object]] = {
+    "Run, each 3 s": lambda store: (run.now(store, RUN), run.flow(store, RUN)),
+    "Run, each 30 s": lambda store: run.curve(store, RUN),
+    "Tasks": lambda store: (tasks.look(store, RUN), tasks.look_at(store, RUN, "task0")),
+    "Accounting": lambda store: accounting.look(store, RUN),
+}
 
 QUESTIONS: dict[str, dict[str, Question]] = {
     "dispatcher": {
@@ -74,15 +100,36 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "recent_metrics": lambda s: outcomes.recent_metrics(s, RUN, 16),
     },
     "dashboard": {
-        "summaries": lifecycle.summaries,
-        "totals": lambda s: progress.totals(s, RUN),
-        "success_over_time": lambda s: progress.success_over_time(s, RUN, BINS),
-        "recent_success": lambda s: progress.recent_success(s, RUN, lifecycle.RECENT_UPDATES),
+        "run_names": runs.run_names,
+        "configured_tasks": runs.configured_tasks,
+        "learned": lambda s: progress.learned(s, RUN),
+        "pace": lambda s: delays.pace(s, RUN, WINDOW_S),
+        "success_by_version": lambda s: curves.success_by_version(s, RUN, POINTS, POINT_GROUPS),
+        "closed_by_version": lambda s: curves.closed_by_version(s, RUN, POINTS, POINT_GROUPS),
+        "latest": lambda s: curves.latest(s, RUN, LATE_GROUPS),
+        "delays": lambda s: delays.delays(s, RUN, DELAYED),
+        "waiting": lambda s: delays.waiting(s, RUN),
+        "leases": lambda s: leases.leases(s, RUN, LEASES),
+        "idle_s": lambda s: leases.idle_s(s, RUN),
         "latest_updates": lambda s: lifecycle.latest_updates(s, RUN, UPDATES),
         "policy_mix": lambda s: progress.policy_mix(s, RUN, LATE_GROUPS),
-        "groups_by_state": lambda s: progress.groups_by_state(s, RUN),
-        "disagreements": lambda s: progress.disagreements(s, RUN, LATE_GROUPS),
         "raised": lambda s: alarms.raised(s, RUN),
+        "group_ends": lambda s: attempts.group_ends(s, RUN),
+        "ends": lambda s: attempts.ends(s, RUN, "task0", TASK_GROUPS),
+        "solved_among": lambda s: attempts.solved_among(s, RUN, "task0", TASK_GROUPS),
+        "never_solved": lambda s: attempts.never_solved(s, RUN, "task0", ITEM_GROUPS, ITEMS),
+        "never_solved, whole": lambda s: attempts.never_solved(s, RUN, "task0", None, ITEMS),
+        "disagreements": lambda s: progress.disagreements(s, RUN, LATE_GROUPS),
+        "balance": lambda s: balance.balance(s, RUN),
+        "groups_by_state": lambda s: progress.groups_by_state(s, RUN),
+        "given_up": lambda s: balance.given_up(s, RUN),
+        "refused": lambda s: balance.refused(s, RUN),
+    },
+    "report": {
+        "summaries": lifecycle.summaries,
+        "totals": lambda s: progress.totals(s, RUN),
+        "success_over_time": lambda s: progress.success_over_time(s, RUN, 24),
+        "recent_success": lambda s: progress.recent_success(s, RUN, lifecycle.RECENT_UPDATES),
     },
     "view": {
         name: lambda s, name=name: s.execute(text("SELECT * FROM " + name)).all()  # noqa: S608
@@ -145,7 +192,7 @@ def configured(retire_at: float | None) -> Config:
 
 
 def ask_all(store: Store, looking: Store, repeats: int) -> dict[str, tuple[float, float]]:
-    """Every question of QUESTIONS, and the dashboard's page, in transactions of their own.
+    """Every question of QUESTIONS, and the dashboard's pages, in transactions of their own.
 
     `looking`: the store as the dashboard and `agentrl sql` open it.
     """
@@ -156,7 +203,7 @@ def ask_all(store: Store, looking: Store, repeats: int) -> dict[str, tuple[float
     found = timed("nothing", lambda: store.ask(nothing), repeats)
     for who, questions in QUESTIONS.items():
         for name, question in questions.items():
-            asked = looking if who in ("dashboard", "view") else store
+            asked = looking if who in LOOKERS else store
 
             def ask(asked: Store = asked, question: Question = question) -> None:
                 with asked.read() as session:
@@ -164,7 +211,8 @@ def ask_all(store: Store, looking: Store, repeats: int) -> dict[str, tuple[float
 
             found |= timed(f"{who}: {name}", ask, 1 if who == "view" else repeats)
         if who == "dashboard":
-            found |= timed("dashboard: whole page", lambda: look(looking, RUN), repeats)
+            for page, look in PAGES.items():
+                found |= timed(f"page: {page}", partial(look, looking), repeats)
     return found
 
 

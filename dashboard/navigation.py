@@ -11,7 +11,7 @@ from functools import partial
 
 import streamlit as st
 
-from dashboard.pages import run
+from dashboard.pages import accounting, run, tasks
 from db.runs import run_names
 from db.store import Store
 
@@ -27,7 +27,11 @@ class Page:
     draw: Callable[[Store, str], None]
 
 
-PAGES = (Page("Run", ":material/monitoring:", run.page),)
+PAGES = (
+    Page("Run", ":material/monitoring:", run.page),
+    Page("Tasks", ":material/checklist:", tasks.page),
+    Page("Accounting", ":material/balance:", accounting.page),
+)
 
 
 def show(store: Store, configured: str) -> None:

@@ -6,8 +6,16 @@ from typing import Any
 import streamlit as st
 
 from core.errors import AgentRLError
+from core.types import RunState
 
 EVERY_S = 3.0  # between two looks at a run that goes on
+
+STATE_COLOURS = {
+    RunState.RUNNING: "green",
+    RunState.PAUSED: "orange",
+    RunState.FAILED: "red",
+    RunState.STOPPED: "gray",
+}
 
 Row = Mapping[str, Any]
 
@@ -17,10 +25,10 @@ def tell(error: AgentRLError) -> None:
     st.error(f"{error}{f' — {error.mend}' if error.mend else ''}")
 
 
-def live(draw: Callable[[], None], *, over: bool) -> None:
+def live(draw: Callable[[], None], *, over: bool, every_s: float = EVERY_S) -> None:
     """Draw now, and again and again while the run goes on; an error is one line in its place."""
 
-    @st.fragment(run_every=None if over else EVERY_S)
+    @st.fragment(run_every=None if over else every_s)
     def again() -> None:
         try:
             draw()
@@ -28,6 +36,12 @@ def live(draw: Callable[[], None], *, over: bool) -> None:
             tell(error)
 
     again()
+
+
+def title(name: str, state: RunState, told: str) -> None:
+    """The name, the state and what there is to say of it."""
+    st.title(name)
+    st.markdown(f":{STATE_COLOURS.get(state, 'blue')}-background[**{state}**]{told}")
 
 
 def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:

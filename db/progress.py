@@ -39,10 +39,33 @@ def totals(session: Session, run_id: str) -> Totals:
     committed = session.scalar(
         select(func.count()).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
     )
-    end = run.ended_at or session.scalar(select(now())) or run.created_at
-    return Totals(
-        run.state, run.version, committed or 0, finished, int(tokens or 0), end - run.created_at
-    )
+    seconds = ran_s(session, run)
+    return Totals(run.state, run.version, committed or 0, finished, int(tokens or 0), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the updates of the live lineage learned from."""
+
+    updates: int
+    episodes: int
+    loss_tokens: int
+
+
+def learned(session: Session, run_id: str) -> Learned:
+    """Of the whole run, counted from its updates alone."""
+    query = select(
+        func.count(),
+        func.coalesce(func.sum(Update.episodes), 0),
+        func.coalesce(func.sum(Update.loss_tokens), 0),
+    ).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    updates, episodes, tokens = session.execute(query).one()
+    return Learned(updates, int(episodes), int(tokens))
+
+
+def ran_s(session: Session, run: Run) -> float:
+    """Seconds since the run was made, or from then to its end."""
+    return (run.ended_at or session.scalar(select(now())) or run.created_at) - run.created_at
 
 
 def hours(session: Session, run_id: str) -> float:

@@ -1,5 +1,7 @@
 """Runs, their workers' leases, the dispatcher's lease and the trainer's epoch."""
 
+import json
+
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
@@ -31,6 +33,12 @@ def run_names(session: Session) -> dict[str, str]:
     """run_id by name, the newest run first."""
     query = select(Run.name, Run.run_id).order_by(Run.created_at.desc(), Run.run_id)
     return {name: run_id for name, run_id in session.execute(query)}
+
+
+def configured_tasks(session: Session) -> list[str]:
+    """The tasks that the configurations of all runs name, sorted."""
+    configs = [json.loads(config) for config in session.scalars(select(Run.config))]
+    return sorted({task for config in configs for task in config.get("tasks", {})})
 
 
 def run_state(session: Session, run_id: str) -> RunState:

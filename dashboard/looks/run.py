@@ -1,75 +1,142 @@
-"""What the page *Run* shows, read in one transaction: plain values, no Streamlit."""
+"""What the page *Run* shows, read in one transaction each: plain values, no Streamlit."""
 
 from dataclasses import dataclass
 
-from core.statistics import interval
-from core.types import RunState
-from db import alarms, lifecycle, progress, registry
+from core import loading
+from core.errors import ConfigError
+from core.types import RUN_OVER, RunState
+from dashboard.estimates import Rule, stop_rules, success
+from db import alarms, curves, delays, leases, lifecycle, progress, registry, runs
 from db.alarms import Raised
+from db.curves import Point
+from db.delays import Delay, Pace, Waiting
+from db.leases import Lease
 from db.lifecycle import UpdateSummary
 from db.models import Run
-from db.progress import Totals
+from db.progress import Learned
 from db.registry import LivePolicy
 from db.store import Store
 
-BINS = 24  # of the success curve
+POINTS = 24  # of a curve
+POINT_GROUPS = 64  # that closed last before each of its points
+LATE_GROUPS = 256  # that closed last
 UPDATES = 50  # rows of the updates' table
-LATE_GROUPS = 256  # that closed last, whose steps and bodies are looked at
+DELAYED = 16  # updates whose members' time is told apart
+WINDOW_S = 300.0  # of the pace
+LEASES = 50  # of workers, and as many of policy servers
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """Success of a task's episodes that ended in one slice of time; `low`, `high`: 95 %."""
-
-    percent: float
-    task: str
-    success: float
-    low: float
-    high: float
-    episodes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """A run at a moment."""
+class Head:
+    """What every page says first of a run."""
 
     name: str
     state: RunState
     reason: str
     forked_from: str | None
-    totals: Totals
-    curve: list[Point]
-    recent: dict[str, float]
-    updates: list[UpdateSummary]
-    mix: dict[str, int]
-    groups: dict[str, int]
-    policies: list[LivePolicy]
-    disagreements: list[tuple[str, str]]
+
+    @property
+    def over(self) -> bool:
+        return self.state in RUN_OVER
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A run at a moment. `recent`: by task, of the last groups; `seconds`: that it has run.
+
+    `idle`: seconds since trainer and recorder did something.
+    """
+
+    head: Head
+    version: int
+    seconds: float
+    learned: Learned
+    pace: Pace
+    rules: list[Rule]
     alarms: list[Raised]
+    recent: list[Point]
+    leases: list[Lease]
+    idle: dict[str, float]
 
 
-def look(store: Store, run_id: str) -> RunView:
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What is on its way. `mix`: steps by track; `staleness`: mean updates between sampling and
+    learning, of fresh and lagged steps of the last batch.
+    """
+
+    over: bool
+    waiting: Waiting
+    mix: dict[str, int]
+    staleness: dict[str, float]
+    delays: list[Delay]
+    policies: list[LivePolicy]
+    updates: list[UpdateSummary]
+
+
+def head(store: Store, run_id: str) -> Head:
+    """Of a run that exists."""
+    with store.read() as session:
+        return head_of(session.get_one(Run, run_id))
+
+
+def head_of(run: Run) -> Head:
+    return Head(run.name, RunState(run.state), run.reason, run.forked_from)
+
+
+def now(store: Store, run_id: str) -> Now:
     """The run as it stands."""
     with store.read() as session:
         run = session.get_one(Run, run_id)
-        return RunView(
-            name=run.name,
-            state=RunState(run.state),
-            reason=run.reason,
-            forked_from=run.forked_from,
-            totals=progress.totals(session, run_id),
-            curve=[point(*row) for row in progress.success_over_time(session, run_id, BINS)],
-            recent=progress.recent_success(session, run_id, lifecycle.RECENT_UPDATES),
-            updates=lifecycle.latest_updates(session, run_id, UPDATES),
-            mix=progress.policy_mix(session, run_id, LATE_GROUPS),
-            groups=progress.groups_by_state(session, run_id),
-            policies=registry.live_policies(session, run_id),
-            disagreements=progress.disagreements(session, run_id, LATE_GROUPS),
+        seconds = progress.ran_s(session, run)
+        recent = curves.latest(session, run_id, LATE_GROUPS)
+        return Now(
+            head=head_of(run),
+            version=run.version,
+            seconds=seconds,
+            learned=progress.learned(session, run_id),
+            pace=delays.pace(session, run_id, WINDOW_S),
+            rules=_rules(run, seconds, delays.update_s(session, run_id, DELAYED), recent),
             alarms=alarms.raised(session, run_id),
+            recent=recent,
+            leases=leases.leases(session, run_id, LEASES),
+            idle=leases.idle_s(session, run_id),
         )
 
 
-def point(place: int, task: str, success: float, episodes: int) -> Point:
-    """A slice of the curve, in the middle of its time."""
-    low, high = interval(round(success * episodes), episodes)
-    return Point(100 * (place + 0.5) / BINS, task, success, low, high, episodes)
+def flow(store: Store, run_id: str) -> Flow:
+    """What is on its way in the run."""
+    with store.read() as session:
+        return Flow(
+            over=runs.run_state(session, run_id) in RUN_OVER,
+            waiting=delays.waiting(session, run_id),
+            mix=progress.policy_mix(session, run_id, LATE_GROUPS),
+            staleness=progress.staleness(session, run_id),
+            delays=delays.delays(session, run_id, DELAYED),
+            policies=registry.live_policies(session, run_id),
+            updates=lifecycle.latest_updates(session, run_id, UPDATES),
+        )
+
+
+def curve(store: Store, run_id: str) -> list[Point]:
+    """Success and reward by task and version."""
+    with store.read() as session:
+        return curves.success_by_version(session, run_id, POINTS, POINT_GROUPS)
+
+
+def task_names(store: Store) -> list[str]:
+    """The tasks of all runs: their places give them their colours."""
+    with store.read() as session:
+        return runs.configured_tasks(session)
+
+
+def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]) -> list[Rule]:
+    """None where the run is over, or its configuration is another version's."""
+    if run.state in RUN_OVER:
+        return []
+    try:
+        config = loading.from_json(run.config, f"run {run.name}").run
+    except ConfigError:
+        return []
+    worst = min((success(point).value for point in recent), default=None)
+    return stop_rules(config, run.version, seconds, update_s, worst)

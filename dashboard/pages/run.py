@@ -1,107 +1,152 @@
-"""The page *Run*: state, alarms, success by task, updates, policies, accounting. It only reads."""
+"""The page *Run*: how it goes, how fast, where time goes, who lives. It only reads."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import streamlit as st
 
-from core.types import RUN_OVER, RunState
-from dashboard.looks.run import LATE_GROUPS, Point, RunView, look
-from dashboard.parts import live
+from core.types import EpisodeState, GroupState
+from dashboard import charts
+from dashboard.curve_charts import reward_chart, success_chart
+from dashboard.estimates import duration, left_s, reward, success
+from dashboard.looks.run import (
+    LATE_GROUPS,
+    POINT_GROUPS,
+    Flow,
+    Now,
+    curve,
+    flow,
+    head,
+    now,
+    task_names,
+)
+from dashboard.parts import chart, figures, live, table, title
+from dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
 from db.alarms import Raised
+from db.curves import Point
+from db.delays import Delay
+from db.leases import Lease
 from db.lifecycle import UpdateSummary
-from db.runs import run_state
 from db.store import Store
 
+NO_POLICY = "No policy is live: episodes wait for one."
+CURVE_EVERY_S = 30.0  # it reads more than the rest, and changes less
 METRICS = ("loss", "entropy", "grad_norm", "clip_fraction", "mismatch_k3", "effective_sample_size")
-COLOURS = {
-    RunState.RUNNING: "green",
-    RunState.PAUSED: "orange",
-    RunState.FAILED: "red",
-    RunState.STOPPED: "gray",
+PARTS = {
+    "queued_s": ("generation: waits for a worker", ORANGE),
+    "playing_s": ("generation: plays", BLUE),
+    "siblings_s": ("queue: waits for its group", SKY),
+    "ready_s": ("queue: waits for the trainer", PURPLE),
+    "update_s": ("trainer: the update", VERMILION),
 }
 
 
 def page(store: Store, run_id: str) -> None:
-    """Look again while the run goes on."""
-    with store.read() as session:
-        over = run_state(session, run_id) in RUN_OVER
-    live(lambda: draw(look(store, run_id)), over=over)
+    """While the run goes on it looks again every three seconds, at the curves every thirty."""
+    over = head(store, run_id).over
+    live(lambda: top(now(store, run_id)), over=over)
+    live(lambda: learning(store, run_id), over=over, every_s=CURVE_EVERY_S)
+    live(lambda: under_way(flow(store, run_id)), over=over)
 
 
-def draw(view: RunView) -> None:
-    """All of the page for one moment."""
-    _head(view)
+def top(view: Now) -> None:
+    """State, figures, alarms, processes, success of late."""
+    reason = f" — {view.head.reason}" if view.head.reason else ""
+    fork = f" · forked from `{view.head.forked_from}`" if view.head.forked_from else ""
+    title(view.head.name, view.head.state, reason + fork)
+    _figures(view)
     _alarms(view.alarms)
-    st.subheader("Success by task")
-    if view.curve:
-        st.vega_lite_chart(success_chart(view.curve))
-        st.caption("Share of finished episodes that succeeded; the band is the 95 % interval.")
-    else:
-        st.info("No episode has finished yet.")
+    st.markdown(health(view))
+    st.subheader("Success and reward by task")
+    table(recent_rows(view.recent), "No group has closed yet.")
+    st.caption(
+        f"Finished episodes of the {LATE_GROUPS} groups that closed last, whatever became of "
+        "them. The 95 % intervals take episodes as independent."
+    )
+
+
+def learning(store: Store, run_id: str) -> None:
+    """Success and reward, version by version."""
+    points = curve(store, run_id)
+    if not points:
+        return
+    known = colours([*task_names(store), *(point.task for point in points)])
+    told = f"Each point: the last {POINT_GROUPS} groups that closed before the update to it"
     left, right = st.columns(2)
     with left:
-        _shares(
-            f"Policy mix, by steps of the last {LATE_GROUPS} groups",
-            view.mix,
-            "No step is recorded yet.",
+        chart(success_chart(points, known), f"{told}; the band is the 95 % interval.")
+    with right:
+        chart(reward_chart(points, known), f"{told}; the mean reward and its 95 % interval.")
+
+
+def under_way(view: Flow) -> None:
+    """What waits where, where time goes, who serves, the updates."""
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Under way")
+        chart(
+            charts.bars(queues(view), "number"),
+            "Episodes that are queued or run, finished ones that no update has learned from, and "
+            "groups that wait for members or for the trainer.",
         )
     with right:
-        _shares("Groups, by state", view.groups, "No group is admitted yet.")
-    _policies(view)
-    _updates(view.updates)
-    _accounting(view.disagreements)
+        st.subheader("Policy mix")
+        if view.mix:
+            lag = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(view.staleness.items()))
+            chart(
+                charts.bars(view.mix, "steps"),
+                f"Steps by track, of the {LATE_GROUPS} groups that closed last."
+                + (f" Updates from sampling to learning, last batch: {lag}." if lag else ""),
+            )
+        else:
+            st.info("No step is recorded yet.")
+    _delays(view.delays)
+    st.subheader("Live policies")
+    nothing = "The run is over; nothing is served." if view.over else NO_POLICY
+    table([asdict(policy) for policy in view.policies], nothing)
+    st.subheader("Updates")
+    table(update_rows(view.updates), "No update yet.")
 
 
-def success_chart(curve: Sequence[Point]) -> dict[str, Any]:
-    """Vega-Lite: a line and its band for each task."""
-    percent = {"format": ".0%"}
-    x = {"field": "percent", "type": "quantitative", "title": "% of the run so far"}
-    colour = {
-        "field": "task",
-        "type": "nominal",
-        "title": None,
-        "legend": {"orient": "top"},
-        "scale": {"scheme": "tableau10"},
-    }
-    band = {
-        "y": {"field": "low", "type": "quantitative", "title": "success", "axis": percent},
-        "y2": {"field": "high"},
-    }
-    line = {
-        "y": {"field": "success", "type": "quantitative", "scale": {"domain": [0, 1]}},
-        "tooltip": [
-            {"field": "task"},
-            {"field": "success", "format": ".1%"},
-            {"field": "low", "format": ".1%"},
-            {"field": "high", "format": ".1%"},
-            {"field": "episodes"},
-        ],
-    }
+def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """A row a task, with intervals in words."""
+    return [
+        {
+            "task": p.task,
+            "success": f"{won.value:.1%}",
+            "success, 95 %": f"{won.low:.1%} – {won.high:.1%}",
+            "reward": f"{paid.value:.3f}",
+            "reward, 95 %": f"{paid.low:.3f} – {paid.high:.3f}",
+            "turns": round(p.turns, 1),
+            "sampled tokens": round(p.loss_tokens),
+            "episodes": p.episodes,
+        }
+        for p in points
+        for won, paid in [(success(p), reward(p))]
+    ]
+
+
+def queues(view: Flow) -> dict[str, int]:
+    """What waits where, as numbers to draw."""
+    episodes, groups = view.waiting.episodes, view.waiting.groups
     return {
-        "data": {"values": [asdict(each) for each in curve]},
-        "height": 340,
-        "encoding": {"x": x, "color": colour},
-        "layer": [
-            {"mark": {"type": "area", "opacity": 0.15}, "encoding": band},
-            {"mark": {"type": "line", "point": True}, "encoding": line},
-        ],
+        "episodes queued": episodes.get(EpisodeState.QUEUED, 0),
+        "episodes running": episodes.get(EpisodeState.RUNNING, 0),
+        "episodes finished, not trained": episodes.get(EpisodeState.FINISHED, 0),
+        "groups open": groups.get(GroupState.OPEN, 0),
+        "groups ready": groups.get(GroupState.READY, 0),
     }
 
 
-def share_chart(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Vega-Lite: a bar a name, the greatest first."""
-    return {
-        "data": {"values": [{"name": name, "count": n} for name, n in counts.items()]},
-        "height": {"step": 26},
-        "mark": {"type": "bar", "cornerRadius": 3},
-        "encoding": {
-            "y": {"field": "name", "type": "nominal", "title": None, "sort": "-x"},
-            "x": {"field": "count", "type": "quantitative", "title": None},
-            "tooltip": [{"field": "name"}, {"field": "count"}],
-        },
-    }
+def health(view: Now) -> str:
+    """Who lives, in one line; where nothing should, that alone."""
+    if view.head.over:
+        return f"Processes: the run is over; {_count(view.leases, 'live')} still hold a lease."
+    told = [_of_role(view.leases, role) for role in ("dispatcher", "worker", "policy server")]
+    told += [f"{role} last worked {duration(idle)} ago" for role, idle in view.idle.items()]
+    return "Processes: " + " · ".join(told)
 
 
 def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
@@ -121,24 +166,39 @@ def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def _head(view: RunView) -> None:
-    colour = COLOURS.get(view.state, "blue")
-    st.title(view.name)
-    reason = f" — {view.reason}" if view.reason else ""
-    fork = f" · forked from `{view.forked_from}`" if view.forked_from else ""
-    st.markdown(f":{colour}-background[**{view.state}**]{reason}{fork}")
-    totals = view.totals
-    mean = f"{sum(view.recent.values()) / len(view.recent):.0%}" if view.recent else "–"
-    figures = {
-        "Version": f"{totals.version}",
-        "Updates": f"{totals.updates}",
-        "Episodes": f"{totals.episodes:,}",
-        "Loss tokens": f"{totals.loss_tokens:,}",
-        "Recent success": mean,
-        "Minutes": f"{totals.seconds / 60:.1f}",
-    }
-    for column, (label, value) in zip(st.columns(len(figures)), figures.items(), strict=True):
-        column.metric(label, value)
+def delay_rows(found: Sequence[Delay]) -> list[dict[str, Any]]:
+    """A row an update and part of its members' time."""
+    return [
+        {"version": each.version, "part": name, "seconds": getattr(each, field)}
+        for each in found
+        for field, (name, _) in PARTS.items()
+    ]
+
+
+def _figures(view: Now) -> None:
+    pace = view.pace
+    seconds = max(pace.seconds, 1e-9)
+    left = "–" if view.head.over else duration(left_s(view.rules))
+    figures(
+        {
+            "Version": f"{view.version}",
+            "Updates": f"{view.learned.updates:,}",
+            "Episodes learned": f"{view.learned.episodes:,}",
+            "Tokens learned": f"{view.learned.loss_tokens:,}",
+            "Episodes/s": f"{pace.episodes / seconds:.2f}",
+            "Sampled tokens/s": f"{pace.loss_tokens / seconds:,.0f}",
+            "Ran": duration(view.seconds),
+            "Left": left,
+        },
+        {
+            "Episodes/s": f"Finished in the last {pace.seconds:.0f} s, or before the run ended.",
+            "Sampled tokens/s": "Tokens that policies sampled in the same episodes.",
+            "Left": "Until the first stop rule of the configuration, at the pace of late.",
+        },
+    )
+    for rule in view.rules:
+        told = f"Stops by {rule.name}: {rule.reached}, {duration(rule.left_s)} left"
+        st.progress(min(1.0, max(0.0, rule.share)), text=told)
 
 
 def _alarms(raised: Sequence[Raised]) -> None:
@@ -160,43 +220,31 @@ def _alarms(raised: Sequence[Raised]) -> None:
     st.dataframe(rows, hide_index=True)
 
 
-def _shares(title: str, counts: Mapping[str, int], nothing: str) -> None:
-    st.subheader(title)
-    if counts:
-        st.vega_lite_chart(share_chart(counts))
-    else:
-        st.info(nothing)
-
-
-def _policies(view: RunView) -> None:
-    st.subheader("Live policies")
-    if view.policies:
-        rows = [asdict(policy) for policy in view.policies]
-        st.dataframe(rows, hide_index=True)
-    elif view.state in RUN_OVER:
-        st.info("The run is over; nothing is served.")
-    else:
-        st.warning("No policy is live: episodes wait for one.")
-
-
-def _updates(updates: Sequence[UpdateSummary]) -> None:
-    st.subheader("Updates")
-    if updates:
-        st.dataframe(update_rows(updates), hide_index=True)
-    else:
+def _delays(found: Sequence[Delay]) -> None:
+    st.subheader("Where time goes")
+    if not found:
         st.info("No update yet.")
-
-
-def _accounting(disagreements: Sequence[tuple[str, str]]) -> None:
-    st.subheader("Accounting")
-    if disagreements:
-        st.error(f"{len(disagreements)} disagreements between episodes, trajectories and updates")
-        st.dataframe(
-            [{"kind": kind, "detail": detail} for kind, detail in disagreements], hide_index=True
-        )
-    else:
-        st.success("Nothing lost, nothing trained twice: the witnesses agree.")
-    st.caption(
-        f"Of what is open and the last {LATE_GROUPS} groups that closed. Of the whole run: the "
-        "views `accounting` and `unserved_steps`, with `agentrl sql`."
+        return
+    last = found[-1]
+    figures(
+        {
+            "Generation": duration(last.queued_s + last.playing_s),
+            "Queue": duration(last.siblings_s + last.ready_s),
+            "Trainer": duration(last.update_s),
+        },
+        {"Generation": f"Of an episode that the update to version {last.version} learned from."},
     )
+    parts = dict(PARTS.values())
+    spec = charts.stacked(delay_rows(found), ("version", "version"), "seconds", ("part", parts))
+    chart(spec, "Mean seconds of the episodes that each of the last updates learned from.")
+
+
+def _of_role(held: Sequence[Lease], role: str) -> str:
+    """Such as `worker: 2 live, 1 lost`."""
+    states = Counter(lease.state for lease in held if lease.role == role)
+    told = ", ".join(f"{states[state]} {state}" for state in ("live", "lost") if states[state])
+    return f"{role}: {told or 'none live'}"
+
+
+def _count(held: Sequence[Lease], state: str) -> int:
+    return sum(lease.state == state for lease in held)

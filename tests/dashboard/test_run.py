@@ -1,91 +1,82 @@
-from pathlib import Path
+from typing import Any
 
-import pytest
 from history import begun, ended, trained
-from streamlit.testing.v1 import AppTest
 
-from core.types import GroupState
-from dashboard.looks.run import look, point
-from dashboard.pages.run import success_chart, update_rows
-from db import alarms
+from core.config import Config, Task
+from core.config import Run as RunSection
+from core.types import RunState
+from dashboard.curve_charts import success_chart
+from dashboard.looks.run import curve, now
+from dashboard.pages.run import update_rows
+from dashboard.theme import colours
+from db import alarms, lifecycle, runs
 from db.alarms import Reading
 from db.readonly import open_history
-from db.store import Store
 
 
-def shown(store: Store, run_id: str) -> AppTest:
-    """The page, run once over a read-only store."""
-
-    def script(url: str, run_id: str) -> None:
-        from dashboard.pages.run import page
-        from db.readonly import open_history
-
-        page(open_history(url), run_id)
-
-    app = AppTest.from_function(script, args=(str(store.engine.url), run_id), default_timeout=20)
-    app.run()
-    assert not app.exception
-    return app
+def figures(app: Any) -> dict[str, str]:
+    return {metric.label: metric.value for metric in app.metric}
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'store.db'}"
+def frame(app: Any, column: str) -> Any:
+    """The first table with a column of that name."""
+    return next(one.value for one in app.dataframe if column in one.value)
 
 
-def test_a_running_run_shows_its_figures_and_agreeing_witnesses(url: str) -> None:
+def test_a_running_run_shows_its_figures(url: str, show: Any) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 5)
-    app = shown(store, run_id)
+    app = show("run", store, run_id)
     assert app.title[0].value == "run"
-    figures = {metric.label: metric.value for metric in app.metric}
-    assert figures["Version"] == "5"
-    assert figures["Updates"] == "5"
-    assert figures["Episodes"] == "40"
-    assert figures["Loss tokens"] == "400"
-    assert "agree" in app.success[0].value
-    policies, updates = (frame.value for frame in app.dataframe)
-    assert list(policies["track"]) == ["current", "lagged(4)"]
-    assert list(updates["version"]) == [5, 4, 3, 2, 1]
+    found = figures(app)
+    assert found["Version"] == found["Updates"] == "5"
+    assert found["Episodes learned"] == "40"
+    assert found["Tokens learned"] == "400"
+    assert list(frame(app, "track")["track"]) == ["current", "lagged(4)"]
+    assert list(frame(app, "loss tokens")["version"]) == [5, 4, 3, 2, 1]
+    recent = frame(app, "reward, 95 %")
+    assert list(recent["task"]) == ["alfworld", "dbbench"]
+    assert list(recent["success"]) == ["60.0%", "60.0%"]
     store.close()
 
 
-def test_a_run_that_has_just_begun_says_what_is_not_there_yet(url: str) -> None:
+def test_a_run_that_has_just_begun_says_what_is_not_there_yet(url: str, show: Any) -> None:
     store, run_id = begun(url)
-    app = shown(store, run_id)
+    app = show("run", store, run_id)
     said = [box.value for box in app.info]
-    assert "No episode has finished yet." in said
-    assert "No update yet." in said
-    assert "No policy is live" in app.warning[0].value
+    assert "No group has closed yet." in said
+    assert said.count("No update yet.") == 2
+    assert "No policy is live: episodes wait for one." in said
     assert not app.error
     store.close()
 
 
-def test_a_finished_run_expects_no_policy(url: str) -> None:
+def test_a_finished_run_expects_no_process_and_has_nothing_left(url: str, show: Any) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 2)
     ended(store, run_id)
-    app = shown(store, run_id)
+    app = show("run", store, run_id)
     assert "The run is over; nothing is served." in [box.value for box in app.info]
-    assert any(
-        "completed" in text.value and "enough updates" in text.value for text in app.markdown
-    )
+    said = [text.value for text in app.markdown]
+    assert any("completed" in text and "enough updates" in text for text in said)
+    assert any("the run is over; 0 still hold a lease" in text for text in said)
+    assert figures(app)["Left"] == "–"
     assert not app.warning
     store.close()
 
 
-def test_disagreements_are_listed(url: str) -> None:
+def test_a_failed_run_says_why(url: str, show: Any) -> None:
     store, run_id = begun(url)
-    trained(store, run_id, 2)
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE trajectories SET sha256 = 'other'")
-    app = shown(store, run_id)
-    assert "disagreements" in app.error[0].value
-    assert set(app.dataframe[-1].value["kind"]) >= {"hash_differs"}
+    with store.write() as session:
+        runs.move_run(session, run_id, RunState.FAILED, "the trainer found no memory")
+    app = show("run", store, run_id)
+    state = app.markdown[0].value
+    assert "failed" in state
+    assert "no memory" in state
     store.close()
 
 
-def test_what_is_raised_is_shown_before_everything_else(url: str) -> None:
+def test_what_is_raised_is_shown_before_the_tables(url: str, show: Any) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 2)
     told = [
@@ -94,38 +85,55 @@ def test_what_is_raised_is_shown_before_everything_else(url: str) -> None:
     ]
     with store.write() as session:
         alarms.add(session, run_id, f"{run_id}-u2", 2, told)
-    app = shown(store, run_id)
+    app = show("run", store, run_id)
     assert app.warning[0].value.startswith("2 alarms are raised")
     table = app.dataframe[0].value
     assert list(table["alarm"]) == ["skipped", "max_ratio"]
     assert list(table["task"]) == ["all", "dbbench"]
-    assert list(table["since version"]) == [2, 2]
     store.close()
 
 
-def test_what_is_shown_is_what_sql_says(url: str) -> None:
+def test_the_stop_rule_of_the_configuration_tells_how_far_the_run_is(url: str, show: Any) -> None:
+    config = Config(tasks={"dbbench": Task()}, run=RunSection(stop_updates=8))
+    store, run_id = begun(url, config=config)
+    trained(store, run_id, 2)
+    (rule,) = now(open_history(url), run_id).rules
+    assert rule.share == 0.25
+    assert rule.left_s is not None
+    assert figures(show("run", store, run_id))["Left"] != "–"
+    store.close()
+
+
+def test_a_worker_that_was_lost_is_told_of(url: str, show: Any) -> None:
+    store, run_id = begun(url)
+    trained(store, run_id, 1)
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE workers SET ended_at = NULL, lease_until = 1.0")
+    said = " ".join(text.value for text in show("run", store, run_id).markdown)
+    assert "worker: 1 lost" in said
+    assert "policy server: 1 live" in said
+    assert "dispatcher: none live" in said
+    store.close()
+
+
+def test_the_curve_has_a_point_a_version_and_a_colour_a_task(url: str) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 4)
-    view = look(open_history(url), run_id)
-    assert view.groups == {GroupState.TRAINED: 8}
-    assert view.mix == {"current": 32, "lagged": 32}
-    assert sum(each.episodes for each in view.curve) == 32
-    assert view.recent == {"alfworld": 0.625, "dbbench": 0.625}
+    points = curve(open_history(url), run_id)
+    chart = success_chart(points, colours(["alfworld", "dbbench"]))
+    values = chart["data"]["values"]
+    assert [row["success"] for row in values if row["task"] == "dbbench"] == [0.25, 0.5, 0.75, 1.0]
+    assert [row["version"] for row in values if row["task"] == "dbbench"] == [1, 2, 3, 4]
+    scale = chart["layer"][1]["encoding"]["color"]["scale"]
+    assert scale == {"domain": ["alfworld", "dbbench"], "range": ["#0072B2", "#D55E00"]}
     store.close()
-
-
-def test_the_band_is_the_interval_of_the_slice() -> None:
-    one = point(0, "task", 0.5, 10)
-    assert one.low == pytest.approx(0.2366, abs=1e-4)
-    assert one.high == pytest.approx(0.7634, abs=1e-4)
-    values = success_chart([one])["data"]["values"]
-    assert values[0]["success"] == 0.5
 
 
 def test_metrics_that_no_update_has_make_no_column(url: str) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 1)
-    columns = set(update_rows(look(store, run_id).updates)[0])
+    with store.read() as session:
+        columns = set(update_rows(lifecycle.latest_updates(session, run_id, 9))[0])
     assert {"loss", "entropy", "grad norm"} <= columns
     assert "clip fraction" not in columns
     store.close()

@@ -1,0 +1,107 @@
+"""Charts that several pages draw, as Vega-Lite: plain values in, a specification out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboard.theme import BLUE, Colours, by_colour
+
+Spec = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def bands(
+    rows: Sequence[Row], x: tuple[str, str], y: str, colours: tuple[str, Colours], *, share: bool
+) -> Spec:
+    """A line with its 95 % band for each name. Rows hold `low` and `high` too.
+
+    `x`: field and title; `colours`: the field that tells lines apart, and its colours; `share`: y
+    runs from 0 to 1 and reads as a percentage.
+    """
+    by = by_colour(*colours)
+    shown: Row = {"format": ".0%"} if share else {}
+    scale: Row = {"domain": [0, 1]} if share else {"zero": False}
+    axis = {"type": "quantitative", "title": y, "axis": shown, "scale": scale}
+    number = ".1%" if share else ".3f"
+    tooltip = [
+        {"field": name, "format": number} if name in (y, "low", "high") else {"field": name}
+        for name in (rows[0] if rows else ())
+    ]
+    band = {"y": axis | {"field": "low"}, "y2": {"field": "high"}, "color": by["color"]}
+    return {
+        "data": {"values": [dict(row) for row in rows]},
+        "height": 320,
+        "encoding": {"x": {"field": x[0], "type": "quantitative", "title": x[1]}},
+        "layer": [
+            {"mark": {"type": "area", "opacity": 0.18}, "encoding": band},
+            {
+                "mark": {"type": "line", "point": {"size": 45, "filled": True}},
+                "encoding": {"y": axis | {"field": y}, "tooltip": tooltip, **by},
+            },
+        ],
+    }
+
+
+def lines(
+    rows: Sequence[Row], x: tuple[str, str], y: str, colours: tuple[str, Colours], *, share: bool
+) -> Spec:
+    """As `bands`, of what has no interval."""
+    spec = bands(rows, x, y, colours, share=share)
+    return spec | {"height": 240, "layer": spec["layer"][1:]}
+
+
+def columns(counts: Mapping[int, int], x: str, y: str) -> Spec:
+    """How often each whole number is there."""
+    return {
+        "data": {"values": [{x: value, y: number} for value, number in sorted(counts.items())]},
+        "height": 240,
+        "mark": {"type": "bar", "color": BLUE},
+        "encoding": {
+            "x": {"field": x, "type": "ordinal", "title": x},
+            "y": {"field": y, "type": "quantitative", "title": y},
+            "tooltip": [{"field": x}, {"field": y}],
+        },
+    }
+
+
+def bars(counts: Mapping[str, float], title: str) -> Spec:
+    """A bar a name, the longest first."""
+    return {
+        "data": {"values": [{"name": name, title: n} for name, n in counts.items()]},
+        "height": {"step": 26},
+        "mark": {"type": "bar", "cornerRadius": 3, "color": BLUE},
+        "encoding": {
+            "y": {"field": "name", "type": "nominal", "title": None, "sort": "-x"},
+            "x": {"field": title, "type": "quantitative", "title": title},
+            "tooltip": [{"field": "name"}, {"field": title}],
+        },
+    }
+
+
+def stacked(
+    rows: Sequence[Row], x: tuple[str, str], y: str, parts: tuple[str, Mapping[str, str]]
+) -> Spec:
+    """Bars in parts. `x`: field and title; `parts`: the field that names a part, and the colours
+    of its values, from the bottom up.
+    """
+    field, colours = parts
+    order = {name: place for place, name in enumerate(colours)}
+    values = [dict(row) | {"order": order[row[field]]} for row in rows]
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {
+        "data": {"values": values},
+        "height": 260,
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": {"field": x[0], "type": "ordinal", "title": x[1]},
+            "y": {"field": y, "type": "quantitative", "title": y},
+            "color": {
+                "field": field,
+                "type": "nominal",
+                "title": None,
+                "scale": scale,
+                "legend": {"orient": "top", "columns": 3, "labelLimit": 260},
+            },
+            "order": {"field": "order"},
+            "tooltip": [{"field": x[0]}, {"field": field}, {"field": y, "format": ".3f"}],
+        },
+    }

@@ -1,0 +1,34 @@
+"""Charts of success and reward by version, which several pages draw."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dashboard import charts
+from dashboard.estimates import Estimate, reward, success
+from dashboard.theme import Colours
+from db.curves import Point
+
+VERSION = ("version", "version")
+
+
+def success_chart(points: Sequence[Point], known: Colours) -> dict[str, Any]:
+    """Vega-Lite: success by version, a line and its band for each task."""
+    rows = _rows(points, "success", success)
+    return charts.bands(rows, VERSION, "success", ("task", known), share=True)
+
+
+def reward_chart(points: Sequence[Point], known: Colours) -> dict[str, Any]:
+    """Vega-Lite: the same of the mean reward."""
+    rows = _rows(points, "reward", reward)
+    return charts.bands(rows, VERSION, "reward", ("task", known), share=False)
+
+
+def _rows(
+    points: Sequence[Point], name: str, estimated: Callable[[Point], Estimate]
+) -> list[dict[str, Any]]:
+    found = [(point, estimated(point)) for point in points]
+    return [
+        {"version": point.span.version, "task": point.task, name: one.value}
+        | {"low": one.low, "high": one.high, "episodes": point.episodes}
+        for point, one in found
+    ]

@@ -1,0 +1,104 @@
+"""Estimates with their 95 % intervals, and when a run will end: pure functions of counts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from core.config import Run
+from core.statistics import Z95, interval
+from db.curves import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def success(point: Point) -> Estimate:
+    """The share of episodes that were solved, with Wilson's interval."""
+    return Estimate(point.solved / point.episodes, *interval(point.solved, point.episodes))
+
+
+def reward(point: Point) -> Estimate:
+    """The mean reward, with the normal interval of a mean of independent episodes."""
+    half = Z95 * math.sqrt(max(0.0, point.variance) / point.episodes)
+    return Estimate(point.reward, point.reward - half, point.reward + half)
+
+
+def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | None:
+    """Unbiased pass@k, 1 − C(n−c, k)/C(n, k) (arXiv:2107.03374, eq. 1), with a mean's interval.
+
+    `solved_among`: how many groups had c of n solved, by (n, c). None without a group of n ≥ k.
+    """
+    chances = [
+        (1 - math.comb(n - c, k) / math.comb(n, k), groups)
+        for (n, c), groups in solved_among.items()
+        if n >= k
+    ]
+    number = sum(groups for _, groups in chances)
+    if number == 0:
+        return None
+    mean = sum(chance * groups for chance, groups in chances) / number
+    square = sum((chance - mean) ** 2 * groups for chance, groups in chances)
+    half = Z95 * math.sqrt(square / max(1, number - 1) / number)
+    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half))
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """second − first of independent proportions, with Newcombe's interval (1998, method 10)."""
+    value = second.value - first.value
+    low = math.hypot(second.value - second.low, first.high - first.value)
+    high = math.hypot(second.high - second.value, first.value - first.low)
+    return Estimate(value, value - low, value + high)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A stop rule: how far the run is, 0 to 1, and seconds left; None where nothing tells."""
+
+    name: str
+    reached: str
+    share: float
+    left_s: float | None
+
+
+def stop_rules(
+    config: Run, version: int, elapsed_s: float, update_s: float | None, worst: float | None
+) -> list[Rule]:
+    """The rules of a run's configuration. `update_s`: seconds from one update to the next of late.
+
+    `worst`: success of the task that does worst; when it will suffice, nobody can tell.
+    """
+    found = []
+    if config.stop_updates:
+        left = config.stop_updates - version
+        seconds = None if update_s is None else max(0, left) * update_s
+        share = version / config.stop_updates
+        found.append(Rule("updates", f"{version} of {config.stop_updates}", share, seconds))
+    if config.stop_hours:
+        whole = 3600 * config.stop_hours
+        told = f"{elapsed_s / 3600:.1f} of {config.stop_hours:g} h"
+        found.append(Rule("hours", told, elapsed_s / whole, max(0.0, whole - elapsed_s)))
+    if config.stop_success and worst is not None:
+        told = f"{worst:.0%} of {config.stop_success:.0%}"
+        found.append(Rule("success of every task", told, worst / config.stop_success, None))
+    return found
+
+
+def left_s(rules: Sequence[Rule]) -> float | None:
+    """Seconds until the first rule that can be told ends the run."""
+    return min((rule.left_s for rule in rules if rule.left_s is not None), default=None)
+
+
+def duration(seconds: float | None) -> str:
+    """Such as `3 h 20 min`, `12 min` or `40 s`; a dash for what nobody knows."""
+    if seconds is None:
+        return "–"
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -1,0 +1,48 @@
+"""What the page *Accounting* shows: plain values, no Streamlit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dashboard.looks.run import LATE_GROUPS, LEASES
+from db import balance, leases, progress
+from db.balance import Balance, Refused
+from db.leases import Lease
+from db.store import Store
+
+Disagreements = list[tuple[str, str]]  # (kind, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingLook:
+    """The balance of a run. `late`: of what is open and of the last groups alone.
+
+    `given_up`: (state, reason, episodes, attempts); `retried`: attempts by reason.
+    """
+
+    late: Disagreements
+    balance: Balance
+    groups: Mapping[str, int]
+    given_up: list[tuple[str, str, int, int]]
+    retried: Mapping[str, int]
+    refused: list[Refused]
+    leases: list[Lease]
+
+
+def look(store: Store, run_id: str) -> AccountingLook:
+    """The run as it stands."""
+    with store.read() as session:
+        return AccountingLook(
+            late=progress.disagreements(session, run_id, LATE_GROUPS),
+            balance=balance.balance(session, run_id),
+            groups=progress.groups_by_state(session, run_id),
+            given_up=balance.given_up(session, run_id),
+            retried=balance.retried(session, run_id),
+            refused=balance.refused(session, run_id),
+            leases=leases.leases(session, run_id, LEASES),
+        )
+
+
+def whole(store: Store, run_id: str) -> Disagreements:
+    """The proofs of the whole run: they read every row of it."""
+    with store.read() as session:
+        return progress.disagreements(session, run_id)

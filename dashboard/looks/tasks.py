@@ -1,0 +1,66 @@
+"""What the page *Tasks* shows: plain values, no Streamlit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.types import GroupState
+from dashboard.looks.run import POINT_GROUPS, POINTS
+from db import attempts, curves
+from db.attempts import Ended, Items
+from db.curves import Point, Span
+from db.store import Store
+
+TASK_GROUPS = 256  # of one task, whose members ended last
+ITEM_GROUPS = 512  # of one task, whose items are looked through
+ITEMS = 50  # rows of the items' table
+
+
+@dataclass(frozen=True, slots=True)
+class TasksLook:
+    """All tasks of a run. `closed`: of each span and task, groups by what became of them.
+
+    `ends`: (task, state, reason, groups), of all groups of the run.
+    """
+
+    curve: list[Point]
+    closed: list[tuple[Span, str, dict[GroupState, int]]]
+    ends: list[tuple[str, str, str, int]]
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted({task for task, *_ in self.ends})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLook:
+    """One task of late. `solved`: how many groups had c of n solved, by (n, c)."""
+
+    ends: list[Ended]
+    solved: Mapping[tuple[int, int], int]
+    items: Items
+
+
+def look(store: Store, run_id: str) -> TasksLook:
+    """All tasks of a run."""
+    with store.read() as session:
+        return TasksLook(
+            curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
+            closed=curves.closed_by_version(session, run_id, POINTS, POINT_GROUPS),
+            ends=attempts.group_ends(session, run_id),
+        )
+
+
+def look_at(store: Store, run_id: str, task: str) -> TaskLook:
+    """One task of a run."""
+    with store.read() as session:
+        return TaskLook(
+            ends=attempts.ends(session, run_id, task, TASK_GROUPS),
+            solved=attempts.solved_among(session, run_id, task, TASK_GROUPS),
+            items=attempts.never_solved(session, run_id, task, ITEM_GROUPS, ITEMS),
+        )
+
+
+def all_items(store: Store, run_id: str, task: str) -> Items:
+    """As the items of `look_at`, of every group of the run."""
+    with store.read() as session:
+        return attempts.never_solved(session, run_id, task, None, ITEMS)

@@ -1,0 +1,187 @@
+"""The page *Tasks*: what each task learned, how its episodes end, what nobody has solved."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import streamlit as st
+
+from core.types import GroupState
+from dashboard import charts
+from dashboard.curve_charts import VERSION, success_chart
+from dashboard.estimates import pass_at
+from dashboard.looks.run import POINT_GROUPS, head, task_names
+from dashboard.looks.tasks import (
+    ITEM_GROUPS,
+    ITEMS,
+    TASK_GROUPS,
+    TaskLook,
+    TasksLook,
+    all_items,
+    look,
+    look_at,
+)
+from dashboard.parts import chart, table, title
+from dashboard.theme import BLUE, Colours, colours
+from db.attempts import Ended, Items
+from db.curves import Point
+from db.store import Store
+
+OF_LATE = f"Episodes of the task's {TASK_GROUPS} groups that were complete last."
+
+
+def page(store: Store, run_id: str) -> None:
+    """All tasks first, then the one that is chosen, which the address keeps as `task`."""
+    shown = head(store, run_id)
+    title(f"Tasks of {shown.name}", shown.state, "")
+    view = look(store, run_id)
+    if not view.tasks:
+        st.info("No group is admitted yet.")
+        return
+    curves_of_all(view, colours([*task_names(store), *view.tasks]))
+    st.subheader("What became of groups")
+    table(end_rows(view.ends), "No group is admitted yet.")
+    st.caption("All groups of the run, by state, and by reason where they did not train.")
+    task = _choice(view.tasks)
+    one_task(store, run_id, task)
+
+
+def curves_of_all(view: TasksLook, known: Colours) -> None:
+    """Success, turns and groups without spread, by version."""
+    if not view.curve:
+        st.info("No group has closed yet.")
+        return
+    told = f"Each point: the last {POINT_GROUPS} groups that closed before the update to it."
+    chart(
+        success_chart(view.curve, known),
+        f"{told} The band is the 95 % interval.",
+    )
+    left, right = st.columns(2)
+    with left:
+        rows = turn_rows(view.curve)
+        chart(charts.lines(rows, VERSION, "turns", ("task", known), share=False), told)
+    with right:
+        spread = spread_rows(view)
+        chart(
+            charts.lines(spread, VERSION, "without spread", ("task", known), share=True),
+            f"{told} Groups whose members all got the same reward: nothing to learn.",
+        )
+
+
+def one_task(store: Store, run_id: str, task: str) -> None:
+    """Endings, turns, pass@k and items of one task."""
+    view = look_at(store, run_id, task)
+    left, middle, right = st.columns(3)
+    with left:
+        st.subheader("How episodes end")
+        if view.ends:
+            chart(charts.bars(statuses(view.ends), "episodes"), OF_LATE)
+        else:
+            st.info("No group of this task is complete yet.")
+    with middle:
+        st.subheader("Turns")
+        if turns := histogram(view.ends):
+            chart(charts.columns(turns, "turns", "episodes"), f"{OF_LATE} Finished ones.")
+        else:
+            st.info("No episode has finished yet.")
+    with right:
+        st.subheader("pass@k")
+        if rows := pass_rows(view, task):
+            known = {task: BLUE}
+            chart(
+                charts.bands(rows, ("k", "k"), "pass@k", ("task", known), share=True),
+                f"The chance that one of k episodes solves the item, estimated without bias from "
+                f"the last {TASK_GROUPS} groups of the task; the band is the 95 % interval.",
+            )
+        else:
+            st.info("No group of this task is complete yet.")
+    _items(store, run_id, task, view.items)
+
+
+def turn_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Mean turns of each point."""
+    return [{"version": p.span.version, "task": p.task, "turns": p.turns} for p in points]
+
+
+def spread_rows(view: TasksLook) -> list[dict[str, Any]]:
+    """The share of each point's groups that had no spread."""
+    return [
+        {
+            "version": span.version,
+            "task": task,
+            "without spread": states.get(GroupState.FILTERED, 0) / sum(states.values()),
+            "groups": sum(states.values()),
+        }
+        for span, task, states in view.closed
+    ]
+
+
+def end_rows(ends: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
+    """A row a task and way to end, with its share of the task's groups."""
+    whole: Counter[str] = Counter()
+    for task, _, _, number in ends:
+        whole[task] += number
+    return [
+        {
+            "task": task,
+            "state": state,
+            "reason": reason,
+            "groups": number,
+            "share": f"{number / whole[task]:.1%}",
+        }
+        for task, state, reason, number in ends
+    ]
+
+
+def statuses(ends: Sequence[Ended]) -> Mapping[str, int]:
+    """Episodes by status; by state and reason where they have none."""
+    found: Counter[str] = Counter()
+    for each in ends:
+        found[each.status or f"{each.state} {each.reason}".strip()] += each.episodes
+    return found
+
+
+def histogram(ends: Sequence[Ended]) -> Mapping[int, int]:
+    """Finished episodes by their number of turns."""
+    found: Counter[int] = Counter()
+    for each in ends:
+        if each.turns is not None:
+            found[each.turns] += each.episodes
+    return found
+
+
+def pass_rows(view: TaskLook, task: str) -> list[dict[str, Any]]:
+    """pass@1, 2, 4 … up to the largest group, with intervals."""
+    largest = max((n for n, _ in view.solved), default=0)
+    ks = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
+    if largest and largest not in ks:
+        ks.append(largest)
+    found = [(k, pass_at(k, view.solved)) for k in ks]
+    return [
+        {"k": k, "task": task, "pass@k": one.value, "low": one.low, "high": one.high}
+        for k, one in found
+        if one is not None
+    ]
+
+
+def _choice(tasks: list[str]) -> str:
+    """The task of the address at first, then the chosen one."""
+    asked = st.query_params.get("task", "")
+    place = tasks.index(asked) if asked in tasks else 0
+    task = st.selectbox("Task", tasks, index=place) or tasks[0]
+    st.query_params["task"] = task
+    return task
+
+
+def _items(store: Store, run_id: str, task: str, late: Items) -> None:
+    """Of late; of the whole run where a person asks for it."""
+    st.subheader("Items nobody has solved")
+    whole = st.toggle("Of the whole run", help="Reads every episode of the task.")
+    items = all_items(store, run_id, task) if whole else late
+    table([asdict(each) for each in items.listed], "None: each item that was played was solved.")
+    of = "every group" if whole else f"the last {ITEM_GROUPS} groups"
+    st.caption(
+        f"{items.unsolved} of the {items.played} items that {of} of the task played; at most "
+        f"{ITEMS} are listed, those played most first."
+    )

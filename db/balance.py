@@ -1,0 +1,83 @@
+"""The balance of a run: what was admitted and what became of it, what was given up and refused."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from core.types import EpisodeState
+from db.models import Episode, Group
+from db.store import now
+
+GIVEN_UP = (EpisodeState.FAILED, EpisodeState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """`members`: the sizes of all groups together; there are as many episodes, by state."""
+
+    groups: int
+    members: int
+    episodes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Transitions that came too late. `age_s`: seconds since the latest."""
+
+    transition: str
+    found: str
+    number: int
+    age_s: float
+
+
+def balance(session: Session, run_id: str) -> Balance:
+    """Of the whole run, by its indexes."""
+    sizes = select(func.count(), func.coalesce(func.sum(Group.size), 0))
+    groups, members = session.execute(sizes.where(Group.run_id == run_id)).one()
+    states = select(Episode.state, func.count()).where(Episode.run_id == run_id)
+    counts = session.execute(states.group_by(Episode.state))
+    return Balance(groups, int(members), {str(state): number for state, number in counts})
+
+
+def given_up(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
+    """(state, reason, episodes, attempts) of what failed or was cancelled, the most first."""
+    query = (
+        select(
+            Episode.state,
+            func.coalesce(Episode.reason, ""),
+            func.count(),
+            func.sum(Episode.attempts),
+        )
+        .where(Episode.run_id == run_id, Episode.state.in_(GIVEN_UP))
+        .group_by(Episode.state, Episode.reason)
+        .order_by(func.count().desc(), Episode.state, Episode.reason)
+    )
+    return [(str(s), str(r), number, int(n)) for s, r, number, n in session.execute(query)]
+
+
+def retried(session: Session, run_id: str) -> dict[str, int]:
+    """Attempts that are being repeated, by why the one before was given up."""
+    query = (
+        select(Episode.reason, func.count())
+        .where(
+            Episode.run_id == run_id,
+            Episode.state.in_([EpisodeState.QUEUED, EpisodeState.RUNNING]),
+            Episode.reason.is_not(None),
+        )
+        .group_by(Episode.reason)
+    )
+    return {str(reason): number for reason, number in session.execute(query)}
+
+
+def refused(session: Session, run_id: str) -> list[Refused]:
+    """What the view `refused_transitions` says of a run."""
+    rows = session.execute(
+        text(
+            "SELECT transition, found, number, latest FROM refused_transitions "
+            "WHERE run_id = :run_id ORDER BY number DESC, transition, found"
+        ),
+        {"run_id": run_id},
+    ).all()
+    clock = session.scalar(select(now())) or 0.0
+    return [Refused(row[0], row[1], row[2], max(0.0, clock - row[3])) for row in rows]

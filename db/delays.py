@@ -1,0 +1,126 @@
+"""Where the time between asking for an episode and learning from it goes, and what waits where."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
+from db.models import Episode, Group, Run, Update, UpdateGroup
+from db.store import now
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Mean seconds of an update's members. `queued_s`: until a worker began the attempt that
+    finished; `playing_s`: that attempt; `siblings_s`: until the rest of its group had ended;
+    `ready_s`: until the trainer took the group; `update_s`: from then to the commit.
+    """
+
+    version: int
+    queued_s: float
+    playing_s: float
+    siblings_s: float
+    ready_s: float
+    update_s: float
+
+
+def delays(session: Session, run_id: str, updates: int) -> list[Delay]:
+    """Of the last so many updates of the live lineage, the oldest first."""
+    late = (
+        select(Update.update_id, Update.version, Update.started_at, Update.committed_at)
+        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .order_by(Update.version.desc())
+        .limit(updates)
+        .subquery()
+    )
+    query = (
+        select(
+            late.c.version,
+            func.avg(Episode.started_at - Episode.queued_at),
+            func.avg(Episode.ended_at - Episode.started_at),
+            func.avg(Group.ready_at - Episode.ended_at),
+            func.avg(late.c.started_at - Group.ready_at),
+            func.avg(late.c.committed_at - late.c.started_at),
+        )
+        .join(UpdateGroup, UpdateGroup.update_id == late.c.update_id)
+        .join(Episode, Episode.episode_id == UpdateGroup.episode_id)
+        .join(Group, Group.group_id == UpdateGroup.group_id)
+        .group_by(late.c.version)
+        .order_by(late.c.version)
+    )
+    return [
+        Delay(row[0], *(max(0.0, float(mean or 0.0)) for mean in row[1:]))
+        for row in session.execute(query)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is under way: open and ready groups, and the states of their episodes."""
+
+    groups: Mapping[GroupState, int]
+    episodes: Mapping[EpisodeState, int]
+
+
+def waiting(session: Session, run_id: str) -> Waiting:
+    """What no update has learned from yet; bounded by admission."""
+    under_way = (Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
+    groups = select(Group.state, func.count()).where(*under_way).group_by(Group.state)
+    members = (
+        select(Episode.state, func.count())
+        .join(Group, Group.group_id == Episode.group_id)
+        .where(*under_way)
+        .group_by(Episode.state)
+    )
+    return Waiting(
+        {GroupState(state): number for state, number in session.execute(groups)},
+        {EpisodeState(state): number for state, number in session.execute(members)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What finished in so many seconds, and the updates committed in them."""
+
+    seconds: float
+    episodes: int
+    loss_tokens: int
+    updates: int
+
+
+def pace(session: Session, run_id: str, window_s: float) -> Pace:
+    """Of the last so many seconds, or of those before the run ended."""
+    run = session.get_one(Run, run_id, populate_existing=True)
+    end = run.ended_at or session.scalar(select(now())) or run.created_at
+    since = max(run.created_at, end - window_s)
+    played = select(func.count(), func.coalesce(func.sum(Episode.loss_tokens), 0)).where(
+        Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED, Episode.ended_at >= since
+    )
+    episodes, tokens = session.execute(played).one()
+    newest = (
+        select(Update.committed_at)
+        .where(
+            Update.run_id == run_id,
+            Update.version > run.version - 1000,  # by the index; so many are enough for a pace
+            Update.state != UpdateState.ROLLED_BACK,
+        )
+        .subquery()
+    )
+    updates = session.scalar(select(func.count()).where(newest.c.committed_at >= since))
+    return Pace(end - since, episodes, int(tokens or 0), updates or 0)
+
+
+def update_s(session: Session, run_id: str, updates: int) -> float | None:
+    """Mean seconds from one commit to the next, of the last so many; None before the second."""
+    late = (
+        select(Update.committed_at)
+        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .order_by(Update.version.desc())
+        .limit(updates + 1)
+        .subquery()
+    )
+    bounds = func.min(late.c.committed_at), func.max(late.c.committed_at), func.count()
+    first, last, number = session.execute(select(*bounds)).one()
+    return (last - first) / (number - 1) if number > 1 else None

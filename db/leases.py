@@ -1,0 +1,72 @@
+"""Who lives: leases of workers, policy servers and the dispatcher, and the others' last work."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db.models import PolicyServer, Run, StoredTrajectory, Update, Worker
+from db.store import now
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A process of a run. `role`: dispatcher, worker or policy server.
+
+    `left_s`: seconds that its lease still holds, negative since it ran out; None: it ended itself.
+    """
+
+    role: str
+    name: str
+    where: str
+    left_s: float | None
+
+    @property
+    def state(self) -> str:
+        """`live`, `lost` (its lease ran out) or `ended`."""
+        if self.left_s is None:
+            return "ended"
+        return "live" if self.left_s > 0 else "lost"
+
+
+def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
+    """The dispatcher, and of workers and policy servers the so many that started last."""
+    run = session.get_one(Run, run_id, populate_existing=True)
+    clock = session.scalar(select(now())) or 0.0
+    found = []
+    if run.dispatcher:
+        left = run.dispatcher_until - clock if run.dispatcher_until else None
+        found.append(Lease("dispatcher", run.dispatcher, "", left))
+    workers = (
+        select(Worker).where(Worker.run_id == run_id).order_by(Worker.started_at.desc())
+    ).limit(limit)
+    for row in session.scalars(workers):
+        left = row.lease_until - clock if row.ended_at is None else None
+        found.append(Lease("worker", row.worker_id, f"{row.host}, pid {row.pid}", left))
+    servers = (
+        select(PolicyServer)
+        .where(PolicyServer.run_id == run_id)
+        .order_by(PolicyServer.started_at.desc())
+    ).limit(limit)
+    for server in session.scalars(servers):
+        left = server.lease_until - clock if server.ended_at is None else None
+        found.append(Lease("policy server", server.name, server.url, left))
+    return found
+
+
+def idle_s(session: Session, run_id: str) -> dict[str, float]:
+    """Seconds since processes without a lease last did something; none that never did."""
+    clock = session.scalar(select(now())) or 0.0
+    latest = {
+        "trainer": (
+            select(Update.committed_at)
+            .where(Update.run_id == run_id)
+            .order_by(Update.version.desc())
+            .limit(1)
+        ),
+        "recorder": select(func.max(StoredTrajectory.received_at)).where(
+            StoredTrajectory.run_id == run_id
+        ),
+    }
+    found = {role: session.scalar(query) for role, query in latest.items()}
+    return {role: max(0.0, clock - at) for role, at in found.items() if at is not None}

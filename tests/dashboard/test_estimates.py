@@ -1,0 +1,82 @@
+import pytest
+
+from core.config import Run
+from dashboard.estimates import (
+    Estimate,
+    difference,
+    duration,
+    left_s,
+    pass_at,
+    reward,
+    stop_rules,
+    success,
+)
+from db.curves import Point, Span
+
+POINT = Point(Span(3, 0.0, 1.0, 10, 1.0), "kg", 10, 5, 0.4, 0.25, 2.0, 9.0)
+
+
+def test_success_has_wilsons_interval() -> None:
+    found = success(POINT)
+    assert found.value == 0.5
+    assert found.low == pytest.approx(0.2366, abs=1e-4)
+    assert found.high == pytest.approx(0.7634, abs=1e-4)
+
+
+def test_the_mean_reward_is_as_sure_as_its_standard_error() -> None:
+    found = reward(POINT)  # 1.96 · √(0.25 / 10) = 0.3099
+    assert (found.low, found.high) == pytest.approx((0.0901, 0.7099), abs=1e-4)
+
+
+def test_pass_at_k_by_hand() -> None:
+    groups = {(4, 1): 1, (4, 4): 1}
+    one, two = pass_at(1, groups), pass_at(2, groups)
+    assert one is not None
+    assert two is not None
+    assert one.value == pytest.approx((1 / 4 + 1) / 2)
+    assert two.value == pytest.approx((1 / 2 + 1) / 2)  # 1 − C(3, 2)/C(4, 2) = 1/2
+    # two groups: standard error √(((0.5 − 0.75)² + 0.25²) / 1 / 2) = 0.25
+    assert two.low == pytest.approx(0.75 - 1.959964 * 0.25)
+    assert two.high == 1.0
+
+
+def test_groups_smaller_than_k_say_nothing_of_it() -> None:
+    assert pass_at(8, {(4, 1): 3}) is None
+    found = pass_at(8, {(4, 0): 3, (8, 8): 1})
+    assert found is not None
+    assert found.value == 1.0
+
+
+def test_a_difference_has_newcombes_interval() -> None:
+    # Newcombe 1998, table II, (a): 56/70 − 48/80: 0.2 (0.0524, 0.3339)
+    second, first = Estimate(0.8, 0.6921, 0.8769), Estimate(0.6, 0.4905, 0.7004)
+    found = difference(first, second)
+    assert found.value == pytest.approx(0.2)
+    assert found.low == pytest.approx(0.0524, abs=5e-4)
+    assert found.high == pytest.approx(0.3339, abs=5e-4)
+
+
+def test_stop_rules_tell_what_is_left_and_the_first_decides() -> None:
+    config = Run(stop_updates=100, stop_hours=2.0, stop_success=0.9)
+    rules = stop_rules(config, 25, 3600.0, 10.0, 0.45)
+    assert [(rule.name, rule.share) for rule in rules] == [
+        ("updates", 0.25),
+        ("hours", 0.5),
+        ("success of every task", 0.5),
+    ]
+    assert [rule.left_s for rule in rules] == [750.0, 3600.0, None]
+    assert left_s(rules) == 750.0
+
+
+def test_a_run_without_rules_or_pace_knows_no_end() -> None:
+    assert stop_rules(Run(), 5, 10.0, 1.0, 0.5) == []
+    (rule,) = stop_rules(Run(stop_updates=10), 1, 10.0, None, None)
+    assert left_s([rule]) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(None, "–"), (0.4, "0 s"), (59.0, "59 s"), (90.0, "2 min"), (7260.0, "2 h 1 min")],
+)
+def test_durations_read_well(seconds: float | None, told: str) -> None:
+    assert duration(seconds) == told
