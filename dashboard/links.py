@@ -1,8 +1,25 @@
 """Addresses of pages, for links between them."""
 
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 
 def address(page: str, **parameters: str) -> str:
     """Such as `/episodes?run=NAME&episode=ID`. `page`: the name in the menu."""
     return f"/{page.lower()}?{urlencode(parameters)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The run that a page shows: its id, and its name in the address."""
+
+    run_id: str
+    run: str
+
+    def to(self, page: str, **parameters: str) -> str:
+        """The address of a page of this run."""
+        return address(page, run=self.run, **parameters)
+
+    def short(self, name: str) -> str:
+        """An id without the run's, with which those of groups, episodes and checkpoints begin."""
+        return name.removeprefix(f"{self.run_id}-")

@@ -11,7 +11,7 @@ from functools import partial
 
 import streamlit as st
 
-from dashboard.pages import accounting, run, tasks
+from dashboard.pages import accounting, checkpoints, episodes, run, sql, tasks
 from db.runs import run_names
 from db.store import Store
 
@@ -30,7 +30,10 @@ class Page:
 PAGES = (
     Page("Run", ":material/monitoring:", run.page),
     Page("Tasks", ":material/checklist:", tasks.page),
+    Page("Episodes", ":material/forum:", episodes.page),
+    Page("Checkpoints", ":material/account_tree:", checkpoints.page),
     Page("Accounting", ":material/balance:", accounting.page),
+    Page("SQL", ":material/database:", sql.page),
 )
 
 

@@ -8,8 +8,11 @@ travels alone, as a prepared statement, so that no second one can hide behind it
 import re
 import sqlite3
 import time
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +33,22 @@ COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of one statement, in the order of `columns`."""
+    """The rows of one statement, in the order of `columns`. `more`: there were more than asked."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a statement may take. `rows`: all where None; no more of them is ever held."""
+
+    timeout_s: float = TIMEOUT_S
+    rows: int | None = None
+
+
+PATIENT = Bounds()
 
 
 def open_readonly(url: str) -> Store:
@@ -71,12 +86,12 @@ def refuse_absent(url: str) -> None:
         raise StoreError(f"no store at {parsed.database}", mend="agentrl up CONFIG")
 
 
-def ask(store: Store, statement: str) -> Answer:
+def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
     """The rows of one statement that reads. Raises StoreError that says what is wrong with it."""
     _refuse_writes(statement)
     if store.engine.dialect.name == "sqlite":
-        return _ask_sqlite(store.engine, statement)
-    return _ask_postgres(store.engine, statement)
+        return _ask_sqlite(store.engine, statement, bounds)
+    return _ask_postgres(store.engine, statement, bounds)
 
 
 def tables(store: Store) -> Answer:
@@ -106,22 +121,24 @@ def _refuse_writes(statement: str) -> None:
         )
 
 
-def _ask_sqlite(engine: Engine, statement: str) -> Answer:
+def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
     """As `ask`; a statement that runs too long is interrupted."""
     connection = engine.raw_connection()
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + bounds.timeout_s
     driver: Any = connection.driver_connection
     driver.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
     try:
-        return _answer(driver.execute(statement))
+        return _answer(driver.execute(statement), bounds.rows)
     except (sqlite3.Error, sqlite3.Warning) as error:
+        if time.monotonic() > deadline:
+            raise _late(bounds) from error
         raise StoreError(f"SQL: {error}") from error
     finally:
         driver.set_progress_handler(None, 0)
         connection.close()
 
 
-def _ask_postgres(engine: Engine, statement: str) -> Answer:
+def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
     """As `ask`; transaction and role only read, whatever the session was told before."""
     import psycopg
 
@@ -131,18 +148,43 @@ def _ask_postgres(engine: Engine, statement: str) -> Answer:
         driver.execute("SET TRANSACTION READ ONLY")
         if connection.info.get(READER):
             driver.execute(f"SET LOCAL ROLE {READER}")
-        return _answer(driver.execute(statement, prepare=True))
+        driver.execute(f"SET LOCAL statement_timeout = {round(1000 * bounds.timeout_s)}")
+        if bounds.rows is None:
+            return _answer(driver.execute(statement, prepare=True), None)
+        return _streamed(driver, statement, bounds.rows)
+    except psycopg.errors.QueryCanceled as error:
+        raise _late(bounds) from error
     except psycopg.Error as error:
         raise StoreError(f"SQL: {_first_line(error)}") from error
     finally:
         connection.close()
 
 
-def _answer(cursor: Any) -> Answer:
+def _streamed(driver: Any, statement: str, rows: int) -> Answer:
+    """The first rows as they come; psycopg's stream is a prepared statement too."""
+    cursor = driver.cursor()
+    with closing(cursor.stream(statement)) as stream:
+        found = _plain_rows(islice(stream, rows + 1))
+        columns = tuple(column[0] for column in cursor.description or ())
+    return Answer(columns, found[:rows], len(found) > rows)
+
+
+def _late(bounds: Bounds) -> StoreError:
+    return StoreError(
+        f"SQL: it took longer than {bounds.timeout_s:g} s", mend="ask for less, or of one run"
+    )
+
+
+def _answer(cursor: Any, rows: int | None) -> Answer:
     if cursor.description is None:
         return Answer((), [])
     columns = tuple(column[0] for column in cursor.description)
-    return Answer(columns, [tuple(_plain(value) for value in row) for row in cursor.fetchall()])
+    found = cursor.fetchall() if rows is None else cursor.fetchmany(rows + 1)
+    return Answer(columns, _plain_rows(found[:rows]), len(found) > (rows or len(found)))
+
+
+def _plain_rows(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return [tuple(_plain(value) for value in row) for row in rows]
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,238 @@
+"""What the page *Checkpoints* shows: the lineage, who serves what, how each was measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.types import CheckpointState
+from dashboard.links import Here
+from dashboard.looks.episodes import moment
+from dashboard.markup import Cell, Link
+from dashboard.theme import by_colour, colours
+from db import lineage
+from db.lineage import Entry, Measured, Node, Served
+from db.store import Store
+
+PAGE = "Checkpoints"
+NEWEST = 100  # rows of the registry
+SERVINGS = 200  # stretches of serving
+EVALUATIONS = 200  # rows of measurements
+FILES = {
+    CheckpointState.LIVE: "present",
+    CheckpointState.ROLLED_BACK: "present",
+    CheckpointState.DELETED: "removed",
+    CheckpointState.EXTERNAL: "of somebody else",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A run's checkpoints at a moment."""
+
+    origin: tuple[str, int] | None
+    states: Mapping[str, int]
+    nodes: Sequence[Node]
+    newest: Sequence[Entry]
+    servings: Sequence[Served]
+    measured: Sequence[Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """So many checkpoints in a row that lie on one line of the tree; `depth`: forks before it."""
+
+    depth: int
+    first: Node
+    last: Node
+    number: int
+    present: int
+
+
+def look(store: Store, run_id: str) -> Registry:
+    """The registry as it stands."""
+    with store.read() as session:
+        return Registry(
+            origin=lineage.origin(session, run_id),
+            states=lineage.states(session, run_id),
+            nodes=lineage.nodes(session, run_id),
+            newest=lineage.newest(session, run_id, NEWEST),
+            servings=lineage.servings(session, run_id, SERVINGS),
+            measured=lineage.measured(session, run_id, EVALUATIONS),
+        )
+
+
+def one(store: Store, run_id: str, checkpoint_id: str) -> Entry | None:
+    """A checkpoint of the run."""
+    with store.read() as session:
+        return lineage.entry(session, run_id, checkpoint_id)
+
+
+def segments(nodes: Sequence[Node]) -> list[Segment]:
+    """The tree, each stretch without a fork as one segment, parents first.
+
+    nodes: parents before their children. One whose parent is not among them is a root.
+    """
+    children: dict[str | None, list[Node]] = {}
+    known = {node.checkpoint_id for node in nodes}
+    for node in nodes:
+        parent = node.parent_id if node.parent_id in known else None
+        children.setdefault(parent, []).append(node)
+    found: list[Segment] = []
+    waiting = [(node, 0) for node in reversed(children.get(None, []))]
+    while waiting:
+        first, depth = waiting.pop()
+        last, number, present = first, 1, int(first.present)
+        while len(after := children.get(last.checkpoint_id, [])) == 1 and _same(last, after[0]):
+            last, number, present = after[0], number + 1, present + after[0].present
+        found.append(Segment(depth, first, last, number, present))
+        after = sorted(after, key=lambda node: not node.undone)  # what stands comes last
+        waiting += [(node, depth + 1) for node in reversed(after)]
+    return found
+
+
+def _same(node: Node, after: Node) -> bool:
+    return node.undone == after.undone
+
+
+def tree(registry: Registry) -> str:
+    """The segments as text, a line each, indented by their forks."""
+    lines = []
+    if registry.origin is not None:
+        name, version = registry.origin
+        lines.append(f"{name} v{version}" if version >= 0 else f"{name} (gone)")
+    latest = max((node.version for node in registry.nodes if not node.undone), default=None)
+    for segment in segments(registry.nodes):
+        deep = segment.depth + bool(registry.origin)
+        branch = "   " * (deep - 1) + "└─ " if deep else ""
+        lines.append(branch + _told(segment, latest))
+    return "\n".join(lines)
+
+
+def _told(segment: Segment, latest: int | None) -> str:
+    first, last = segment.first, segment.last
+    versions = f"v{first.version}" if first is last else f"v{first.version} … v{last.version}"
+    state = "rolled back" if first.undone else "stands"
+    newest = "  ◀ newest" if not last.undone and last.version == latest else ""
+    files = f"files of {segment.present} of {segment.number}"
+    return f"{versions}  {state} · {files}{newest}"
+
+
+def rows(entries: Sequence[Entry], registry: Registry, here: Here) -> list[dict[str, Cell]]:
+    """The registry's table, each checkpoint a link."""
+    serves: dict[str, list[str]] = {}
+    for each in registry.servings:
+        if each.live:
+            serves.setdefault(each.checkpoint_id, []).append(f"{each.server} ({each.track})")
+    return [
+        {
+            "version": entry.version,
+            "checkpoint": Link(
+                here.short(entry.checkpoint_id), here.to(PAGE, checkpoint=entry.checkpoint_id)
+            ),
+            "made": moment(entry.created_at),
+            "state": entry.state.value.replace("_", " "),
+            "files": FILES[entry.state],
+            "snapshot": "yes" if entry.snapshot else "–",
+            "update": entry.update_state.replace("_", " ") or "–",
+            "episodes": entry.episodes,
+            "served by": ", ".join(serves.get(entry.checkpoint_id, [])) or "–",
+        }
+        for entry in entries
+    ]
+
+
+def serving_chart(served: Sequence[Served]) -> dict[str, Any]:
+    """Vega-Lite: a bar for each stretch, a row for each server and track."""
+    values = [
+        {
+            "who": f"{each.server} · {each.track}",
+            "version": each.version,
+            "from": each.from_min,
+            "until": each.until_min,
+            "checkpoint": each.checkpoint_id,
+        }
+        for each in served
+    ]
+    return {
+        "data": {"values": values},
+        "height": {"step": 34},
+        "mark": {"type": "bar", "cornerRadius": 2, "height": 20},
+        "encoding": {
+            "y": {"field": "who", "type": "nominal", "title": None, "axis": {"labelLimit": 260}},
+            "x": {"field": "from", "type": "quantitative", "title": "minutes since the run began"},
+            "x2": {"field": "until"},
+            "color": {
+                "field": "version",
+                "type": "quantitative",
+                "scale": {"scheme": "viridis"},
+                "legend": {"tickMinStep": 1, "format": "d"},
+            },
+            "tooltip": [
+                {"field": "checkpoint"},
+                {"field": "version"},
+                {"field": "from", "format": ".1f"},
+                {"field": "until", "format": ".1f"},
+            ],
+        },
+    }
+
+
+def evaluation_chart(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Vega-Lite: success by version with its interval, for each task and way of decoding."""
+    values = [
+        {
+            "task": each.task,
+            "version": each.version,
+            "how": f"{each.split}, temperature {each.temperature:g}",
+            "success": each.success,
+            "low": each.low,
+            "high": each.high,
+        }
+        for each in measured
+        if each.version is not None
+    ]
+    channels = by_colour("task", colours(each.task for each in measured))
+    percent = {"format": ".0%"}
+    x = {
+        "field": "version",
+        "type": "quantitative",
+        "title": "version",
+        "axis": {"tickMinStep": 1, "format": "d"},
+    }
+    y = {"type": "quantitative", "title": "success", "axis": percent, "scale": {"domain": [0, 1]}}
+    interval = {"y": y | {"field": "low"}, "y2": {"field": "high"}}
+    return {
+        "data": {"values": values},
+        "height": 280,
+        "encoding": {"x": x, "color": channels["color"]},
+        "layer": [
+            {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
+            {
+                "mark": {"type": "point", "filled": True, "size": 70},
+                "encoding": {
+                    "y": y | {"field": "success"},
+                    "shape": {"field": "how", "type": "nominal", "title": None},
+                    "tooltip": [{"field": name} for name in ("task", "how", "version", "success")],
+                },
+            },
+        ],
+    }
+
+
+def evaluation_rows(measured: Sequence[Measured]) -> list[dict[str, Cell]]:
+    """The table of measurements."""
+    return [
+        {
+            "version": "–" if each.version is None else f"v{each.version}",
+            "checkpoint": each.checkpoint_id,
+            "task": each.task,
+            "split": each.split,
+            "temperature": each.temperature,
+            "items": each.items,
+            "repeats": each.repeats,
+            "episodes": each.episodes,
+            "success": f"{each.success:.1%}",
+            "95 %": f"{each.low:.1%} – {each.high:.1%}",
+        }
+        for each in measured
+    ]

@@ -1,0 +1,198 @@
+"""What the page *Episodes* shows: a page of episodes as the URL asks for it, or one episode.
+
+?run= & task= & state= & … & before=    ⇄ Filter and Cursor        ?run= & episode= ─▶ Story
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from core import loading
+from core.errors import AgentRLError, MessageError
+from core.trajectory import Trajectory, body_of
+from dashboard.links import Here
+from dashboard.markup import Cell, Link
+from db.episode_search import Cursor, Filter, Found, Lesson, search
+from db.episode_story import Deed, Member, Story, config_of, model_directories, story
+from db.store import Store
+
+PAGE = "Episodes"
+TEXT = 2_000  # characters of an answer in a sibling's column
+KINDS: dict[str, Any] = get_type_hints(Filter)
+
+
+def asked(parameters: Mapping[str, str]) -> Filter:
+    """The filter that a URL asks for; what it says that no filter means is passed over."""
+    found: dict[str, Any] = {}
+    for name, kind in KINDS.items():
+        if parameters.get(name):
+            with suppress(ValueError):
+                found[name] = _read(parameters[name], kind)
+    return Filter(**found)
+
+
+def _read(written: str, kind: Any) -> Any:
+    """Raises ValueError for what is no such value."""
+    (kind, *_) = get_args(kind) or (kind,)
+    return kind(written)
+
+
+def parameters_of(sought: Filter) -> dict[str, str]:
+    """What a URL says to ask for it: only what differs from the filter that passes all."""
+    nothing = asdict(Filter())
+    return {
+        name: value.value if isinstance(value, StrEnum) else str(value)
+        for name, value in asdict(sought).items()
+        if value != nothing[name]
+    }
+
+
+def cursor(parameters: Mapping[str, str]) -> Cursor | None:
+    """Where the URL says that a page begins."""
+    at, _, episode_id = parameters.get("before", "").partition("~")
+    try:
+        return Cursor(float(at), episode_id) if episode_id else None
+    except ValueError:
+        return None
+
+
+def before(at: Cursor) -> str:
+    """A cursor as a URL says it."""
+    return f"{at.at!r}~{at.episode_id}"
+
+
+def page_of(store: Store, run_id: str, sought: Filter, at: Cursor | None) -> Found:
+    """The episodes of one page."""
+    with store.read() as session:
+        return search(session, run_id, sought, at)
+
+
+def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
+    """The page's table, each episode a link."""
+    return [
+        {
+            "episode": Link(here.short(each.episode_id), here.to(PAGE, episode=each.episode_id)),
+            "task": each.task,
+            "item": each.item_id,
+            "ended": moment(each.at),
+            "status": each.status or each.reason or "–",
+            "reward": each.reward,
+            "turns": each.turns,
+            "tokens": each.tokens,
+            "version": f"v{each.version}",
+            "learned by": _learned(each.lesson, here),
+            "advantage": each.lesson.advantage if each.lesson else None,
+        }
+        for each in found.rows
+    ]
+
+
+def _learned(lesson: Lesson | None, here: Here) -> Cell:
+    if lesson is None:
+        return "–"
+    undone = " (rolled back)" if lesson.state == "rolled_back" else ""
+    link = here.to("Checkpoints", checkpoint=lesson.checkpoint_id)
+    return Link(f"v{lesson.version}{undone}", link)
+
+
+def moment(at: float) -> str:
+    """A time of the database's clock."""
+    return datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M:%S") if at else "–"
+
+
+def one(store: Store, run_id: str, episode_id: str) -> Story | None:
+    """An episode with its siblings."""
+    with store.read() as session:
+        return story(session, run_id, episode_id)
+
+
+def directories(store: Store, run_id: str, told: Story) -> list[str]:
+    """Where the vocabulary of an episode's tokens may lie, the likeliest first."""
+    acted = sorted({deed.checkpoint_id for deed in told.deeds})
+    with store.read() as session:
+        found = model_directories(session, run_id, acted)
+        written = config_of(session, run_id)
+    with suppress(AgentRLError):
+        found.append(str(loading.from_json(written, "the run").model.path))
+    return found
+
+
+def trajectory_of(told: Story) -> tuple[Trajectory | None, str]:
+    """The stored trajectory, or why there is none to show."""
+    if told.body is None:
+        return (
+            None,
+            "Its body is not stored: it has not ended, or the recorder is behind.",
+        )
+    try:
+        return body_of(told.body, told.sha256), ""
+    except MessageError as error:
+        return None, f"Its stored body cannot be read: {error}"
+
+
+def readable(call: str) -> str:
+    """A step's parsed calls, one a line: `name {"argument": value}`; else as they stand."""
+    try:
+        calls = msgspec.json.decode(call)
+        return "\n".join(_call(each) for each in calls) if isinstance(calls, list) else call
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return call
+
+
+def _call(call: Any) -> str:
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return msgspec.json.encode(call).decode()
+    arguments = call.get("arguments", {})
+    shown = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    wrong = f"  ✗ {call['error']}" if call.get("error") else ""
+    return f"{call['name']} {shown}{wrong}"
+
+
+def member_rows(members: Sequence[Member], here: Here) -> list[dict[str, Cell]]:
+    """A group's members as a table."""
+    return [
+        {
+            "member": each.member,
+            "episode": Link(here.short(each.episode_id), here.to(PAGE, episode=each.episode_id)),
+            "state": each.state,
+            "status": each.status or each.reason or "–",
+            "reward": each.reward,
+            "score": each.score,
+            "turns": each.turns,
+            "tokens": each.tokens,
+            "learned by": _learned(each.lesson, here),
+            "advantage": each.lesson.advantage if each.lesson else None,
+        }
+        for each in members
+    ]
+
+
+def contrast(itself: Member, members: Sequence[Member]) -> Member | None:
+    """The sibling whose reward differs most: what it did otherwise is what the group teaches."""
+    others = [each for each in members if each.episode_id != itself.episode_id]
+    ended = [each for each in others if each.reward is not None]
+    if itself.reward is None or not ended:
+        return others[0] if others else None
+    mine = itself.reward
+    return max(ended, key=lambda each: (abs((each.reward or 0.0) - mine), -each.member))
+
+
+def headline(deed: Deed) -> str:
+    """A step in one line."""
+    parts = [
+        f"Step {deed.number + 1}",
+        f"v{deed.version} {deed.track}",
+        f"{deed.end - deed.start} tokens",
+        f"{deed.policy_s:.2f} s policy",
+        f"{deed.env_s:.2f} s environment",
+    ]
+    if deed.finish_reason != "stop":
+        parts.append(f"ended by {deed.finish_reason}")
+    if deed.redrawn:
+        parts.append(f"{deed.redrawn} policies replaced")
+    return " · ".join(parts)

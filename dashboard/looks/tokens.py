@@ -1,0 +1,99 @@
+"""A trajectory's tokens, span by span, and the colours that tell of them: plain values.
+
+Colours are told apart by colour-blind people and on light and dark ground; hovering says the same
+in words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+from core.trajectory import Trajectory
+from dashboard.markup import Token
+from dashboard.vocabulary import Vocabulary
+
+ORANGE, BLUE = (213, 94, 0), (0, 114, 178)
+POLICIES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0))
+STRONGEST = 0.75  # opacity; text stays readable over it
+MODES = ("probability", "advantage", "policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A trajectory that can be shown. `texts`: [T]."""
+
+    trajectory: Trajectory
+    texts: Sequence[str]
+    special: frozenset[int]
+    advantage: float | None
+
+    def observed(self, number: int) -> list[Token]:
+        """What came between the step before and this one; after the last step: what was left."""
+        steps = self.trajectory.steps
+        start = steps[number - 1].end if number else 0
+        end = steps[number].start if number < len(steps) else len(self.trajectory)
+        return [Token(self.texts[at], special=self._special(at)) for at in range(start, end)]
+
+    def sampled(self, number: int, mode: str) -> list[Token]:
+        """The tokens of a step, coloured by `mode`: one of MODES."""
+        step = self.trajectory.steps[number]
+        return [self._token(at, mode) for at in range(step.start, step.end)]
+
+    def _token(self, at: int, mode: str) -> Token:
+        body = self.trajectory
+        learned = bool(body.loss_mask[at])
+        policy = body.policies[body.policy_index[at]]
+        chance = exp(float(body.behaviour()[at])) if learned else None
+        told = [f"token {int(body.tokens()[at])}", f"v{policy.version} {policy.track}"]
+        told.append("not in the loss" if chance is None else f"probability {chance:.3f}")
+        if self.advantage is not None and learned:
+            told.append(f"advantage {self.advantage:+.3f}")
+        colour = {
+            "probability": "" if chance is None else improbable(chance),
+            "advantage": taught(self.advantage) if learned and self.advantage is not None else "",
+            "policy": of_policy(body.policy_index[at]),
+        }[mode]
+        return Token(self.texts[at], colour, " · ".join(told), self._special(at))
+
+    def _special(self, at: int) -> bool:
+        return int(self.trajectory.tokens()[at]) in self.special
+
+
+def shown(body: Trajectory, vocabulary: Vocabulary, advantage: float | None) -> Shown:
+    """The trajectory with the text of its tokens."""
+    texts = vocabulary.texts(body.tokens().tolist())
+    return Shown(body, texts, vocabulary.special, advantage)
+
+
+def improbable(chance: float) -> str:
+    """The less probable a token was, the stronger; none from 0.99 on."""
+    return _rgba(ORANGE, STRONGEST * (1 - chance)) if chance < 0.99 else ""
+
+
+def taught(advantage: float) -> str:
+    """Blue: made more likely; orange: less. Full strength from 2 on."""
+    strength = STRONGEST * min(abs(advantage) / 2, 1)
+    return _rgba(BLUE if advantage > 0 else ORANGE, strength) if advantage else ""
+
+
+def of_policy(index: int) -> str:
+    """By the place among the policies that acted in the episode."""
+    return _rgba(POLICIES[index % len(POLICIES)], 0.35)
+
+
+def legend(mode: str, body: Trajectory) -> dict[str, str]:
+    """Words and colours of a mode."""
+    if mode == "probability":
+        chances = (0.95, 0.5, 0.05)
+        return {f"probability {chance}": improbable(chance) for chance in chances}
+    if mode == "advantage":
+        return {"made more likely": taught(1.0), "made less likely": taught(-1.0)}
+    return {
+        f"v{policy.version} {policy.track}": of_policy(place)
+        for place, policy in enumerate(body.policies)
+    }
+
+
+def _rgba(colour: tuple[int, int, int], strength: float) -> str:
+    red, green, blue = colour
+    return f"rgba({red}, {green}, {blue}, {strength:.2f})"

@@ -1,0 +1,235 @@
+"""The page *Episodes*: find them, and look at one step by step beside its siblings. It only reads.
+
+The URL says what is shown, so that every view can be linked to and kept.
+"""
+
+from pathlib import Path
+
+import streamlit as st
+
+from core.types import EpisodeState, Status
+from dashboard import markup, vocabulary
+from dashboard.links import Here
+from dashboard.looks import episodes, tokens
+from dashboard.looks.tokens import Shown
+from dashboard.vocabulary import Vocabulary
+from db.episode_search import Filter, Found, tasks_of
+from db.episode_story import Member, Story, deeds
+from db.store import Store
+
+PAGE = episodes.PAGE
+ANY = "any"
+
+
+def page(store: Store, run_id: str) -> None:
+    """One episode where the URL names it, else the list."""
+    here = Here(run_id, st.query_params.get("run", ""))
+    if named := st.query_params.get("episode"):
+        _one(store, here, named)
+    else:
+        _list(store, here)
+
+
+def _list(store: Store, here: Here) -> None:
+    st.title("Episodes")
+    parameters = st.query_params.to_dict()
+    sought = episodes.asked(parameters)
+    with store.read() as session:
+        known = tasks_of(session, here.run_id)
+    chosen = _form(sought, known)
+    if chosen is not None and chosen != sought:
+        st.query_params.from_dict({"run": here.run} | episodes.parameters_of(chosen))
+        parameters, sought = {}, chosen
+    at = episodes.cursor(parameters)
+    found = episodes.page_of(store, here.run_id, sought, at)
+    if found.rows:
+        st.html(markup.table(episodes.rows(found, here)))
+    else:
+        st.info("No episode of these passes." if found.older else "No such episode.")
+    _pages(found, here, episodes.parameters_of(sought), first=at is None)
+
+
+def _form(sought: Filter, known: list[str]) -> Filter | None:
+    """The filter as it was sent; None before it was."""
+    with st.form("filter", border=True):
+        above = st.columns(4)
+        state = above[0].selectbox(
+            "State", list(EpisodeState), index=list(EpisodeState).index(sought.state)
+        )
+        task = above[1].selectbox("Task", [ANY, *known], index=_place(sought.task, known))
+        statuses = [status.value for status in Status]
+        status = above[2].selectbox(
+            "Status", [ANY, *statuses], index=_place(sought.status or "", statuses)
+        )
+        words = above[3].text_input("Text in a call or an answer", sought.words)
+        below = st.columns(6)
+        item = below[0].text_input("Item", sought.item_id)
+        lowest = below[1].number_input("Reward from", value=sought.reward_from)
+        highest = below[2].number_input("Reward to", value=sought.reward_to)
+        version = below[3].number_input("Admitted at version", 0, value=sought.version)
+        checkpoint = below[4].text_input("Checkpoint", sought.checkpoint)
+        learned = below[5].number_input("Learned by update", 0, value=sought.learned_at)
+        if not st.form_submit_button("Find", type="primary"):
+            return None
+    return Filter(
+        state=EpisodeState(str(state)),
+        task="" if task == ANY else str(task),
+        status=None if status == ANY else Status(status),
+        item_id=item.strip(),
+        reward_from=lowest,
+        reward_to=highest,
+        version=version,
+        checkpoint=checkpoint.strip(),
+        learned_at=learned,
+        words=words.strip(),
+    )
+
+
+def _place(chosen: str, known: list[str]) -> int:
+    return known.index(chosen) + 1 if chosen in known else 0
+
+
+def _pages(found: Found, here: Here, parameters: dict[str, str], *, first: bool) -> None:
+    """Links to the newest and to older ones, and how far this look went."""
+    links = []
+    if not first:
+        links.append(markup.Link("⟨ newest", here.to(PAGE, **parameters)))
+    if found.older is not None:
+        older = here.to(PAGE, **parameters, before=episodes.before(found.older))
+        links.append(markup.Link("older ⟩", older))
+    st.html(markup.links(links))
+    told = f"Newest first; each page looks through at most {found.looked:,} episodes of the state."
+    if found.cut:
+        told += " Not every episode of that item, checkpoint or update was looked at."
+    st.caption(told)
+
+
+def _one(store: Store, here: Here, episode_id: str) -> None:
+    told = episodes.one(store, here.run_id, episode_id)
+    if told is None:
+        st.error(f"Run {here.run} has no episode {episode_id}.")
+        st.html(markup.links([markup.Link("all episodes", here.to(PAGE))]))
+        return
+    st.title(f"Episode {here.short(episode_id)}")
+    _head(told, here)
+    _steps(store, here.run_id, told)
+    _group(store, told, here)
+
+
+def _head(told: Story, here: Here) -> None:
+    itself = told.itself
+    about: dict[str, markup.Cell] = {
+        "task": told.task,
+        "item": markup.Link(told.item_id, here.to(PAGE, item_id=told.item_id)),
+        "state": itself.state,
+        "status": itself.status or itself.reason or "–",
+        "reward": itself.reward,
+        "score": itself.score,
+        "turns": itself.turns,
+        "tokens": itself.tokens,
+        "attempts": itself.attempts,
+        "seconds": itself.seconds,
+        "worker": itself.worker_id or "–",
+    }
+    st.html(markup.table([about]))
+    if itself.lesson is None:
+        st.markdown(f"No update learned from it: its group is *{told.group_state}*.")
+        return
+    lesson = itself.lesson
+    learned: dict[str, markup.Cell] = {
+        "learned by": f"update to v{lesson.version}, {lesson.state}",
+        "checkpoint": markup.Link(
+            here.short(lesson.checkpoint_id),
+            here.to("Checkpoints", checkpoint=lesson.checkpoint_id),
+        ),
+        "loss tokens": lesson.loss_tokens,
+        "advantage of each": lesson.advantage,
+        "beside it": markup.Link(
+            "all that this update learned from",
+            here.to(PAGE, learned_at=str(lesson.version)),
+        ),
+    }
+    st.html(markup.table([learned]))
+
+
+def _steps(store: Store, run_id: str, told: Story) -> None:
+    st.subheader("Steps")
+    if not told.deeds:
+        st.info("No step is recorded yet." if told.body is None else "It has no step.")
+        return
+    body, why = episodes.trajectory_of(told)
+    shown, mode = None, tokens.MODES[0]
+    if body is None:
+        st.warning(why)
+    else:
+        found = vocabulary.find(episodes.directories(store, run_id, told))
+        words = _vocabulary(str(found), found.stat().st_mtime) if found else vocabulary.NONE
+        if not words.pieces:
+            st.caption("No tokenizer.json of this run can be read here: tokens stand as numbers.")
+        lesson = told.itself.lesson
+        shown = tokens.shown(body, words, lesson.advantage if lesson else None)
+        mode = st.radio("Colour of sampled tokens", tokens.MODES, horizontal=True)
+        st.html(markup.legend(tokens.legend(mode, body)))
+        if mode == "advantage" and shown.advantage is None:
+            st.caption(
+                "No update learned from this episode, or it was before advantages were kept."
+            )
+    for deed in told.deeds:
+        st.markdown(f"**{episodes.headline(deed)}**")
+        _step(shown, deed.number, mode, episodes.readable(deed.call), deed.answer)
+
+
+def _step(shown: Shown | None, number: int, mode: str, call: str, answer: str) -> None:
+    """What was said before it, what it sampled, what that called and what came back."""
+    if shown is not None and number < len(shown.trajectory.steps):
+        with st.expander("What the policy was told", expanded=number == 0):
+            st.html(markup.tokens(shown.observed(number)))
+        st.html(markup.tokens(shown.sampled(number, mode)))
+    left, right = st.columns(2)
+    left.caption("call")
+    left.code(call or "–", language=None, wrap_lines=True)
+    right.caption("answer")
+    right.code(answer or "–", language=None, wrap_lines=True)
+
+
+@st.cache_data(max_entries=4, show_spinner="Reading the vocabulary")
+def _vocabulary(path: str, changed: float) -> Vocabulary:  # noqa: ARG001 - a key of the cache
+    return vocabulary.read(Path(path))
+
+
+def _group(store: Store, told: Story, here: Here) -> None:
+    st.subheader("Its group")
+    reason = f", {told.group_reason}" if told.group_reason else ""
+    st.markdown(
+        f"`{here.short(told.group_id)}` · {told.group_state}{reason} · admitted at version "
+        f"{told.admitted_version}"
+    )
+    place = told.members.index(told.itself)
+    st.html(markup.table(episodes.member_rows(told.members, here), here=place))
+    other = episodes.contrast(told.itself, told.members)
+    if other is None:
+        return
+    names = {f"member {each.member}": each for each in told.members}
+    chosen = st.multiselect(
+        "Side by side",
+        list(names),
+        default=[f"member {told.itself.member}", f"member {other.member}"],
+        max_selections=4,
+    )
+    for column, name in zip(st.columns(max(len(chosen), 1)), chosen, strict=False):
+        with column:
+            _sibling(store, names[name])
+
+
+def _sibling(store: Store, member: Member) -> None:
+    """All that a member did, from above to below."""
+    reward = "–" if member.reward is None else f"{member.reward:.3g}"
+    st.markdown(f"**member {member.member}** · {member.status or member.state} · reward {reward}")
+    with store.read() as session:
+        did = deeds(session, member.episode_id, member.fence)
+    for deed in did:
+        st.caption(f"Step {deed.number + 1} · v{deed.version} {deed.track}")
+        said = episodes.readable(deed.call) or "–"
+        st.code(f"{said}\n⟶ {deed.answer[: episodes.TEXT]}", language=None, wrap_lines=True)
+    if not did:
+        st.caption("No step is recorded.")

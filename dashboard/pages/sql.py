@@ -1,0 +1,85 @@
+"""The page *SQL*: one statement that reads, its rows, and the rows as CSV."""
+
+import csv
+import io
+
+import streamlit as st
+
+from core.errors import StoreError
+from dashboard.parts import tell
+from db.questions import questions
+from db.readonly import Answer, Bounds, ask, tables
+from db.store import Store
+
+ROWS = 5_000  # of one answer
+TIMEOUT_S = 15.0  # of one statement
+OWN = "of your own"
+FIRST = "SELECT task, status, COUNT(*) AS episodes\nFROM episodes\nGROUP BY task, status"
+
+
+def page(store: Store, run_id: str) -> None:
+    """Choose or write a statement, run it, take its rows along."""
+    st.title("SQL")
+    st.caption(
+        f"It only reads, {ROWS:,} rows and {TIMEOUT_S:.0f} seconds at most. "
+        f"This run is `{run_id}`; questions tell of every run of the store."
+    )
+    known = {each.title: each for each in questions()}
+    chosen = known.get(st.selectbox("Question", [OWN, *known]) or OWN)
+    if chosen is not None and chosen.meaning:
+        st.caption(chosen.meaning)
+    with st.form("statement", border=False):
+        written = st.text_area("Statement", chosen.sql if chosen else FIRST, height=220)
+        sent = st.form_submit_button("Run", type="primary")
+    if sent:
+        _run(store, written)
+    with st.expander("Tables and views"):
+        st.dataframe(_described(store), hide_index=True)
+
+
+def _run(store: Store, statement: str) -> None:
+    """The answer, or what is wrong with the statement."""
+    try:
+        answer = ask(store, statement.strip().rstrip(";"), Bounds(TIMEOUT_S, ROWS))
+    except StoreError as error:
+        tell(error)
+        return
+    if not answer.rows:
+        st.info("No row.")
+        return
+    st.dataframe(records(answer), hide_index=True)
+    st.caption(f"The first {ROWS:,} rows; there are more." if answer.more else _counted(answer))
+    st.download_button("Download CSV", as_csv(answer), "answer.csv", "text/csv", on_click="ignore")
+
+
+def _counted(answer: Answer) -> str:
+    return "1 row" if len(answer.rows) == 1 else f"{len(answer.rows):,} rows"
+
+
+def records(answer: Answer) -> dict[str, list[object]]:
+    """Column by column, in order; a name that comes twice gets a number, bytes are their length."""
+    found: dict[str, list[object]] = {}
+    for place, name in enumerate(answer.columns):
+        once = name if name not in found else f"{name} ({place + 1})"
+        found[once] = [_plain(row[place]) for row in answer.rows]
+    return found
+
+
+def as_csv(answer: Answer) -> str:
+    """The rows with a head, RFC 4180."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(answer.columns)
+    writer.writerows([_plain(value) for value in row] for row in answer.rows)
+    return out.getvalue()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes | memoryview):
+        return f"{len(value)} bytes"
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _described(store: Store) -> list[dict[str, object]]:
+    answer = tables(store)
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

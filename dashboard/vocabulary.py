@@ -1,0 +1,95 @@
+"""What text is a token? Read from a checkpoint's `tokenizer.json`, without the library behind it.
+
+Only decoding, and only for people to read: byte-level vocabularies (GPT-2, Llama 3, Qwen) as bytes,
+those that mark spaces (`▁`, SentencePiece) as text. Nothing is ever encoded.
+"""
+
+import codecs
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "tokenizer.json"
+MAX_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Pieces by id. `special`: tokens that no text spells, such as the end of a turn."""
+
+    pieces: Mapping[int, bytes]
+    special: frozenset[int]
+
+    def texts(self, tokens: Sequence[int]) -> list[str]:
+        """[T] the text of each token; one that is not there as `⟨id⟩`.
+
+        A character that several tokens spell stands at the last; what is no text is `\ufffd`.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        parts = (self.pieces.get(token, f"⟨{token}⟩".encode()) for token in tokens)
+        return [decoder.decode(part) for part in parts]
+
+
+NONE = Vocabulary({}, frozenset())
+
+
+def find(directories: Sequence[str]) -> Path | None:
+    """The first `tokenizer.json` that is there and not too large; None where none can be read."""
+    for directory in directories:
+        path = Path(directory.removeprefix("file://")) / FILE
+        try:
+            if "://" not in str(path) and path.stat().st_size <= MAX_BYTES:
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def read(path: Path) -> Vocabulary:
+    """The vocabulary of a tokenizer file; empty where it is none that we know."""
+    try:
+        written = json.loads(path.read_bytes())
+        model = written["model"]["vocab"]
+        added = written.get("added_tokens", [])
+        words = model.items() if isinstance(model, dict) else _ranked(model)
+        as_bytes = _is_byte_level(written)
+        pieces = {int(token): _piece(word, as_bytes) for word, token in words}
+        pieces |= {int(each["id"]): str(each["content"]).encode() for each in added}
+        special = frozenset(int(each["id"]) for each in added if each.get("special"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return NONE
+    return Vocabulary(pieces, special)
+
+
+def _ranked(model: Any) -> list[tuple[str, int]]:
+    """(piece, id) of a Unigram model, whose vocabulary is a list of (piece, score)."""
+    return [(piece, token) for token, (piece, _score) in enumerate(model)]
+
+
+def _is_byte_level(written: Any) -> bool:
+    decoder = written.get("decoder") or {}
+    parts = [decoder, *decoder.get("decoders", [])]
+    return any(part.get("type") == "ByteLevel" for part in parts)
+
+
+def _piece(word: str, as_bytes: bool) -> bytes:
+    if as_bytes:
+        if all(letter in BYTES for letter in word):
+            return bytes(BYTES[letter] for letter in word)
+        return word.encode()
+    if len(word) == 6 and word.startswith("<0x"):  # byte fallback: <0x0A>
+        return bytes.fromhex(word[3:5])
+    return word.replace("▁", " ").encode()
+
+
+def _bytes() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable ones stand for themselves, others from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {chr(byte): byte for byte in plain}
+    others = (byte for byte in range(256) if byte not in set(plain))
+    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+BYTES = _bytes()

@@ -1,0 +1,271 @@
+"""Which episodes of a run are these? Filters, text, and pages by keyset, at any size of the run.
+
+    narrow (item, checkpoint, update) ─▶ the newest so many of a state ─▶ other filters ─▶ a page
+
+Every look is bounded (`Limits`): it goes through so many of the newest episodes of a state that
+come before the cursor, fewer where it reads their texts, and says how far it got.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+
+from core.types import EpisodeState, Status, UpdateState
+from db.models import Episode, Group, Step, Update, UpdateGroup
+
+OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers of episodes: on a page, that one look goes through, that it reads the texts of, and
+    of an item, a checkpoint or an update.
+    """
+
+    page: int = 50
+    window: int = 20_000
+    words: int = 2_000
+    narrowed: int = 5_000
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is sought; empty or None: whatever it is.
+
+    `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
+    one that acted in it. `learned_at`: the version that the update which learned from it made.
+    `words`: a text in a call or an answer, whatever its case.
+    """
+
+    state: EpisodeState = EpisodeState.FINISHED
+    task: str = ""
+    status: Status | None = None
+    item_id: str = ""
+    reward_from: float | None = None
+    reward_to: float | None = None
+    version: int | None = None
+    checkpoint: str = ""
+    learned_at: int | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a page ended: seconds since the epoch, and the episode among those of that moment."""
+
+    at: float
+    episode_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """That an update learned from an episode. `advantage`: of its loss tokens, null in old rows."""
+
+    version: int
+    checkpoint_id: str
+    state: UpdateState
+    loss_tokens: int
+    advantage: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One episode in a list. `at`: when it ended; of an open one, when it was queued."""
+
+    episode_id: str
+    task: str
+    item_id: str
+    member: int
+    status: str
+    reason: str
+    reward: float | None
+    score: float | None
+    turns: int | None
+    tokens: int | None
+    version: int
+    at: float
+    lesson: Lesson | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page, the newest first. `older`: where the next one begins; None: there is no more.
+
+    `looked`: how many episodes were looked at, at most. `cut`: of an item, a checkpoint or an
+    update only some episodes were.
+    """
+
+    rows: Sequence[Row]
+    older: Cursor | None
+    looked: int
+    cut: bool
+
+
+def tasks_of(session: Session, run_id: str) -> list[str]:
+    """The tasks that the run has groups of."""
+    found: list[str] = []
+    query = select(func.min(Group.task)).where(Group.run_id == run_id)
+    while task := session.scalar(query.where(Group.task > found[-1]) if found else query):
+        found.append(task)  # a step through the index each, not a walk over all groups
+    return found
+
+
+def search(
+    session: Session,
+    run_id: str,
+    sought: Filter,
+    before: Cursor | None = None,
+    limits: Limits = LIMITS,
+) -> Found:
+    """The newest episodes of the run that pass, those before `before`."""
+    narrowed = _narrowed(session, run_id, sought, limits.narrowed)
+    if narrowed is not None and not narrowed:
+        return Found([], None, 0, cut=False)
+    within = limits.words if sought.words else limits.window
+    window = _window(run_id, sought.state, before, narrowed).limit(within)
+    seen = aliased(Episode, window.subquery())
+    at = _moment(seen, sought.state)
+    query = (
+        select(seen, Group.admitted_version)
+        .join(Group, Group.group_id == seen.group_id)
+        .where(*_conditions(seen, sought))
+        .order_by(at.desc(), seen.episode_id.desc())
+        .limit(limits.page + 1)
+    )
+    found = session.execute(query).all()
+    page, more = found[: limits.page], len(found) > limits.page
+    taught = lessons(session, [episode.episode_id for episode, _ in page])
+    rows = [_row(episode, version, sought.state, taught) for episode, version in page]
+    cut = narrowed is not None and len(narrowed) >= limits.narrowed
+    if more:
+        return Found(rows, Cursor(rows[-1].at, rows[-1].episode_id), within, cut)
+    return Found(rows, _last(session, window, sought.state, within), within, cut)
+
+
+def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
+    """The update that learned from each; of one that was rolled back only where no other did."""
+    query = (
+        select(
+            UpdateGroup.episode_id,
+            Update.version,
+            Update.checkpoint_id,
+            Update.state,
+            UpdateGroup.loss_tokens,
+            UpdateGroup.advantage,
+        )
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .where(UpdateGroup.episode_id.in_(episode_ids))
+        .order_by(Update.committed_at)
+    )
+    rows = session.execute(query).all()
+    gone = [row for row in rows if row.state == UpdateState.ROLLED_BACK]
+    stands = [row for row in rows if row.state != UpdateState.ROLLED_BACK]
+    return {row.episode_id: Lesson(*row[1:]) for row in [*gone, *stands]}
+
+
+def _narrowed(session: Session, run_id: str, sought: Filter, most: int) -> list[str] | None:
+    """The episodes of the item, checkpoint and update that are named; None where none is."""
+    queries: list[Select[Any]] = []
+    if sought.learned_at is not None:
+        queries.append(
+            select(UpdateGroup.episode_id)
+            .join(Update, Update.update_id == UpdateGroup.update_id)
+            .where(Update.run_id == run_id, Update.version == sought.learned_at)
+        )
+    if sought.item_id:
+        queries.append(
+            select(Episode.episode_id)
+            .join(Group, Group.group_id == Episode.group_id)
+            .where(Group.run_id == run_id, Group.item_id == sought.item_id)
+        )
+    if sought.checkpoint:
+        queries.append(
+            select(Step.episode_id).where(Step.checkpoint_id == sought.checkpoint).distinct()
+        )
+    if not queries:
+        return None
+    found: list[set[str]] = [set(session.scalars(query.limit(most))) for query in queries]
+    return sorted(set.intersection(*found))
+
+
+def _window(
+    run_id: str, state: EpisodeState, before: Cursor | None, narrowed: Sequence[str] | None
+) -> Select[Any]:
+    """The episodes of a state, the newest first, whatever else they are."""
+    at = _moment(Episode, state)
+    query = select(Episode).where(Episode.run_id == run_id, Episode.state == state)
+    if narrowed is not None:
+        query = query.where(Episode.episode_id.in_(narrowed))
+    if before is not None:  # the first condition alone is what an index can use
+        query = query.where(
+            at <= before.at,
+            tuple_(at, Episode.episode_id) < tuple_(before.at, before.episode_id),
+        )
+    return query.order_by(at.desc(), Episode.episode_id.desc())
+
+
+def _moment(episode: type[Episode], state: EpisodeState) -> InstrumentedAttribute[Any]:
+    return episode.queued_at if state in OPEN else episode.ended_at
+
+
+def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bool]]:
+    """All that a window is sifted by."""
+    found: list[ColumnElement[bool]] = []
+    if sought.task:
+        found.append(episode.task == sought.task)
+    if sought.status is not None:
+        found.append(episode.status == sought.status)
+    if sought.reward_from is not None:
+        found.append(episode.reward >= sought.reward_from)
+    if sought.reward_to is not None:
+        found.append(episode.reward <= sought.reward_to)
+    if sought.version is not None:
+        found.append(Group.admitted_version == sought.version)
+    if sought.words:
+        said = select(Step.number).where(
+            Step.episode_id == episode.episode_id,
+            Step.fence == episode.fence,
+            or_(
+                Step.call.icontains(sought.words, autoescape=True),
+                Step.answer.icontains(sought.words, autoescape=True),
+            ),
+        )
+        found.append(said.exists())
+    return found
+
+
+def _last(session: Session, window: Select[Any], state: EpisodeState, within: int) -> Cursor | None:
+    """Where a window that is full ends; None for the last one."""
+    seen = aliased(Episode, window.subquery())
+    query = (
+        select(_moment(seen, state), seen.episode_id)
+        .order_by(_moment(seen, state).desc(), seen.episode_id.desc())
+        .offset(within - 1)
+        .limit(1)
+    )
+    row = session.execute(query).first()
+    return Cursor(float(row[0]), row[1]) if row else None
+
+
+def _row(episode: Episode, version: int, state: EpisodeState, taught: Mapping[str, Lesson]) -> Row:
+    return Row(
+        episode_id=episode.episode_id,
+        task=episode.task,
+        item_id=episode.item_id,
+        member=episode.member,
+        status=episode.status or "",
+        reason=episode.reason or "",
+        reward=episode.reward,
+        score=episode.score,
+        turns=episode.turns,
+        tokens=episode.tokens,
+        version=version,
+        at=(episode.queued_at if state in OPEN else episode.ended_at) or 0.0,
+        lesson=taught.get(episode.episode_id),
+    )

@@ -1,0 +1,216 @@
+"""Which checkpoints does a run have, whence did each come, who served it, what was measured?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import and_, false, func, or_, select
+from sqlalchemy.orm import Session
+
+from core.types import CheckpointState, UpdateState
+from db.models import Checkpoint, Evaluation, PolicyServer, Run, Serving, Update
+from db.store import now
+
+MADE = and_(Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoint.checkpoint_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A checkpoint in the tree. `undone`: its line was rolled back. `present`: its files are."""
+
+    checkpoint_id: str
+    version: int
+    parent_id: str | None
+    undone: bool
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A checkpoint in the registry, with the update that made it. `snapshot`: can be resumed from.
+
+    `update_state`: empty where no update made it. `loss`: None where the update has none.
+    """
+
+    checkpoint_id: str
+    version: int
+    parent_id: str | None
+    state: CheckpointState
+    snapshot: bool
+    path: str
+    created_at: float
+    update_state: str
+    reason: str
+    groups: int | None
+    episodes: int | None
+    loss_tokens: int | None
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A checkpoint on a server, in minutes since the run was made; until now where it is `live`.
+
+    `live`: still served, by a server whose lease holds.
+    """
+
+    server: str
+    engine: str
+    track: str
+    checkpoint_id: str
+    version: int
+    from_min: float
+    until_min: float
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A policy measured on a task's split; `low`, `high`: 95 % interval of the success rate."""
+
+    checkpoint_id: str
+    version: int | None
+    task: str
+    split: str
+    temperature: float
+    items: int
+    repeats: int
+    episodes: int
+    success: float
+    low: float
+    high: float
+
+
+def origin(session: Session, run_id: str) -> tuple[str, int] | None:
+    """(name of the run, version) that a forked run began from; its id and −1 once that is gone."""
+    forked_from = session.scalars(select(Run.forked_from).where(Run.run_id == run_id)).one()
+    if forked_from is None:
+        return None
+    parent = session.execute(
+        select(Run.name, Checkpoint.version)
+        .join(Checkpoint, Checkpoint.run_id == Run.run_id)
+        .where(Checkpoint.checkpoint_id == forked_from)
+    ).first()
+    return (parent[0], parent[1]) if parent else (forked_from, -1)
+
+
+def nodes(session: Session, run_id: str) -> list[Node]:
+    """Every checkpoint of the run, parents before their children."""
+    undone = or_(
+        Checkpoint.state == CheckpointState.ROLLED_BACK, Update.state == UpdateState.ROLLED_BACK
+    )
+    query = (
+        select(
+            Checkpoint.checkpoint_id,
+            Checkpoint.version,
+            Checkpoint.parent_id,
+            func.coalesce(undone, false()),
+            Checkpoint.state != CheckpointState.DELETED,
+        )
+        .outerjoin(Update, MADE)
+        .where(Checkpoint.run_id == run_id, Checkpoint.state != CheckpointState.EXTERNAL)
+        .order_by(Checkpoint.version, Checkpoint.created_at)
+    )
+    return [
+        Node(checkpoint_id, version, parent_id, bool(gone), bool(present))
+        for checkpoint_id, version, parent_id, gone, present in session.execute(query)
+    ]
+
+
+def newest(session: Session, run_id: str, limit: int) -> list[Entry]:
+    """The newest checkpoints, the highest version first."""
+    query = _entries().where(Checkpoint.run_id == run_id)
+    ordered = query.order_by(Checkpoint.version.desc(), Checkpoint.created_at.desc()).limit(limit)
+    return [_entry(*row) for row in session.execute(ordered)]
+
+
+def entry(session: Session, run_id: str, checkpoint_id: str) -> Entry | None:
+    """One checkpoint of the run."""
+    query = _entries().where(Checkpoint.run_id == run_id, Checkpoint.checkpoint_id == checkpoint_id)
+    row = session.execute(query).first()
+    return _entry(*row) if row else None
+
+
+def states(session: Session, run_id: str) -> dict[str, int]:
+    """How many checkpoints are in each state of their retention."""
+    query = (
+        select(Checkpoint.state, func.count())
+        .where(Checkpoint.run_id == run_id)
+        .group_by(Checkpoint.state)
+    )
+    return {str(state): number for state, number in session.execute(query)}
+
+
+def servings(session: Session, run_id: str, limit: int) -> list[Served]:
+    """Who served what, the latest first: what began last, and with it all that is served now."""
+    clock = session.scalar(select(now())) or 0.0
+    began = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
+    query = (
+        select(Serving, PolicyServer)
+        .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
+        .where(Serving.run_id == run_id)
+        .order_by(Serving.serving_id.desc())
+        .limit(limit)
+    )
+    return [_served(serving, server, began, clock) for serving, server in session.execute(query)]
+
+
+def measured(session: Session, run_id: str, limit: int) -> list[Measured]:
+    """The run's evaluations, the latest first."""
+    query = (
+        select(
+            Evaluation.checkpoint_id,
+            Evaluation.version,
+            Evaluation.task,
+            Evaluation.split,
+            Evaluation.temperature,
+            Evaluation.items,
+            Evaluation.repeats,
+            Evaluation.episodes,
+            Evaluation.success,
+            Evaluation.low,
+            Evaluation.high,
+        )
+        .where(Evaluation.run_id == run_id)
+        .order_by(Evaluation.created_at.desc())
+        .limit(limit)
+    )
+    return [Measured(*tuple(row)) for row in session.execute(query)]
+
+
+def _entries() -> Any:
+    return select(Checkpoint, Update).outerjoin(Update, MADE)
+
+
+def _entry(checkpoint: Checkpoint, update: Update | None) -> Entry:
+    return Entry(
+        checkpoint_id=checkpoint.checkpoint_id,
+        version=checkpoint.version,
+        parent_id=checkpoint.parent_id,
+        state=CheckpointState(checkpoint.state),
+        snapshot=checkpoint.snapshot_path is not None,
+        path=checkpoint.path,
+        created_at=checkpoint.created_at,
+        update_state=update.state if update else "",
+        reason=update.reason if update else "",
+        groups=update.groups if update else None,
+        episodes=update.episodes if update else None,
+        loss_tokens=update.loss_tokens if update else None,
+        metrics=dict(update.metrics) if update else {},
+    )
+
+
+def _served(serving: Serving, server: PolicyServer, began: float, clock: float) -> Served:
+    alive = server.ended_at is None and server.lease_until > clock
+    end = serving.live_until
+    if end is None and not alive:  # killed: its last word is the end of its lease
+        end = min(server.ended_at or server.lease_until, clock)
+    return Served(
+        server=server.name,
+        engine=server.engine,
+        track=serving.track,
+        checkpoint_id=serving.checkpoint_id,
+        version=serving.version,
+        from_min=(serving.live_from - began) / 60,
+        until_min=((clock if end is None else end) - began) / 60,
+        live=end is None,
+    )

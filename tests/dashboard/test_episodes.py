@@ -1,0 +1,169 @@
+"""The page *Episodes*: the list as the URL asks for it, one episode beside its siblings."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from running import ROOT
+from streamlit.testing.v1 import AppTest
+from world import World
+
+from core import loading
+from core.config import Config, Model, Task
+from core.types import EpisodeState, Status
+from dashboard.links import Here
+from dashboard.looks import episodes
+from db import migrate
+from db.episode_search import Cursor, Filter
+from db.store import Store, open_store
+
+EVERY = Filter(
+    state=EpisodeState.FAILED,
+    task="kg",
+    status=Status.TIMEOUT,
+    item_id="item-1",
+    reward_from=-0.5,
+    reward_to=1.0,
+    version=0,
+    checkpoint="run-v1",
+    learned_at=3,
+    words="100% sure & more",
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
+    migrate.upgrade(store)
+    return World.begin(store)
+
+
+def shown(store: Store, run_id: str, **parameters: str) -> AppTest:
+    """The page, opened at an address."""
+
+    def script(url: str, run_id: str) -> None:
+        from dashboard.pages.episodes import page
+        from db.readonly import open_history
+
+        page(open_history(url), run_id)
+
+    app = AppTest.from_function(script, args=(str(store.engine.url), run_id), default_timeout=20)
+    for name, value in parameters.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    return app
+
+
+def html(app: AppTest) -> str:
+    return " ".join(each.proto.body for each in app.get("html"))
+
+
+def test_an_address_says_every_filter_and_is_read_back() -> None:
+    assert episodes.asked(episodes.parameters_of(EVERY)) == EVERY
+    assert episodes.parameters_of(Filter()) == {}
+    assert episodes.asked({}) == Filter()
+
+
+def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
+    broken = {
+        "state": "sleeping",
+        "version": "x",
+        "reward_from": "much",
+        "status": "",
+        "task": "kg",
+    }
+    assert episodes.asked(broken) == Filter(task="kg")
+    for before in ("", "x", "1.5", "x~y", "~"):
+        assert episodes.cursor({"before": before}) is None
+    at = Cursor(1763772000.1234567, "run-kg-1~2-0")
+    assert episodes.cursor({"before": episodes.before(at)}) == at
+
+
+def test_a_run_without_episodes_says_so(world: World) -> None:
+    app = shown(world.store, world.run_id)
+    assert app.info[0].value == "No such episode."
+    assert not app.error
+
+
+def test_the_list_links_to_every_episode(world: World) -> None:
+    bodies = world.ready(0, (0.0, 1.0))
+    page = html(shown(world.store, world.run_id, run="run"))
+    for body in bodies:
+        assert f"/episodes?run=run&amp;episode={body.episode_id}" in page
+    assert "No such" not in page
+
+
+def test_the_form_filters_and_the_address_says_how(world: World) -> None:
+    world.ready(0, (0.0, 1.0))
+    app = shown(world.store, world.run_id, run="run")
+    app.number_input[0].set_value(0.5)
+    app.button[0].click().run()
+    assert not app.exception
+    assert len(re.findall(r"/episodes\?run=run&amp;episode=", html(app))) == 1
+    assert "0.5" in app.query_params["reward_from"]
+    assert "run" in app.query_params["run"]
+
+
+def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(world: World) -> None:
+    bodies = world.ready(0, (0.0, 1.0, 0.5))
+    app = shown(world.store, world.run_id, run="run", episode=bodies[0].episode_id)
+    assert app.title[0].value == "Episode dbbench-0-0"
+    said = [each.value for each in app.markdown]
+    assert "**Step 1 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in said
+    assert any("No update learned from it" in each for each in said)
+    assert app.multiselect[0].value == ["member 0", "member 1"]  # the reward that differs most
+    assert any(each.startswith("**member 1** · completed · reward 1") for each in said)
+    assert "⟨5⟩" in html(app)  # no tokenizer is there
+    assert not app.warning
+    for mode in ("advantage", "policy"):
+        app.radio[0].set_value(mode).run()
+        assert not app.exception
+    assert "v0 lagged(4)" in html(app)
+
+
+def test_tokens_are_read_with_the_runs_own_vocabulary(world: World) -> None:
+    config = Config(tasks={"kg": Task()}, model=Model(path=str(ROOT / "models" / "tiny")))
+    world.sql("UPDATE runs SET config = :c", c=loading.dumps(config))
+    (body, _) = world.ready(0, (0.0, 1.0))
+    page = html(shown(world.store, world.run_id, episode=body.episode_id))
+    assert "&lt;|assistant|&gt;" in page
+    assert "⟨" not in page
+
+
+def test_an_episode_that_has_not_ended_says_what_is_missing(world: World) -> None:
+    (group_id,) = world.admit(0, size=2)
+    app = shown(world.store, world.run_id, episode=f"{group_id}-0")
+    assert app.info[0].value == "No step is recorded yet."
+
+
+def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> None:
+    (body, _) = world.ready(0, (0.0, 1.0))
+    world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
+    app = shown(world.store, world.run_id, episode=body.episode_id)
+    assert "its row names other" in app.warning[0].value
+    world.sql("UPDATE trajectories SET body = :b", b=b"\x00junk")
+    assert (
+        "cannot be read"
+        in shown(world.store, world.run_id, episode=body.episode_id).warning[0].value
+    )
+
+
+def test_an_episode_of_nobody_is_an_error_with_a_way_back(world: World) -> None:
+    app = shown(world.store, world.run_id, run="run", episode="none")
+    assert app.error[0].value == "Run run has no episode none."
+    assert "/episodes?run=run" in html(app)
+
+
+def test_calls_read_as_name_and_arguments() -> None:
+    call = [{"name": "go", "arguments": {"to": "desk"}, "error": ""}, {"name": "x", "error": "no"}]
+    assert episodes.readable(json.dumps(call)) == 'go {"to":"desk"}\nx {}  ✗ no'
+    for other in ("plain text", "[1]", '"quoted"', "", "[" * 5_000):
+        assert episodes.readable(other) in (other, "1")
+
+
+def test_ids_are_shown_without_the_runs() -> None:
+    assert Here("run-1", "run").short("run-1-kg-0") == "kg-0"
+    assert Here("run-1", "run").short("other-kg-0") == "other-kg-0"
+    assert Here("run-1", "a b").to("Episodes", episode="x") == "/episodes?run=a+b&episode=x"

@@ -1,0 +1,113 @@
+"""The page *SQL*: it answers, counts, cuts, refuses, and names what is wrong."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from history import begun, trained
+from sqlalchemy.engine import URL
+from streamlit.testing.v1 import AppTest
+
+from core.errors import StoreError
+from dashboard.pages.sql import OWN, as_csv, records
+from db import migrate
+from db.questions import questions
+from db.readonly import Answer, Bounds, ask, open_readonly
+from db.store import Store
+
+COUNT = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n"
+)
+SLOW = COUNT.format(50_000_000).replace(") SELECT i", ") SELECT MAX(i)")
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> AppTest:
+    """The page over a store with a short run."""
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    trained(store, run_id, 2)
+    store.close()
+
+    def script(url: str, run_id: str) -> None:
+        from dashboard.pages.sql import page
+        from db.readonly import open_history
+
+        page(open_history(url), run_id)
+
+    app = AppTest.from_function(script, args=(str(store.engine.url), run_id), default_timeout=20)
+    app.run()
+    assert not app.exception
+    return app
+
+
+def run(app: AppTest, statement: str) -> AppTest:
+    app.text_area[0].set_value(statement)
+    app.button[0].click().run()
+    assert not app.exception
+    return app
+
+
+def test_a_statement_is_answered_with_its_rows(shown: AppTest) -> None:
+    app = run(shown, "SELECT task, COUNT(*) AS n FROM episodes GROUP BY task ORDER BY task;")
+    assert list(app.dataframe[0].value["task"]) == ["alfworld", "dbbench"]
+    assert list(app.dataframe[0].value["n"]) == [8, 8]
+    assert "2 rows" in [each.value for each in app.caption]
+
+
+def test_what_is_wrong_is_one_line(shown: AppTest) -> None:
+    assert "no such table: nonsense" in run(shown, "SELECT * FROM nonsense").error[0].value
+    assert "this console only reads" in run(shown, "DELETE FROM runs").error[0].value
+    assert run(shown, "SELECT 1 WHERE 1 = 2").info[0].value == "No row."
+
+
+def test_every_saved_question_can_be_chosen_and_is_answered(shown: AppTest) -> None:
+    known = questions()
+    assert shown.selectbox[0].options == [OWN, *(each.title for each in known)]
+    question = known[0]
+    shown.selectbox[0].select(question.title).run()
+    assert shown.text_area[0].value == question.sql
+    shown.button[0].click().run()
+    assert not shown.exception
+    assert not shown.error
+
+
+def readonly(store: Store) -> Store:
+    url: URL = store.engine.url
+    return open_readonly(url.render_as_string(hide_password=False))
+
+
+def test_no_more_rows_are_held_than_asked(store: Store) -> None:
+    migrate.upgrade(store)
+    looking = readonly(store)
+    answer = ask(looking, COUNT.format(1000), Bounds(rows=10))
+    assert (answer.columns, [row[0] for row in answer.rows]) == (("i",), list(range(1, 11)))
+    assert answer.more
+    assert not ask(looking, COUNT.format(10), Bounds(rows=10)).more
+    assert ask(looking, "SELECT 1 AS a WHERE 1 = 2", Bounds(rows=10)).rows == []
+    assert len(ask(looking, COUNT.format(1000)).rows) == 1000
+    assert not ask(looking, COUNT.format(1000)).more
+    looking.close()
+
+
+def test_a_statement_that_takes_too_long_is_ended_and_says_so(store: Store) -> None:
+    looking = readonly(store)
+    for bounds in (Bounds(0.3, 10), Bounds(0.3)):
+        with pytest.raises(StoreError, match=r"longer than 0\.3 s"):
+            ask(looking, SLOW, bounds)
+    assert ask(looking, "SELECT 1").rows == [(1,)]
+    looking.close()
+
+
+def test_a_second_statement_cannot_hide_behind_the_first(store: Store) -> None:
+    looking = readonly(store)
+    with pytest.raises(StoreError):
+        ask(looking, "SELECT 1; DELETE FROM runs", Bounds(rows=10))
+    looking.close()
+
+
+def test_csv_is_what_was_shown() -> None:
+    answer = Answer(("a", "b", "a"), [(1, 'x, "y"\nz', None), (2.5, b"abc", True)])
+    rows = list(csv.reader(io.StringIO(as_csv(answer))))
+    assert rows == [["a", "b", "a"], ["1", 'x, "y"\nz', ""], ["2.5", "3 bytes", "True"]]
+    assert list(records(answer)) == ["a", "b", "a (3)"]

@@ -1,0 +1,186 @@
+"""Every filter on a store in which the answer is known; pages that join without a gap."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from sqlalchemy import update
+from world import World
+
+from broker.messages import Trajectory, body_sha256
+from core.types import EpisodeState, Status, UpdateState
+from db import episode_search, episode_story, runs, updates
+from db.episode_search import LIMITS, Cursor, Filter, Found, Limits, search
+from db.models import Episode, Step
+from db.store import Store
+from db.updates import NewUpdate, TrainedMember
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    return World.begin(store)
+
+
+def learned(world: World, version: int, bodies: Sequence[Trajectory], advantage: float) -> None:
+    epoch = world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
+    members = [
+        TrainedMember(b.episode_id, b.group_id, b.fence, body_sha256(b), 9, advantage)
+        for b in bodies
+    ]
+    new = NewUpdate(
+        f"{world.run_id}-u{version}",
+        world.run_id,
+        epoch,
+        UpdateState.COMMITTED,
+        "",
+        world.checkpoint(version),
+        members,
+        {},
+        0.0,
+    )
+    with world.store.write() as session:
+        updates.commit_update(session, new)
+
+
+def found(world: World, sought: Filter, at: Cursor | None = None, limits: Limits = LIMITS) -> Found:
+    with world.store.read() as session:
+        return search(session, world.run_id, sought, at, limits)
+
+
+def names(world: World, sought: Filter) -> list[str]:
+    """Episodes without the run's id, in order of their names."""
+    return sorted(each.episode_id[len(world.run_id) + 1 :] for each in found(world, sought).rows)
+
+
+def test_each_filter_passes_what_it_names_and_nothing_else(world: World) -> None:
+    first, second = world.ready(0, (0.0, 1.0)), world.ready(1, (0.25, 0.5))
+    (open_group,) = world.admit(2, size=2, task="kg")
+    learned(world, 1, first, 0.5)
+    world.sql("UPDATE groups SET admitted_version = 7 WHERE position = 1")
+    world.sql(
+        "UPDATE steps SET answer = 'a Red_Lamp' WHERE episode_id = :e", e=second[0].episode_id
+    )
+    world.sql("UPDATE steps SET checkpoint_id = 'x' WHERE episode_id = :e", e=first[1].episode_id)
+    world.sql(
+        "UPDATE episodes SET status = 'task_limit' WHERE episode_id = :e", e=first[0].episode_id
+    )
+    all_four = ["dbbench-0-0", "dbbench-0-1", "dbbench-1-0", "dbbench-1-1"]
+    expected = {
+        Filter(): all_four,
+        Filter(state=EpisodeState.QUEUED): ["kg-2-0", "kg-2-1"],
+        Filter(state=EpisodeState.FAILED): [],
+        Filter(task="dbbench"): all_four,
+        Filter(task="kg"): [],
+        Filter(status=Status.TASK_LIMIT): ["dbbench-0-0"],
+        Filter(item_id="item-1"): ["dbbench-1-0", "dbbench-1-1"],
+        Filter(reward_from=0.25, reward_to=0.5): ["dbbench-1-0", "dbbench-1-1"],
+        Filter(reward_to=0.0): ["dbbench-0-0"],
+        Filter(version=7): ["dbbench-1-0", "dbbench-1-1"],
+        Filter(checkpoint="x"): ["dbbench-0-1"],
+        Filter(learned_at=1): ["dbbench-0-0", "dbbench-0-1"],
+        Filter(learned_at=2): [],
+        Filter(words="red_lamp"): ["dbbench-1-0"],
+        Filter(words="red%lamp"): [],
+        Filter(item_id="item-0", checkpoint="x", learned_at=1): ["dbbench-0-1"],
+        Filter(item_id="item-1", checkpoint="x"): [],
+    }
+    for sought, episodes in expected.items():
+        assert names(world, sought) == episodes, sought
+    assert open_group.endswith("kg-2")
+
+
+def test_a_row_says_which_update_learned_from_it_and_with_what_advantage(world: World) -> None:
+    bodies = world.ready(0, (0.0, 1.0))
+    assert [row.lesson for row in found(world, Filter()).rows] == [None, None]
+    learned(world, 1, bodies, -0.75)
+    lesson = found(world, Filter()).rows[0].lesson
+    assert lesson is not None
+    assert (lesson.version, lesson.advantage, lesson.state) == (1, -0.75, "committed")
+    world.sql("UPDATE updates SET state = 'rolled_back'")
+    lesson = found(world, Filter()).rows[0].lesson
+    assert lesson is not None
+    assert lesson.state == "rolled_back"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_pages_join_without_a_gap_or_a_double(world: World, at_once: bool) -> None:
+    for position in range(3):
+        world.ready(position, (0.0, 1.0, 0.0))
+    if at_once:  # all at the same moment: the name decides
+        world.sql("UPDATE episodes SET ended_at = 5.0")
+    pages = list(paged(world, Filter(), Limits(page=2)))
+    seen = [row.episode_id for page in pages for row in page.rows]
+    assert len(seen) == len(set(seen)) == 9
+    assert [len(page.rows) for page in pages] == [2, 2, 2, 2, 1]
+    whole = [row.episode_id for row in found(world, Filter()).rows]
+    assert seen == whole
+
+
+def test_a_look_that_finds_nothing_says_where_to_go_on(world: World) -> None:
+    bodies = [body for position in range(3) for body in world.ready(position, (0.0, 1.0))]
+    oldest = bodies[0].episode_id
+    world.sql("UPDATE steps SET call = 'rare' WHERE episode_id = :e", e=oldest)
+    pages = list(paged(world, Filter(words="RARE"), Limits(words=2)))
+    assert [len(page.rows) for page in pages] == [0, 0, 1, 0]
+    assert pages[2].rows[0].episode_id == oldest
+    assert all(page.looked == 2 for page in pages)
+
+
+def test_what_is_narrowed_to_too_many_says_so(world: World) -> None:
+    world.ready(0, (0.0, 1.0, 0.0))
+    assert found(world, Filter(item_id="item-0"), None, Limits(narrowed=3)).cut
+    assert not found(world, Filter(item_id="item-0")).cut
+
+
+def test_only_steps_of_the_attempt_that_counts_are_searched(world: World) -> None:
+    body = world.ready(0, (0.0, 1.0))[0]
+    with world.store.write() as session:
+        session.execute(
+            update(Step).where(Step.episode_id == body.episode_id).values(call="gone", fence=9)
+        )
+    assert names(world, Filter(words="gone")) == []
+
+
+def test_another_run_in_the_same_store_is_not_seen(world: World) -> None:
+    other = World.begin(world.store, "other")
+    other.ready(0, (0.0, 1.0))
+    assert found(world, Filter()).rows == []
+    assert found(world, Filter(item_id="item-0")).rows == []
+    with world.store.read() as session:
+        assert episode_search.tasks_of(session, world.run_id) == []
+        name = session.query(Episode.episode_id).first()
+        assert name is not None
+        assert episode_story.story(session, world.run_id, name[0]) is None
+
+
+def test_tasks_are_those_of_its_groups(world: World) -> None:
+    for task in ("kg", "alfworld", "dbbench"):
+        world.admit(0, 1, task=task)
+    with world.store.read() as session:
+        assert episode_search.tasks_of(session, world.run_id) == ["alfworld", "dbbench", "kg"]
+
+
+def test_the_story_of_an_episode_has_its_steps_siblings_and_body(world: World) -> None:
+    bodies = world.ready(0, (0.0, 1.0))
+    learned(world, 1, bodies, 0.5)
+    with world.store.read() as session:
+        told = episode_story.story(session, world.run_id, bodies[1].episode_id)
+        assert episode_story.story(session, world.run_id, "none") is None
+        places = episode_story.model_directories(session, world.run_id, [f"{world.run_id}-v1"])
+    assert told is not None
+    assert (told.group_state, told.itself.member, told.itself.reward) == ("trained", 1, 1.0)
+    assert [each.member for each in told.members] == [0, 1]
+    assert [(deed.number, deed.track) for deed in told.deeds] == [(0, "current"), (1, "lagged(4)")]
+    assert told.itself.lesson is not None
+    assert told.itself.lesson.advantage == 0.5
+    assert told.sha256 == body_sha256(bodies[1])
+    assert told.body
+    assert places == ["nowhere", "nowhere"]
+
+
+def paged(world: World, sought: Filter, limits: Limits) -> Iterator[Found]:
+    """Page after page, as far as each says that there is an older one."""
+    page = found(world, sought, None, limits)
+    yield page
+    while page.older is not None:
+        page = found(world, sought, page.older, limits)
+        yield page
