@@ -1,11 +1,8 @@
-"""Verbs over a store's history: runs, sql, run …, db …"""
+"""Verbs over a store's history: runs, sql, run …"""
 
 from enum import StrEnum
-from pathlib import Path
 
 import typer
-
-from cli.processes import CONFIG
 
 WHERE = typer.Argument("", help="The run's TOML file.", show_default=False)
 RUN = typer.Argument(..., help="The run's TOML file, or its name in --store.", show_default=False)
@@ -32,10 +29,6 @@ def add(app: typer.Typer) -> None:
     run.command()(fork)
     run.command()(delete)
     app.add_typer(run, name="run", help="Pause, resume, stop, fork or delete a run.")
-    db = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-    db.command()(upgrade)
-    db.command()(check)
-    app.add_typer(db, name="db", help="Bring a store to this code's schema, or check it.")
 
 
 def runs(
@@ -137,26 +130,6 @@ def delete(
     if not yes:
         typer.confirm(f"Delete run {where.run} and all it learned?", abort=True)
     print(remove(where))
-
-
-def upgrade(config: Path = CONFIG) -> None:
-    """Make the schema, or apply what is missing, under a lock.
-
-    Example: agentrl db upgrade configs/quickstart.toml
-    """
-    from ops.schema import upgrade as apply
-
-    print(apply(config))
-
-
-def check(config: Path = CONFIG) -> None:
-    """Whether the store is at this code's schema and differs nowhere.
-
-    Example: agentrl db check configs/quickstart.toml
-    """
-    from ops.schema import check as compare
-
-    print(compare(config))
 
 
 def _control(run: str, store: str, action: str) -> None:

@@ -25,6 +25,7 @@ from cli import (
     policies,
     processes,
     quickstart,
+    stores,
 )
 from core.errors import AgentRLError
 
@@ -40,6 +41,7 @@ quickstart.add(app)
 processes.add(app)
 history.add(app)
 hindsight.add(app)
+stores.add(app)
 dead.add(app)
 policies.add(app)
 evaluations.add(app)

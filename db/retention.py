@@ -1,0 +1,174 @@
+"""What a store may forget: bodies that nothing will train again, and runs that are over.
+
+Each transaction takes a few groups with all that belongs to them, so that `accounting` agrees after
+every one of them, whenever a person or a power cut ends it; begun again, it goes on.
+
+A body is forgotten by emptying it: its row stays, with the hash, and still proves that the body was
+stored. Rows of a run are removed group by group; what is left of it then is small.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.types import GROUP_OPEN, RUN_OVER, CheckpointState
+from db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory, UpdateGroup
+from db.store import Store, now
+
+GROUPS = 50  # of one transaction
+SETTLED_S = 120.0  # after its end a run's recorder may still store
+FIRST = (-1.0, "")  # before every group
+
+
+@dataclass(frozen=True, slots=True)
+class Forgettable:
+    """What may go of a run. `whole`: the run itself; else `bodies` of it, with their bytes."""
+
+    run_id: str
+    name: str
+    whole: bool
+    groups: int
+    episodes: int
+    bodies: int
+    bytes: int
+
+
+def runs_to_forget(
+    session: Session, *, keep: int | None = None, older_than_s: float | None = None
+) -> list[Forgettable]:
+    """Runs that are over, beyond the newest `keep` of these and ended longer ago; oldest first.
+
+    A rule that is None spares nothing; with neither, no run goes, nor one that ended just now.
+    """
+    if keep is None and older_than_s is None:
+        return []
+    over = session.scalars(
+        select(Run)
+        .where(Run.state.in_(RUN_OVER), Run.ended_at.is_not(None))
+        .order_by(Run.ended_at.desc(), Run.run_id)
+    ).all()
+    clock = session.scalar(select(now())) or 0.0
+    age_s = max(older_than_s or 0.0, SETTLED_S)
+    gone = [run for run in over[keep or 0 :] if clock - (run.ended_at or clock) > age_s]
+    return [_counted(session, run, whole=True) for run in reversed(gone)]
+
+
+def bodies_to_forget(session: Session, spared: set[str]) -> list[Forgettable]:
+    """Of every run but the spared ones: bodies that no trainer will ask for; oldest run first."""
+    runs = session.scalars(select(Run).order_by(Run.created_at, Run.run_id)).all()
+    found = [_counted(session, run, whole=False) for run in runs if run.run_id not in spared]
+    return [each for each in found if each.bodies]
+
+
+def forget_bodies(store: Store, run_id: str) -> Iterator[int]:
+    """Empty them; how many bodies each transaction emptied."""
+    after = FIRST
+    while True:
+
+        def few(session: Session, after: tuple[float, str] = after) -> tuple[list[Group], int]:
+            groups = _closed(session, run_id, after)
+            return groups, _empty(session, [group.group_id for group in groups])
+
+        groups, emptied = store.transact(few)
+        if not groups:
+            return
+        after = (groups[-1].closed_at or 0.0, groups[-1].group_id)
+        yield emptied
+
+
+def forget_groups(store: Store, run_id: str) -> Iterator[int]:
+    """Remove a run's groups with all that hangs on them; how many episodes each transaction did."""
+    while True:
+        removed = store.transact(lambda session: _remove_few(session, run_id))
+        if removed is None:
+            return
+        yield removed
+
+
+def _closed(session: Session, run_id: str, after: tuple[float, str]) -> list[Group]:
+    """The next groups whose bodies may go, by when they closed."""
+    later = or_(
+        Group.closed_at > after[0], and_(Group.closed_at == after[0], Group.group_id > after[1])
+    )
+    query = (
+        select(Group)
+        .where(_needed_no_more(session, run_id), later)
+        .order_by(Group.closed_at, Group.group_id)
+        .limit(GROUPS)
+    )
+    groups = list(session.scalars(query))
+    session.expunge_all()
+    return groups
+
+
+def _needed_no_more(session: Session, run_id: str) -> ColumnElement[bool]:
+    """Groups that closed before the newest snapshot, or at all where the run is over."""
+    run = session.get_one(Run, run_id, populate_existing=True)
+    closed = and_(Group.run_id == run_id, Group.state.not_in(GROUP_OPEN))
+    if run.state in RUN_OVER:
+        return and_(closed, Group.closed_at.is_not(None))
+    snapshot = select(func.max(Checkpoint.created_at)).where(
+        Checkpoint.run_id == run_id,
+        Checkpoint.state == CheckpointState.LIVE,
+        Checkpoint.snapshot_path.is_not(None),
+    )
+    return and_(closed, Group.closed_at <= (session.scalar(snapshot) or 0.0))
+
+
+def _empty(session: Session, group_ids: list[str]) -> int:
+    members = select(Episode.episode_id).where(Episode.group_id.in_(group_ids))
+    emptied = session.scalars(
+        update(StoredTrajectory)
+        .where(StoredTrajectory.episode_id.in_(members), func.length(StoredTrajectory.body) > 0)
+        .values(body=b"")
+        .returning(StoredTrajectory.episode_id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(emptied.all())
+
+
+def _remove_few(session: Session, run_id: str) -> int | None:
+    """A few groups of a run that is over, children first; None where none is left."""
+    if session.get_one(Run, run_id, with_for_update=True).state not in RUN_OVER:
+        return None
+    group_ids = session.scalars(
+        select(Group.group_id).where(Group.run_id == run_id).limit(GROUPS)
+    ).all()
+    if not group_ids:
+        return None
+    members = session.scalars(
+        select(Episode.episode_id).where(Episode.group_id.in_(group_ids))
+    ).all()
+    for model in (UpdateGroup, Step, StoredTrajectory, Episode):
+        session.execute(
+            delete(model)
+            .where(model.episode_id.in_(members))
+            .execution_options(synchronize_session=False)
+        )
+    session.execute(
+        delete(Group)
+        .where(Group.group_id.in_(group_ids))
+        .execution_options(synchronize_session=False)
+    )
+    return len(members)
+
+
+def _counted(session: Session, run: Run, *, whole: bool) -> Forgettable:
+    """What there is of a run: all of it, or what its bodies that may go are."""
+    chosen = Group.run_id == run.run_id if whole else _needed_no_more(session, run.run_id)
+    groups, episodes = session.execute(
+        select(func.count(Group.group_id.distinct()), func.count(Episode.episode_id))
+        .select_from(Group)
+        .outerjoin(Episode, Episode.group_id == Group.group_id)
+        .where(chosen)
+    ).one()
+    bodies, size = session.execute(
+        select(func.count(), func.coalesce(func.sum(func.length(StoredTrajectory.body)), 0))
+        .select_from(Group)
+        .join(Episode, Episode.group_id == Group.group_id)
+        .join(StoredTrajectory, StoredTrajectory.episode_id == Episode.episode_id)
+        .where(chosen, func.length(StoredTrajectory.body) > 0)
+    ).one()
+    return Forgettable(run.run_id, run.name, whole, groups, episodes, bodies, int(size))

@@ -1,0 +1,144 @@
+"""How much a store holds: rows and bytes by table and by run, and what its engine has to clean."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from db.models import Base, Episode, Group, Run, StoredTrajectory
+from db.store import now
+
+DEAD = """
+SELECT relname, n_dead_tup, GREATEST(last_vacuum, last_autovacuum)
+FROM pg_stat_user_tables WHERE schemaname = current_schema()
+"""
+PRAGMAS = ("page_size", "page_count", "freelist_count", "journal_mode")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """`bytes`: with its indexes, None where SQLite cannot tell. `dead`: tuples to vacuum away, and
+    `vacuumed_s`: how long ago that was done last, both on Postgres only."""
+
+    table: str
+    rows: int
+    bytes: int | None
+    dead: int | None = None
+    vacuumed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """`bodies`: trajectories that are not emptied. `age_s`: since it was made."""
+
+    run: str
+    state: str
+    groups: int
+    episodes: int
+    bodies: int
+    body_bytes: int
+    age_s: float
+    ended_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`engine`: what the database says of itself."""
+
+    tables: list[TableSize]
+    runs: list[RunSize]
+    engine: dict[str, int | str]
+
+
+def sizes(session: Session) -> Sizes:
+    """All of it; reads every table once."""
+    sqlite = session.get_bind().dialect.name == "sqlite"
+    tables = _sqlite_tables(session) if sqlite else _postgres_tables(session)
+    tables.sort(key=lambda each: (-(each.bytes or 0), -each.rows, each.table))
+    engine = _pragmas(session) if sqlite else _database(session)
+    return Sizes(tables, _runs(session), engine)
+
+
+def _rows(session: Session) -> dict[str, int]:
+    return {
+        name: session.scalar(select(func.count()).select_from(table)) or 0
+        for name, table in Base.metadata.tables.items()
+    }
+
+
+def _sqlite_tables(session: Session) -> list[TableSize]:
+    """Bytes come from a virtual table that not every build of SQLite has."""
+    found: dict[str, int] = {}
+    try:
+        query = (
+            "SELECT m.tbl_name, SUM(s.pgsize) FROM dbstat s JOIN sqlite_master m ON m.name = s.name"
+            " GROUP BY m.tbl_name"
+        )
+        found = {name: size for name, size in session.execute(text(query))}
+    except OperationalError:
+        session.rollback()
+    return [TableSize(name, rows, found.get(name)) for name, rows in _rows(session).items()]
+
+
+def _postgres_tables(session: Session) -> list[TableSize]:
+    clock = session.scalar(select(now())) or 0.0
+    dead: dict[str, Any] = {row[0]: row[1:] for row in session.execute(text(DEAD))}
+    total = text("SELECT pg_total_relation_size(to_regclass(:name))")
+    found = []
+    for name, rows in _rows(session).items():
+        tuples, at = dead.get(name, (None, None))
+        vacuumed = None if at is None else clock - at.timestamp()
+        size = session.scalar(total, {"name": name})
+        found.append(TableSize(name, rows, size, tuples, vacuumed))
+    return found
+
+
+def _pragmas(session: Session) -> dict[str, int | str]:
+    """Pages; `wal_bytes`: of the write-ahead log beside the store."""
+    connection = session.connection()
+    found = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in PRAGMAS}
+    file = connection.exec_driver_sql("PRAGMA database_list").all()[0][2]
+    log = Path(f"{file}-wal")
+    return found | {"wal_bytes": log.stat().st_size if log.is_file() else 0}
+
+
+def _database(session: Session) -> dict[str, int | str]:
+    query = text("SELECT pg_database_size(current_database()), current_setting('server_version')")
+    size, version = session.execute(query).one()
+    return {"database_bytes": size, "version": version}
+
+
+def _runs(session: Session) -> list[RunSize]:
+    """The oldest first."""
+    clock = session.scalar(select(now())) or 0.0
+    groups = _by_run(session, Group.run_id, func.count())
+    episodes = _by_run(session, Episode.run_id, func.count())
+    length = func.length(StoredTrajectory.body)
+    stored = session.execute(
+        select(StoredTrajectory.run_id, func.count(), func.sum(length))
+        .where(length > 0)
+        .group_by(StoredTrajectory.run_id)
+    )
+    bodies = {run_id: (number, int(size)) for run_id, number, size in stored}
+    return [
+        RunSize(
+            run=run.name,
+            state=run.state,
+            groups=groups.get(run.run_id, 0),
+            episodes=episodes.get(run.run_id, 0),
+            bodies=bodies.get(run.run_id, (0, 0))[0],
+            body_bytes=bodies.get(run.run_id, (0, 0))[1],
+            age_s=clock - run.created_at,
+            ended_s=None if run.ended_at is None else clock - run.ended_at,
+        )
+        for run in session.scalars(select(Run).order_by(Run.created_at, Run.run_id))
+    ]
+
+
+def _by_run(session: Session, column: Any, value: Any) -> dict[str, int]:
+    return {
+        run_id: number for run_id, number in session.execute(select(column, value).group_by(column))
+    }
