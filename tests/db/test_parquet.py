@@ -53,13 +53,11 @@ def _read(folder: Path, table: str) -> list[dict[str, Any]]:
 
 def test_what_is_read_back_is_what_the_tables_hold(history: Store, tmp_path: Path) -> None:
     rows = export(history, tmp_path / "out", Wanted(list(TABLES), bodies=True))
-    assert sum(rows.values()) > 100
+    assert min(rows.values()) > 0
     with history.read() as session:
         for name, table in TABLES.items():
             found = _read(tmp_path / "out", name)
-            if name == "updates":
-                found = [row | {"metrics": json.loads(row["metrics"])} for row in found]
-            if name == "evaluations":
+            if name in ("updates", "evaluations"):
                 found = [row | {"metrics": json.loads(row["metrics"])} for row in found]
             stored = [dict(row._mapping) for row in session.execute(select(table))]
             assert len(found) == rows[name]
