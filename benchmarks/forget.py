@@ -4,7 +4,7 @@
 
 Fills an empty Postgres database with one run (`benchmarks/long_run.py`) and copies the rows of the
 five tables that grow with episodes into tables partitioned by run, with the same indexes. Then the
-partitions are dropped, and the run is removed as `agentrl db prune` removes it. One JSON line, in s.
+partitions are dropped, and the run is removed as `agentrl db prune` removes it.
 """
 
 import argparse

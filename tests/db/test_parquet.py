@@ -91,7 +91,7 @@ def test_one_run_is_exported_without_bodies(history: Store, tmp_path: Path) -> N
         "trajectories": 0,
     }
     wanted = Wanted(["update_groups", "trajectories"], "story-1")
-    assert export(history, tmp_path / "story", wanted) == {"update_groups": 8, "trajectories": 13}
+    assert export(history, tmp_path / "story", wanted) == {"update_groups": 8, "trajectories": 14}
     assert "body" not in pq.read_schema(tmp_path / "story" / "trajectories.parquet").names
 
 

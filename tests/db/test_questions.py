@@ -140,10 +140,11 @@ replaced-policies
   lagged(1)  s1         1      2         2
 
 retries
-  task     state   reason     episodes  requeued  attempts
-  dbbench  failed  env_error  1         2         3
-  dbbench  failed  lost       1         2         3
-  dbbench  queued  timeout    1         1         1
+  task      state     reason     episodes  requeued  attempts
+  dbbench   failed    env_error  1         2         3
+  dbbench   failed    lost       1         2         3
+  alfworld  finished  NULL       1         1         2
+  dbbench   queued    timeout    1         1         1
 
 rolled-back
   trainer_epoch  first_version  last_version  updates_undone  episodes  tokens

@@ -8,7 +8,8 @@ Times of `story` are seconds after it began, so that a test can say what took ho
     c      dbbench   item-2  0 0              filtered: zero spread
     d      dbbench   item-1  0 0              stale
     e      alfworld  item-8  1 0              rolled back with the first version 2
-    f      alfworld  item-8  1 0              trained by the second version 2
+    f      alfworld  item-8  1 0              trained by the second version 2; one member's first
+                                              attempt was stored, and lost
     g      dbbench   item-3  failed failed    failed: one lost its environment, one its worker
     h      dbbench   item-2  queued finished  open
 """
@@ -128,6 +129,7 @@ def _finish(
 ) -> None:
     episode_id = f"{group.group_id}-{member}"
     claimed = group.admitted_at + 2
+    fence = _fence(episode_id)
     _write(
         session,
         [
@@ -136,7 +138,8 @@ def _finish(
                 member,
                 state=EpisodeState.FINISHED,
                 worker_id="w1",
-                attempts=1,
+                fence=fence,
+                attempts=fence,
                 status=Status.COMPLETED if score else Status.TASK_LIMIT,
                 reward=score,
                 score=score,
@@ -149,16 +152,22 @@ def _finish(
             )
         ],
     )
-    _write(session, [_step(episode_id, number, *step) for number, step in enumerate(acted)])
-    body = models.StoredTrajectory(
-        episode_id=episode_id,
-        fence=1,
-        run_id="story-1",
-        sha256=sha256(episode_id),
-        body=b"body of " + episode_id.encode(),
-        received_at=claimed + 20,
-    )
-    _write(session, [body])
+    for attempt in range(1, fence + 1):
+        steps = [_step(episode_id, attempt, number, *step) for number, step in enumerate(acted)]
+        body = models.StoredTrajectory(
+            episode_id=episode_id,
+            fence=attempt,
+            run_id="story-1",
+            sha256=sha256(episode_id if attempt == fence else "what was lost"),
+            body=b"body of " + episode_id.encode(),
+            received_at=claimed + 20,
+        )
+        _write(session, [*steps, body])
+
+
+def _fence(episode_id: str) -> int:
+    """Which attempt finished."""
+    return 2 if episode_id == "g-f-1" else 1
 
 
 def _episode(group: Group, member: int, **values: Any) -> models.Episode:
@@ -173,11 +182,11 @@ def _episode(group: Group, member: int, **values: Any) -> models.Episode:
     )
 
 
-def _step(episode_id: str, number: int, checkpoint_id: str, track: str) -> models.Step:
+def _step(episode_id: str, fence: int, number: int, checkpoint_id: str, track: str) -> models.Step:
     """2 s of policy, 0.5 s of environment, 10 tokens sampled after 20 of prompt a step."""
     return models.Step(
         episode_id=episode_id,
-        fence=1,
+        fence=fence,
         number=number,
         run_id="story-1",
         server_id="s1",
@@ -274,7 +283,7 @@ def _learn(session: Session) -> None:
                 update_id=update_id,
                 episode_id=f"g-{played.name}-{member}",
                 group_id=f"g-{played.name}",
-                fence=1,
+                fence=_fence(f"g-{played.name}-{member}"),
                 sha256=sha256(f"g-{played.name}-{member}"),
                 loss_tokens=10 * len(acted),
             )
