@@ -18,13 +18,14 @@ from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreError, nearest
 from db import migrate
-from db.models import Base, StoredTrajectory, Update, UpdateGroup
+from db.models import Base, StoredTrajectory
 from db.store import Store, now
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLES = {table.name: table for table in Base.metadata.sorted_tables}
+OWNERS = {"update_groups": TABLES["updates"], "evaluation_episodes": TABLES["evaluations"]}
 BODIES = StoredTrajectory.__tablename__
 ROWS = 10_000  # most rows of a row group
 BYTES = 16 * 2**20  # of bodies, after which a row group ends
@@ -151,10 +152,10 @@ def _query(table: Table, wanted: Wanted) -> Select[Any]:
     query = select(*_columns(table, bodies=wanted.bodies))
     if not wanted.run_id:
         return query
-    if table.name == UpdateGroup.__tablename__:
-        query = query.join(Update, Update.update_id == table.c.update_id)
-        return query.where(Update.run_id == wanted.run_id)
-    return query.where(table.c.run_id == wanted.run_id)
+    owner = OWNERS.get(table.name)  # whose rows name the run, where the table's own do not
+    if owner is None:
+        return query.where(table.c.run_id == wanted.run_id)
+    return query.join(owner).where(owner.c.run_id == wanted.run_id)
 
 
 def _columns(table: Table, *, bodies: bool) -> list[Column[Any]]:

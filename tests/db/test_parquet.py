@@ -83,15 +83,19 @@ def test_columns_have_the_types_of_the_tables(history: Store, tmp_path: Path) ->
 
 
 def test_one_run_is_exported_without_bodies(history: Store, tmp_path: Path) -> None:
-    wanted = Wanted(["runs", "checkpoints", "update_groups", "trajectories"], "fork-1")
+    wanted = Wanted(["runs", "evaluation_episodes", "update_groups", "trajectories"], "fork-1")
     assert export(history, tmp_path / "fork", wanted) == {
         "runs": 1,
-        "checkpoints": 1,
+        "evaluation_episodes": 0,
         "update_groups": 0,
         "trajectories": 0,
     }
-    wanted = Wanted(["update_groups", "trajectories"], "story-1")
-    assert export(history, tmp_path / "story", wanted) == {"update_groups": 8, "trajectories": 14}
+    wanted = Wanted(["evaluation_episodes", "update_groups", "trajectories"], "story-1")
+    assert export(history, tmp_path / "story", wanted) == {
+        "evaluation_episodes": 1,
+        "update_groups": 8,
+        "trajectories": 14,
+    }
     assert "body" not in pq.read_schema(tmp_path / "story" / "trajectories.parquet").names
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
-from story_runs import BEGAN, CHECKPOINTS, NEVER, lineage, processes, run, serving, told
+from story_runs import BEGAN, CHECKPOINTS, NEVER, lineage, measured, processes, run, serving, told
 
 from core.types import (
     EpisodeState,
@@ -82,6 +82,7 @@ def tell(store: Store) -> None:
         _open(session)
         _learn(session)
         _write(session, told())
+        _write(session, [measured()])
 
 
 def _write(session: Session, rows: list[Base]) -> None:

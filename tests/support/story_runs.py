@@ -1,6 +1,6 @@
 """Of the story: runs, lineage, processes, and what was told on the side."""
 
-from core.types import CheckpointState, RunState, Transition
+from core.types import CheckpointState, RunState, Status, Transition
 from db import models
 from db.models import Base
 
@@ -142,3 +142,22 @@ def told() -> list[Base]:
         )
     found.append(models.Spending(run_id="story-1", name="teacher", requests=3, tokens=99))
     return found
+
+
+def measured() -> models.EvaluationEpisode:
+    """One episode of the first evaluation."""
+    return models.EvaluationEpisode(
+        evaluation_id="v0",
+        item_id="item-7",
+        repeat=0,
+        status=Status.COMPLETED,
+        reward=1.0,
+        score=1.0,
+        turns=1,
+        tokens=30,
+        prompt_tokens=20,
+        sampled_tokens=10,
+        seconds=2.0,
+        machine_s=2.0,
+        ended_at=BEGAN,
+    )
