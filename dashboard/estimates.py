@@ -48,14 +48,6 @@ def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | N
     return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half))
 
 
-def difference(first: Estimate, second: Estimate) -> Estimate:
-    """second − first of independent proportions, with Newcombe's interval (1998, method 10)."""
-    value = second.value - first.value
-    low = math.hypot(second.value - second.low, first.high - first.value)
-    high = math.hypot(second.high - second.value, first.value - first.low)
-    return Estimate(value, value - low, value + high)
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A stop rule: how far the run is, 0 to 1, and seconds left; None where nothing tells."""

@@ -11,7 +11,7 @@ from functools import partial
 
 import streamlit as st
 
-from dashboard.pages import accounting, checkpoints, episodes, run, sql, tasks
+from dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
 from db.runs import run_names
 from db.store import Store
 
@@ -32,6 +32,7 @@ PAGES = (
     Page("Tasks", ":material/checklist:", tasks.page),
     Page("Episodes", ":material/forum:", episodes.page),
     Page("Checkpoints", ":material/account_tree:", checkpoints.page),
+    Page("Compare", ":material/compare_arrows:", compare.page),
     Page("Accounting", ":material/balance:", accounting.page),
     Page("SQL", ":material/database:", sql.page),
 )

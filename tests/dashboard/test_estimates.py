@@ -2,8 +2,6 @@ import pytest
 
 from core.config import Run
 from dashboard.estimates import (
-    Estimate,
-    difference,
     duration,
     left_s,
     pass_at,
@@ -45,15 +43,6 @@ def test_groups_smaller_than_k_say_nothing_of_it() -> None:
     found = pass_at(8, {(4, 0): 3, (8, 8): 1})
     assert found is not None
     assert found.value == 1.0
-
-
-def test_a_difference_has_newcombes_interval() -> None:
-    # Newcombe 1998, table II, (a): 56/70 − 48/80: 0.2 (0.0524, 0.3339)
-    second, first = Estimate(0.8, 0.6921, 0.8769), Estimate(0.6, 0.4905, 0.7004)
-    found = difference(first, second)
-    assert found.value == pytest.approx(0.2)
-    assert found.low == pytest.approx(0.0524, abs=5e-4)
-    assert found.high == pytest.approx(0.3339, abs=5e-4)
 
 
 def test_stop_rules_tell_what_is_left_and_the_first_decides() -> None:

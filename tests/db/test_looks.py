@@ -9,10 +9,21 @@ import pytest
 from history import TASKS, begun, trained
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState, GroupState, RunState, Transition
-from db import attempts, balance, curves, delays, leases, lifecycle, progress, refusals, runs
+from core.types import EpisodeState, GroupState, RunState, Status, Transition
+from db import (
+    attempts,
+    balance,
+    comparison,
+    curves,
+    delays,
+    leases,
+    lifecycle,
+    progress,
+    refusals,
+    runs,
+)
 from db.groups import NewGroup, admit
-from db.models import Run
+from db.models import Evaluation, EvaluationEpisode, Run
 from db.store import Store, now
 
 Learnt = tuple[Session, str]
@@ -272,3 +283,40 @@ def test_a_run_that_ended_ran_until_then(learnt: Learnt) -> None:
     run = session.get_one(Run, run_id)
     change(session, "UPDATE runs SET created_at = 100, ended_at = 160")
     assert progress.ran_s(session, run) == 60.0
+
+
+def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert comparison.measured_last(session, run_id) == {}
+    for version, split, scores in (
+        (1, "test", (1.0, 1.0)),
+        (3, "test", (0.5, 1.0)),
+        (2, "dev", (1.0,)),
+    ):
+        session.add(evaluation(run_id, version, split))
+        session.flush()
+        session.add_all(
+            measured(f"e{version}", repeat, score) for repeat, score in enumerate(scores)
+        )
+    session.add(evaluation(run_id, 4, "test"))  # nothing of it is measured yet
+    session.flush()
+    assert comparison.measured_last(session, run_id) == {
+        ("kg", "dev", 0.0, "{}"): comparison.Measured(2, {"item": 1.0}),
+        ("kg", "test", 0.0, "{}"): comparison.Measured(3, {"item": 0.5}),
+    }
+
+
+def evaluation(run_id: str, version: int, split: str) -> Evaluation:
+    return Evaluation(
+        evaluation_id=f"e{version}", run_id=run_id, checkpoint_id="c", version=version, task="kg",
+        split=split, temperature=0.0, items=1, episodes=0 if version == 4 else 2, success=0.0,
+        low=0.0, high=1.0, settings="{}", metrics={}, created_at=now(),
+    )  # fmt: skip
+
+
+def measured(evaluation_id: str, repeat: int, score: float) -> EvaluationEpisode:
+    return EvaluationEpisode(
+        evaluation_id=evaluation_id, item_id="item", repeat=repeat, status=Status.COMPLETED,
+        reward=score, score=score, turns=1, tokens=9, prompt_tokens=5, sampled_tokens=4,
+        seconds=1.0, machine_s=1.0, ended_at=now(),
+    )  # fmt: skip

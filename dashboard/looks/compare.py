@@ -1,0 +1,101 @@
+"""What the page *Compare* shows: plain values, no Streamlit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.statistics import Estimate, estimate
+from dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
+from db import comparison, curves, progress
+from db.comparison import Kind, Measured
+from db.curves import Point
+from db.models import Run
+from db.progress import Learned
+from db.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the runs. `measured`: what was evaluated of its newest versions."""
+
+    head: Head
+    version: int
+    seconds: float
+    learned: Learned
+    curve: list[Point]
+    recent: list[Point]
+    measured: Mapping[Kind, Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Second run − first, mean over the items that both were measured on, with 95 % by Student's t.
+
+    `versions`: of the first and of the second.
+    """
+
+    kind: Kind
+    versions: tuple[int, int]
+    first: float
+    second: float
+    difference: Estimate
+
+
+def look(store: Store, run_id: str) -> Side:
+    """A run that exists."""
+    with store.read() as session:
+        run = session.get_one(Run, run_id)
+        return Side(
+            head=head_of(run),
+            version=run.version,
+            seconds=progress.ran_s(session, run),
+            learned=progress.learned(session, run_id),
+            curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
+            recent=curves.latest(session, run_id, LATE_GROUPS),
+            measured=comparison.measured_last(session, run_id),
+        )
+
+
+def paired(first: Side, second: Side) -> list[Paired]:
+    """Evaluations that both have, of the same kind; items that only one met are left out."""
+    found = []
+    for kind in sorted(first.measured.keys() & second.measured.keys()):
+        one, other = first.measured[kind], second.measured[kind]
+        items = sorted(one.items.keys() & other.items.keys())
+        if not items:
+            continue
+        means = [sum(side.items[item] for item in items) / len(items) for side in (one, other)]
+        differences = [other.items[item] - one.items[item] for item in items]
+        versions = one.version, other.version
+        found.append(Paired(kind, versions, means[0], means[1], estimate(differences)))
+    return found
+
+
+def pooled(points: list[Point], task: str | None) -> list[Point]:
+    """The points of one task; of all together, by span, where None."""
+    if task is not None:
+        return [point for point in points if point.task == task]
+    by_span: dict[int, list[Point]] = {}
+    for point in points:
+        by_span.setdefault(point.span.version, []).append(point)
+    return [_together(each) for each in by_span.values()]
+
+
+def _together(points: list[Point]) -> Point:
+    """Points of one span as one: counts are added, means weighed by episodes."""
+    number = sum(point.episodes for point in points)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(point, name) * point.episodes for point in points) / number)
+
+    reward = mean("reward")
+    square = sum((p.variance + p.reward**2) * p.episodes for p in points) / number
+    return Point(
+        points[0].span,
+        "all",
+        number,
+        sum(point.solved for point in points),
+        reward,
+        square - reward**2,
+        mean("turns"),
+        mean("loss_tokens"),
+    )

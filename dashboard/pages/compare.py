@@ -1,0 +1,132 @@
+"""The page *Compare*: several runs by update, by tokens and by wall clock, and item by item."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from dashboard import charts
+from dashboard.estimates import duration, success
+from dashboard.looks.compare import Paired, Side, look, paired, pooled
+from dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, head
+from dashboard.parts import chart, table, title
+from dashboard.theme import colours
+from db.runs import run_names
+from db.store import Store
+
+MOST = 6  # runs at once
+ALL = "all tasks together"
+AXES = {
+    "By update": ("version", "version"),
+    "By tokens": ("tokens", "tokens learned"),
+    "By wall clock": ("hours", "hours since the run began"),
+}
+
+
+def page(store: Store, run_id: str) -> None:
+    """The sidebar's run and those that are chosen beside it, which the address keeps as `with`."""
+    shown = head(store, run_id)
+    title(f"{shown.name} and other runs", shown.state, "")
+    with store.read() as session:
+        known = run_names(session)
+    others = _choice([name for name in known if name != shown.name])
+    sides = {name: look(store, known[name]) for name in [shown.name, *others]}
+    table([side_row(name, side) for name, side in sides.items()], "")
+    st.caption(
+        f"Success of late: finished episodes of the {LATE_GROUPS} groups that closed last, with "
+        "the 95 % interval."
+    )
+    _curves(sides)
+    st.subheader("Evaluations of both, item by item")
+    rows = [
+        paired_row(shown.name, name, each)
+        for name in others
+        for each in paired(sides[shown.name], sides[name])
+    ]
+    table(rows, "No evaluation is the same of both: `agentrl eval` makes them.")
+    st.caption(
+        "Of each run's newest version that was evaluated with the same task, split, temperature "
+        "and settings: the mean difference over the items that both met, and its 95 % interval."
+    )
+
+
+def side_row(name: str, side: Side) -> dict[str, Any]:
+    """A run at a glance."""
+    row: dict[str, Any] = {
+        "run": name,
+        "state": side.head.state.value,
+        "version": side.version,
+        "episodes learned": side.learned.episodes,
+        "tokens learned": side.learned.loss_tokens,
+        "ran": duration(side.seconds),
+    }
+    for point in side.recent:
+        won = success(point)
+        row[point.task] = f"{won.value:.1%} ({won.low:.1%} – {won.high:.1%})"
+    return row
+
+
+def curve_rows(sides: Mapping[str, Side], task: str | None) -> list[dict[str, Any]]:
+    """A row a run and point, with all that it can be drawn against."""
+    return [
+        {
+            "run": name,
+            "version": point.span.version,
+            "tokens": point.span.tokens,
+            "hours": point.span.at_s / 3600,
+            "success": won.value,
+            "low": won.low,
+            "high": won.high,
+            "episodes": point.episodes,
+        }
+        for name, side in sides.items()
+        for point in pooled(side.curve, task)
+        for won in [success(point)]
+    ]
+
+
+def paired_row(first: str, second: str, each: Paired) -> dict[str, Any]:
+    """A row of the table of differences."""
+    task, split, temperature, _ = each.kind
+    one = each.difference
+    sure = "" if math.isnan(one.low) else f"{one.low:+.1%} – {one.high:+.1%}"
+    return {
+        "task": task,
+        "split": split,
+        "temperature": temperature,
+        "runs": f"{first} v{each.versions[0]} → {second} v{each.versions[1]}",
+        "first": f"{each.first:.1%}",
+        "second": f"{each.second:.1%}",
+        "difference": f"{one.mean:+.1%}",
+        "95 %": sure,
+        "items": one.n,
+    }
+
+
+def _curves(sides: Mapping[str, Side]) -> None:
+    st.subheader("Success")
+    tasks = sorted({point.task for side in sides.values() for point in side.curve})
+    if not tasks:
+        st.info("No group of these runs has closed yet.")
+        return
+    chosen = st.selectbox("Task", [ALL, *tasks])
+    rows = curve_rows(sides, None if chosen == ALL else chosen)
+    known = ("run", colours(sides))
+    for tab, (x, heading) in zip(st.tabs(list(AXES)), AXES.values(), strict=True):
+        with tab:
+            chart(
+                charts.bands(rows, (x, heading), "success", known, share=True),
+                f"Each point: the last {POINT_GROUPS} groups that closed before the update to "
+                "it; the band is the 95 % interval.",
+            )
+
+
+def _choice(others: Sequence[str]) -> list[str]:
+    """The runs of the address at first, else the newest other one; then those that are chosen."""
+    asked = [name for name in st.query_params.get("with", "").split(",") if name in others]
+    before = st.session_state.get("with", asked or list(others[:1]))
+    st.session_state["with"] = [name for name in before if name in others]
+    chosen = st.multiselect("Beside", others, key="with", max_selections=MOST - 1)
+    st.query_params["with"] = ",".join(chosen)
+    return list(chosen)

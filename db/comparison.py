@@ -1,0 +1,51 @@
+"""What was measured of a run's newest checkpoints, item by item: what two runs are compared by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from core.types import SOLVED
+from db.models import Evaluation, EvaluationEpisode
+
+Kind = tuple[str, str, float, str]  # task, split, temperature, settings: alike where all are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The share of its repeats in which each item was solved at `version`."""
+
+    version: int
+    items: Mapping[str, float]
+
+
+def measured_last(session: Session, run_id: str) -> dict[Kind, Measured]:
+    """Of each kind of evaluation the one of the run's newest version that has episodes."""
+    kind = (Evaluation.task, Evaluation.split, Evaluation.temperature, Evaluation.settings)
+    version = func.coalesce(Evaluation.version, 0)  # a run's checkpoints have one
+    query = (
+        select(Evaluation.evaluation_id, version, *kind)
+        .where(Evaluation.run_id == run_id, Evaluation.episodes > 0)
+        .order_by(version, Evaluation.created_at)
+    )
+    newest: dict[Kind, tuple[str, int]] = {}
+    for row in session.execute(query):
+        newest[row[2], row[3], row[4], row[5]] = row[0], row[1]
+    items = _items(session, [evaluation_id for evaluation_id, _ in newest.values()])
+    return {
+        each: Measured(version, items[evaluation_id])
+        for each, (evaluation_id, version) in newest.items()
+        if evaluation_id in items
+    }
+
+
+def _items(session: Session, evaluation_ids: list[str]) -> dict[str, dict[str, float]]:
+    """The share of repeats that solved each item, by evaluation."""
+    solved = func.avg(case((EvaluationEpisode.score >= SOLVED, 1.0), else_=0.0))
+    key = EvaluationEpisode.evaluation_id, EvaluationEpisode.item_id
+    query = select(*key, solved).where(key[0].in_(evaluation_ids)).group_by(*key).order_by(*key)
+    found: dict[str, dict[str, float]] = {}
+    for evaluation_id, item_id, share in session.execute(query):
+        found.setdefault(evaluation_id, {})[item_id] = float(share)
+    return found

@@ -1,0 +1,118 @@
+import uuid
+from typing import Any
+
+import pytest
+from history import begun, ended, trained
+
+from core.types import Status
+from dashboard.looks.compare import look, paired, pooled
+from dashboard.pages.compare import curve_rows
+from db.models import Evaluation, EvaluationEpisode
+from db.readonly import open_history
+from db.store import Store, now
+
+
+def evaluated(store: Store, run_id: str, version: int, scores: dict[str, float]) -> None:
+    """An evaluation of a version: an episode an item."""
+    evaluation_id = uuid.uuid4().hex
+    with store.write() as session:
+        session.add(
+            Evaluation(
+                evaluation_id=evaluation_id, run_id=run_id, checkpoint_id=f"{run_id}-v{version}",
+                version=version, task="kg", split="test", temperature=0.0, items=len(scores),
+                episodes=len(scores), success=0.0, low=0.0, high=1.0, settings="{}", metrics={},
+                created_at=now(),
+            )
+        )  # fmt: skip
+        session.flush()
+        session.add_all(
+            EvaluationEpisode(
+                evaluation_id=evaluation_id, item_id=item, repeat=0, status=Status.COMPLETED,
+                reward=score, score=score, turns=1, tokens=9, prompt_tokens=5, sampled_tokens=4,
+                seconds=1.0, machine_s=1.0, ended_at=now(),
+            )
+            for item, score in scores.items()
+        )  # fmt: skip
+
+
+@pytest.fixture
+def two(url: str) -> tuple[Store, dict[str, str]]:
+    """Runs first, with four updates, and second, with two and an end."""
+    store, first = begun(url, "first")
+    trained(store, first, 4)
+    store.close()
+    store, second = begun(url, "second")
+    trained(store, second, 2)
+    ended(store, second)
+    return store, {"first": first, "second": second}
+
+
+def test_runs_stand_side_by_side(two: tuple[Store, dict[str, str]], show: Any) -> None:
+    store, known = two
+    app = show("compare", store, known["first"])
+    runs = app.dataframe[0].value
+    assert list(runs["run"]) == ["first", "second"]
+    assert list(runs["version"]) == [4, 2]
+    assert list(runs["state"]) == ["running", "completed"]
+    assert runs["dbbench"][0].startswith("62.5% (")
+    assert [tab.label for tab in app.tabs] == ["By update", "By tokens", "By wall clock"]
+    app.selectbox[0].select("dbbench").run()
+    assert not app.exception
+    app.multiselect[0].set_value([]).run()
+    assert list(app.dataframe[0].value["run"]) == ["first"]
+    assert not app.exception
+    store.close()
+
+
+def test_a_run_that_has_just_begun_has_nothing_to_compare(url: str, show: Any) -> None:
+    store, run_id = begun(url)
+    app = show("compare", store, run_id)
+    said = [box.value for box in app.info]
+    assert "No group of these runs has closed yet." in said
+    assert any(text.startswith("No evaluation is the same of both") for text in said)
+    store.close()
+
+
+def test_evaluations_of_both_are_compared_item_by_item(
+    two: tuple[Store, dict[str, str]], show: Any
+) -> None:
+    store, known = two
+    evaluated(store, known["first"], 1, dict.fromkeys("abcd", 1.0))  # an older version
+    evaluated(store, known["first"], 4, {"a": 0.0, "b": 0.0, "c": 1.0, "d": 0.0, "e": 1.0})
+    evaluated(store, known["second"], 2, {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.5})
+    looking = open_history(str(store.engine.url))
+    (found,) = paired(look(looking, known["first"]), look(looking, known["second"]))
+    assert (found.first, found.second, found.versions) == (0.25, 0.75, (4, 2))
+    one = found.difference  # 1, 1, 0, 0: mean 0.5 ± 3.182 · 0.5774 / 2
+    assert (one.mean, one.n) == (0.5, 4)
+    assert (one.low, one.high) == pytest.approx((0.5 - 0.9186, 0.5 + 0.9186), abs=1e-3)
+    shown = show("compare", store, known["first"]).dataframe[-1].value
+    assert list(shown["difference"]) == ["+50.0%"]
+    assert list(shown["runs"]) == ["first v4 → second v2"]
+    store.close()
+
+
+def test_evaluations_of_other_items_are_not_compared(two: tuple[Store, dict[str, str]]) -> None:
+    store, known = two
+    evaluated(store, known["first"], 4, {"a": 0.0})
+    evaluated(store, known["second"], 2, {"b": 1.0})
+    looking = open_history(str(store.engine.url))
+    assert paired(look(looking, known["first"]), look(looking, known["second"])) == []
+    store.close()
+
+
+def test_all_tasks_together_are_their_episodes_together(two: tuple[Store, dict[str, str]]) -> None:
+    store, known = two
+    side = look(open_history(str(store.engine.url)), known["first"])
+    together = pooled(side.curve, None)
+    assert [(point.episodes, point.solved) for point in together] == [
+        (8, 2),
+        (8, 4),
+        (8, 6),
+        (8, 8),
+    ]
+    assert [point.variance for point in together] == pytest.approx([3 / 16, 1 / 4, 3 / 16, 0.0])
+    rows = curve_rows({"first": side}, "dbbench")
+    assert [row["tokens"] for row in rows] == [80, 160, 240, 320]
+    assert [row["success"] for row in rows] == [0.25, 0.5, 0.75, 1.0]
+    store.close()
