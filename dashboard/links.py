@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 
+FIRST = "Run"  # the page that Streamlit keeps at the root
+
+
 def address(page: str, **parameters: str) -> str:
     """Such as `/episodes?run=NAME&episode=ID`. `page`: the name in the menu."""
-    return f"/{page.lower()}?{urlencode(parameters)}"
+    path = "" if page == FIRST else page.lower()
+    return f"/{path}?{urlencode(parameters)}"
 
 
 @dataclass(frozen=True, slots=True)

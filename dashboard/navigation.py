@@ -11,6 +11,7 @@ from functools import partial
 
 import streamlit as st
 
+from dashboard.links import FIRST
 from dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
 from db.runs import run_names
 from db.store import Store
@@ -52,7 +53,7 @@ def show(store: Store, configured: str) -> None:
             title=each.name,
             icon=each.icon,
             url_path=each.name.lower(),
-            default=each is PAGES[0],
+            default=each.name == FIRST,
         )
         for each in PAGES
     ]

@@ -84,6 +84,10 @@ def test_addresses_name_a_page_and_quote_their_parameters() -> None:
     assert address("Episodes", run="a b", episode="x/1") == "/episodes?run=a+b&episode=x%2F1"
 
 
+def test_the_first_page_is_at_the_root() -> None:
+    assert address(PAGES[0].name, run="a") == "/?run=a"
+
+
 def test_every_page_has_an_address_of_its_own() -> None:
     assert len({page.name.lower() for page in PAGES}) == len(PAGES)
 
