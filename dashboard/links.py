@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-
 FIRST = "Run"  # the page that Streamlit keeps at the root
 
 
