@@ -308,6 +308,13 @@ class Metrics(Section, frozen=True):
     look_s: Seconds = 5.0  # between two looks of the dispatcher at the rows
 
 
+class Tracing(Section, frozen=True):
+    """Traces of attempts (docs/watching.md). `endpoint`: a collector's, OTLP over HTTP."""
+
+    endpoint: str = ""  # such as http://127.0.0.1:4318/v1/traces; empty: none
+    share: Share = 1.0  # of attempts that are traced
+
+
 class Logs(Section, frozen=True):
     """What processes write on stderr: a JSON object a line, or text."""
 
@@ -332,6 +339,7 @@ class Config(Section, frozen=True):
     alarms: Alarms = Alarms()
     envs: Envs = Envs()
     metrics: Metrics = Metrics()
+    tracing: Tracing = Tracing()
     logs: Logs = Logs()
 
     def policy_servers(self) -> list[PolicyServer]:

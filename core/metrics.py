@@ -74,6 +74,11 @@ class Histogram(Instrument):
 ALL_ROLES = ("dispatcher", "worker", "recorder", "trainer", "policy", "envs", "supervisor")
 DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS, SUPERVISOR = ((role,) for role in ALL_ROLES)
 
+# --- every process
+SPANS = Counter(
+    "agentrl_spans_total", "Spans of traces, by what became of them", ALL_ROLES, ("status",)
+)
+
 # --- dispatcher: what it does
 GROUPS_ADMITTED = Counter("agentrl_groups_admitted_total", "Groups opened", DISPATCHER, ("task",))
 COMMANDS = Counter("agentrl_commands_total", "RunEpisode sent", DISPATCHER)

@@ -36,7 +36,7 @@ from db.store import now
 class Claimed:
     """An attempt that this worker owns until its lease or its deadline ends.
 
-    `horizon`: its group's bound on turns, as far as it was read.
+    `horizon`: its group's bound on turns, as far as it was read; `waited_s`: since it was queued.
     """
 
     episode_id: str
@@ -47,6 +47,7 @@ class Claimed:
     fence: int
     attempt: int
     horizon: int | None = None
+    waited_s: float = 0.0
 
     @classmethod
     def of(cls, row: Episode) -> "Claimed":
@@ -128,6 +129,7 @@ def claim(
             Episode.task,
             Episode.item_id,
             Episode.attempts,
+            (now() - Episode.queued_at).label("waited_s"),
         )
         .execution_options(synchronize_session=False)
     )
@@ -135,9 +137,9 @@ def claim(
     if row is None:
         refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
-    group_id, member, task, item_id, attempt = row
+    group_id, member, task, item_id, attempt, waited_s = row
     most = session.scalar(select(Group.horizon).where(Group.group_id == group_id))
-    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most)
+    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s)
 
 
 def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:

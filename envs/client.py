@@ -18,6 +18,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
+from core import tracing
 from core.config import Envs, secret
 from core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
 from core.logging import get_logger
@@ -129,11 +130,12 @@ class Remote:
         self, verb: str, body: Mapping[str, Any] | None, turn: int | None, read_s: float
     ) -> Reply:
         """Raises HTTPError."""
+        told = {} if turn is None else {wire.TURN: str(turn)}
         response = self._http.request(
             "GET" if body is None else "POST",
             f"{self.url}/{verb}",
             body=None if body is None else wire.encode(body),
-            headers=self._headers | ({} if turn is None else {wire.TURN: str(turn)}),
+            headers=self._headers | told | tracing.headers(),
             timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
         )
         return Reply(response.status, response.data, wire.TURN in response.headers)

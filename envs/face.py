@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from core import metrics
+from core import metrics, tracing
 from core.access import admits
 from core.errors import AgentRLError, ItemError, in_words
 from core.http import Application, Handler, Request, Response
@@ -186,7 +186,9 @@ class Face:
 def _measured(task: str, handler: Handler) -> Handler:
     async def measured(request: Request) -> Response:
         began = time.perf_counter()
-        response = await handler(request)
+        with tracing.served("session", request.header(b"traceparent")) as fields:
+            response = await handler(request)
+            fields |= {"task": task, "status": response.status}
         metrics.ENV_REQUESTS.add(task=task, status=str(response.status))
         metrics.ENV_REQUEST.observe(time.perf_counter() - began, task=task)
         return response

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from core import exposition, loading, logging
+from core import exposition, loading, logging, otlp
 from core.config import Config
 from core.errors import AgentRLError, BrokerError, StoreError
 from core.process import place
@@ -63,11 +63,12 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
 
 @contextmanager
 def _watched(config: Config, role: str, name: str, *, first: bool) -> Iterator[None]:
-    """Metrics of the role; of ranks that learn together the first alone has any."""
-    process = f"{role}-{name}" if name else role
+    """Metrics and traces of the role; of ranks that learn together the first alone has any."""
+    run, process = config.run.name, f"{role}-{name}" if name else role
     with ExitStack() as stack:
         if first:
-            stack.enter_context(exposition.exported(config.metrics, config.run.name, role, process))
+            stack.enter_context(exposition.exported(config.metrics, run, role, process))
+            stack.enter_context(otlp.exported(config.tracing, run, role, process))
         yield
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from core import metrics
+from core import metrics, tracing
 from core.access import admits
 from core.errors import AgentRLError
 from core.http import Application, Handler, Request, Response
@@ -184,7 +184,9 @@ class ExternalFace:
 def _measured(handler: Handler) -> Handler:
     async def measured(request: Request) -> Response:
         began = time.perf_counter()
-        response = await handler(request)
+        with tracing.served("completion", request.header(b"traceparent")) as fields:
+            response = await handler(request)
+            fields["status"] = response.status
         metrics.REQUESTS.add(status=str(response.status))
         metrics.REQUEST.observe(time.perf_counter() - began)
         return response

@@ -17,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from core import metrics
+from core import metrics, tracing
 from core.access import admits
 from core.errors import PolicyError
 from core.http import HttpServer, content
@@ -57,7 +57,9 @@ class Face:
     async def _measured(self, request: HttpRequest) -> Response:
         """A completion, counted however it ends."""
         began = time.perf_counter()
-        response = await self._guarded(self._completions)(request)
+        with tracing.served("completion", request.headers.get("traceparent")) as fields:
+            response = await self._guarded(self._completions)(request)
+            fields["status"] = response.status_code
         metrics.REQUESTS.add(status=str(response.status_code))
         metrics.REQUEST.observe(time.perf_counter() - began)
         return response

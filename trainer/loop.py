@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from core import metrics
+from core import metrics, tracing
 from core.logging import get_logger
 from core.types import GroupState
 from db.updates import RunEnded
@@ -30,7 +30,7 @@ def train(
     """Raises TrainerReplaced when a newer trainer has taken over, UpdateRefused to begin again."""
     at = ledger.resume(learner)
     while groups := inbox.next_groups(at.version, stop, partial(ledger.end_if_due, at)):
-        started_at, began = ledger.started(), time.perf_counter()
+        started_at, began = ledger.started(), time.time()
         batch = assemble(groups, settings)
         figures = learner.update(batch)
         try:
@@ -39,16 +39,25 @@ def train(
             log.info("last update not committed", reason=str(error))
             return
         inbox.forget(groups)
-        count(groups, figures, time.perf_counter() - began)
+        count(groups, figures, began)
+        traced(groups, began, at.version)
         log.info("update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)
 
 
-def count(groups: Sequence[TrainableGroup], figures: Metrics, seconds: float) -> None:
-    """One update, for whoever watches."""
+def count(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
+    """One update, for whoever watches; `began`: seconds since the epoch."""
     metrics.UPDATES.add(status="skipped" if figures.skipped else "committed")
-    metrics.UPDATE.observe(seconds)
+    metrics.UPDATE.observe(time.time() - began)
     metrics.CLOSED.add(len(groups), status=GroupState.TRAINED)
     for group in groups:
         tokens = sum(int(member.mask().sum()) for member in group.members)
         metrics.TRAINED.add(tokens, task=group.task)
+
+
+def traced(groups: Sequence[TrainableGroup], began: float, version: int) -> None:
+    """The update that made `version`, in the trace of each attempt that it learned from."""
+    ended = time.time()
+    for member in (member for group in groups for member in group.members):
+        mark = tracing.of_attempt(member.run_id, member.episode_id, member.fence)
+        tracing.told("train", mark, began, ended, version=version, group_id=member.group_id)

@@ -8,6 +8,7 @@ import msgspec
 import urllib3
 from msgspec import Meta
 
+from core import tracing
 from core.config import secret
 from core.errors import PolicyError
 from db.registry import LivePolicy
@@ -104,7 +105,7 @@ class PolicyClient:
                 "POST",
                 f"{policy.url}{path}",
                 body=msgspec.json.encode(body),
-                headers=self._headers,
+                headers=self._headers | tracing.headers(),
                 timeout=urllib3.Timeout(connect=5, read=timeout_s),
                 retries=False,
             )

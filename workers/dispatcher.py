@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from sqlalchemy.orm import Session
 
 from broker.messages import RunEpisode
-from core import metrics
+from core import metrics, tracing
 from core.config import Config
 from core.errors import BrokerError, ConfigError
 from core.logging import get_logger
@@ -79,7 +79,10 @@ class Dispatcher:
         began = time.perf_counter()
         due = self._store.transact(self._decide)
         for episode_id, fence in due:
+            sent = time.time()
             send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
+            mark = tracing.of_attempt(self._run_id, episode_id, fence)
+            tracing.told("send", mark, sent, time.time())
             metrics.COMMANDS.add()
         metrics.TICK.observe(time.perf_counter() - began)
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.messages import PolicyRef, StepRecord, Trajectory
-from core import metrics
+from core import metrics, tracing
 from core.config import Sampling
 from core.errors import AgentRLError, ConfigError, PolicyError
 from core.logging import get_logger
@@ -104,7 +104,8 @@ class EpisodeLoop:
         for _ in range(limits.max_turns):
             if self._room() <= 0:
                 break
-            answer = self._turn(limits)
+            with tracing.span("step"):
+                answer = self._turn(limits)
             if answer.done:
                 outcome = of_agent(answer)
                 break
@@ -120,7 +121,8 @@ class EpisodeLoop:
         if isinstance(self._env, Counting):
             before = len(self._conversation) - len(said)
             self._env.sampled(before, len(said), span.finish_reason)
-        calls, outcome = act(said, self._env, self._kit.template, self._kit.style)
+        with tracing.span("environment"):
+            calls, outcome = act(said, self._env, self._kit.template, self._kit.style)
         env_s = time.perf_counter() - sampled
         metrics.ENV_CALL.observe(env_s, task=self._claimed.task)
         self._steps.append(
@@ -138,7 +140,9 @@ class EpisodeLoop:
         self._check(limits)
         requested_at, began = self._kit.clock(), time.perf_counter()
         prompt, redrawn = self._conversation.prompt(), self._redrawn
-        policy, completion = self._sample(prompt, said, limits)
+        with tracing.span("policy") as fields:
+            policy, completion = self._sample(prompt, said, limits)
+            fields |= {"track": policy.track, "version": policy.version}
         policy_s = time.perf_counter() - began
         metrics.POLICY_CALL.observe(policy_s, track=policy.track)
         index = self._index(policy, masked=completion.masked)

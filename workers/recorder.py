@@ -7,12 +7,13 @@ ends      when told to stop, after what it holds is stored and acknowledged
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
-from core import metrics
+from core import metrics, tracing
 from db import bodies
 from db.bodies import Unfit
 from db.store import Store
@@ -66,7 +67,7 @@ def _foreign(delivery: Delivery, run_id: str) -> str:
 
 def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     """Raises Unfit."""
-    received_at = store.clock()
+    received_at, began = store.clock(), time.time()
     finished = [
         (delivery.message.trajectory, delivery.wire)
         for delivery in deliveries
@@ -76,6 +77,9 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     steps = [row for trajectory, _ in finished for row in _step_rows(trajectory)]
     store.transact(lambda session: bodies.keep(session, stored, steps))
     metrics.BODIES.add(len(stored), status="stored")
+    for body, _ in finished:
+        mark = tracing.of_attempt(body.run_id, body.episode_id, body.fence)
+        tracing.told("record", mark, began, time.time(), bodies=len(stored))
     metrics.BODY_BYTES.add(sum(len(wire) for _, wire in finished))
 
 

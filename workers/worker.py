@@ -14,13 +14,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import structlog
 from sqlalchemy.orm import Session
 
 from broker.api import Publisher
 from broker.messages import EpisodeFinished, RunEpisode, Trajectory, body_sha256
 from broker.topology import TRAJECTORIES
-from core import metrics
+from core import metrics, tracing
 from core.config import Config
 from core.errors import (
     AgentRLError,
@@ -43,9 +42,11 @@ from workers.client import Completes, PolicyClient
 from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
 from workers.policies import NoLivePolicy, PolicyPool, Sampler
 from workers.template import ChatTemplate
+from workers.watched import watched
 
 GRACE_S = 3.5  # between SIGTERM and leaving whatever still runs
 LAST_WORD_S = 1.0  # how long the store is waited for then
+FLUSH_S = 0.3  # and a collector of traces
 
 log = get_logger()
 
@@ -62,6 +63,7 @@ def leave_in_time(
         log.warning("end not waited for", given_back=released)
     except StoreError as error:
         log.warning("attempts left to their lease", error=str(error))
+    tracing.flush(FLUSH_S)
     leave(0)
 
 
@@ -176,19 +178,14 @@ class EpisodeWorker:
         )
         if claimed is None:
             return
-        with structlog.contextvars.bound_contextvars(
-            group_id=claimed.group_id, episode_id=claimed.episode_id, fence=claimed.fence
-        ):
-            began, status = time.perf_counter(), ""
-            metrics.RUNNING.add(1)
-            try:
-                status = self._finish(claimed, self._attempt(claimed))
-            except Exception as error:  # the episode is one of the three places that catch
-                status = self._failed(claimed, error)
-            finally:
-                metrics.RUNNING.add(-1)
-                metrics.ATTEMPTS.add(task=claimed.task, status=status or "error")
-                metrics.ATTEMPT.observe(time.perf_counter() - began, task=claimed.task)
+        watched(self._run_id, claimed, lambda: self._driven(claimed))
+
+    def _driven(self, claimed: Claimed) -> str:
+        """An attempt and its row; how it ended."""
+        try:
+            return self._finish(claimed, self._attempt(claimed))
+        except Exception as error:  # the episode is one of the three places that catch
+            return self._failed(claimed, error)
 
     def _attempt(self, claimed: Claimed) -> Trajectory:
         source = self._sources[claimed.task]
@@ -200,7 +197,8 @@ class EpisodeWorker:
             seed = f"{self._config.run.seed}/{claimed.episode_id}/{claimed.attempt}"
             weigh = self._pool.weigh(claimed.task)
             sampler = Sampler(self._pool, self._config.sampling, seed, weigh)
-            loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._kit)
+            with tracing.span("start"):
+                loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._kit)
             return loop.run(
                 Limits(
                     max_turns=self._turns(claimed, source.max_turns),
@@ -219,7 +217,8 @@ class EpisodeWorker:
     def _finish(self, claimed: Claimed, trajectory: Trajectory) -> str:
         """The body first, with a confirm; then the claim that it exists. How it ended."""
         message = EpisodeFinished(trajectory=trajectory)
-        self._publisher.publish(TRAJECTORIES, self._run_id, message)
+        with tracing.span("publish"):
+            self._publisher.publish(TRAJECTORIES, self._run_id, message)
         result = Result(
             status=trajectory.status,
             reward=trajectory.reward,

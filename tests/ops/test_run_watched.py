@@ -1,11 +1,14 @@
-"""A run that is watched: every metric of the example dashboard has a value somewhere."""
+"""A run that is watched: its metrics have values, and one trace has the spans of every process."""
 
 import json
 from pathlib import Path
 
 import pytest
+from collector import Collector, collecting
 from running import ROOT, agentrl, eventually
 from scraping import asked, dashboard, free_port, named, scraped, with_values
+
+from core import tracing
 
 pytestmark = pytest.mark.slow
 
@@ -50,14 +53,61 @@ def test_a_run_exports_what_the_example_dashboard_asks_for(tmp_path: Path) -> No
         return "\n".join([log.read_text(), *tails])
 
     wanted = named(dashboard()) - ELSEWHERE
-    with agentrl("up", config, environment=environment(home, base), output=log) as process:
-        eventually(
-            lambda: wanted <= with_values(text()),
-            within_s=150,
-            text=lambda: f"never exported: {wanted - with_values(text())}\n{logs()}",
-        )
-        assert len(set(ports())) == 7
-        process.terminate()
-        assert process.wait(20) == 0
+    with collecting() as collector:
+        more = {"AGENTRL__TRACING__ENDPOINT": collector.url}
+        told = environment(home, base) | more
+        with agentrl("up", config, environment=told, output=log) as process:
+            eventually(
+                lambda: wanted <= with_values(text()) and learned(collector),
+                within_s=200,
+                text=lambda: f"never exported: {wanted - with_values(text())}\n{logs()}",
+            )
+            assert len(set(ports())) == 7
+            process.terminate()
+            assert process.wait(20) == 0
     with pytest.raises(ConnectionRefusedError):
         asked(base + 1)
+    one_trace_has_every_span(collector)
+    ids = {each.fields["agentrl.episode_id"] for each in collector.heard if each.name == "episode"}
+    lines = [json.loads(line) for line in logs_of(home, "worker-0")]
+    assert all(line["run_id"].startswith("watched-") for line in lines if "run_id" in line)
+    assert len(ids) > 24
+
+
+def learned(collector: Collector) -> bool:
+    return any(each.name == "train" for each in collector.heard)
+
+
+def one_trace_has_every_span(collector: Collector) -> None:
+    """Of an attempt that was learned from: who made each span, and what it belongs to."""
+    trace = next(each.trace for each in collector.heard if each.name == "train")
+    spans = collector.trace(trace)
+    names = {each.span: each.name for each in spans}
+    (root,) = [each for each in spans if not each.parent]
+    fields = root.fields
+    found = {(each.service, each.name, names.get(each.parent, "")) for each in spans}
+    assert found == {
+        ("agentrl-dispatcher", "send", "episode"),
+        ("agentrl-worker", "queued", "episode"),
+        ("agentrl-worker", "episode", ""),
+        ("agentrl-worker", "start", "episode"),
+        ("agentrl-envs", "session", "start"),
+        ("agentrl-worker", "step", "episode"),
+        ("agentrl-worker", "policy", "step"),
+        ("agentrl-policy", "completion", "policy"),
+        ("agentrl-worker", "environment", "step"),
+        ("agentrl-envs", "session", "environment"),
+        ("agentrl-worker", "publish", "episode"),
+        ("agentrl-recorder", "record", "episode"),
+        ("agentrl-trainer", "train", "episode"),
+    }
+    of = tracing.root(fields["agentrl.run_id"], fields["agentrl.episode_id"], 1)
+    assert (root.trace, root.span) == (f"{of.trace:032x}", f"{of.span:016x}")
+    assert fields["agentrl.status"] in {"completed", "task_limit", "invalid_action"}
+    steps = [each for each in spans if each.name == "step"]
+    assert sum(each.seconds for each in steps) <= root.seconds
+    assert len({each.span for each in spans}) == len(spans)
+
+
+def logs_of(home: Path, name: str) -> list[str]:
+    return [line for line in (home / "logs" / f"{name}.log").read_text().splitlines() if line]

@@ -1,0 +1,165 @@
+"""Spans to a collector, as OTLP over HTTP; the home of OpenTelemetry.
+
+    take ─▶ a bounded queue ─▶ a thread ─▶ POST endpoint
+
+A collector that is away, slow or full costs counted spans, and no process waits for it.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from core import metrics, tracing
+from core.config import Tracing
+from core.errors import ConfigError
+from core.logging import get_logger
+from core.tracing import Sink, Span
+
+HELD = 8192  # spans that wait; more are dropped
+BATCH = 512
+GATHER_S = 0.5  # between two requests while spans are few
+POST_S = 1.0  # of one request, its repetitions included
+FLUSH_S = 2.0  # at the end of a process
+
+log = get_logger()
+
+
+@contextmanager
+def exported(config: Tracing, run: str, role: str, process: str = "") -> Iterator[None]:
+    """Spans of this process go to `endpoint` within. Raises ConfigError."""
+    if not config.endpoint:
+        yield
+        return
+    own = {"service.name": f"agentrl-{role}", "agentrl.run": run, "agentrl.process": process}
+    sender = Sender(config.endpoint, {**own, "agentrl.process": process or role})
+    tracing.send_to(Sink(sender.take, config.share, sender.flush))
+    try:
+        yield
+    finally:
+        tracing.send_to(None)
+        sender.close(FLUSH_S)
+
+
+class Sender:
+    """Sends spans from a thread of its own; safe for many threads. `dropped`, `sent`: counts."""
+
+    def __init__(self, endpoint: str, resource: Mapping[str, str]) -> None:
+        """Raises ConfigError: no OpenTelemetry, no URL."""
+        self._make = _converter(resource)
+        self._exporter = _exporter(endpoint)
+        self._spans: queue.Queue[Span] = queue.Queue(HELD)
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self.sent = self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+        self._thread.start()
+
+    def take(self, span: Span) -> None:
+        """Never waits."""
+        try:
+            self._spans.put_nowait(span)
+        except queue.Full:
+            self._count(0, 1)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until what is held now has been sent or dropped, at most so long."""
+        deadline = time.monotonic() + timeout_s
+        while self._spans.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is held, at most so long; the rest is dropped."""
+        self._ended.set()
+        self.flush(timeout_s)
+        self._exporter.shutdown()
+        if left := self._spans.unfinished_tasks:
+            self._count(0, left)
+        if self.dropped:
+            log.warning("Spans were dropped", dropped=self.dropped, sent=self.sent)
+
+    def _run(self) -> None:
+        while batch := self._batch():
+            sent = self._post(batch)
+            self._count(len(batch) if sent else 0, 0 if sent else len(batch))
+            for _ in batch:
+                self._spans.task_done()
+            if len(batch) < BATCH:
+                self._ended.wait(GATHER_S)
+
+    def _batch(self) -> list[Span]:
+        """At least one; none once all is sent and the end has come."""
+        while not self._spans.qsize():
+            if self._ended.wait(0.1) and not self._spans.qsize():
+                return []
+        found: list[Span] = []
+        while len(found) < BATCH and self._spans.qsize():
+            found.append(self._spans.get())
+        return found
+
+    def _post(self, batch: Sequence[Span]) -> bool:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        try:
+            result = self._exporter.export([self._make(span) for span in batch])
+        except Exception as error:  # whatever a library makes of a collector: spans are dropped
+            log.info("spans not sent", error=f"{type(error).__name__}: {error}")
+            return False
+        return bool(result is SpanExportResult.SUCCESS)
+
+    def _count(self, sent: int, dropped: int) -> None:
+        with self._lock:
+            self.sent += sent
+            self.dropped += dropped
+        metrics.SPANS.add(sent, status="sent")
+        metrics.SPANS.add(dropped, status="dropped")
+
+
+def _exporter(endpoint: str) -> Any:
+    """Raises ConfigError."""
+    if urlsplit(endpoint).scheme not in ("http", "https"):
+        raise ConfigError(
+            f"tracing.endpoint: {endpoint!r} is no http(s) URL",
+            mend="such as http://127.0.0.1:4318/v1/traces",
+        )
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise ConfigError(
+            "tracing.endpoint is set, and OpenTelemetry is not installed",
+            mend="pip install 'agentrl-system[tracing]'",
+        ) from error
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # drops are counted and told
+    return OTLPSpanExporter(endpoint=endpoint, timeout=POST_S)
+
+
+def _converter(own: Mapping[str, str]) -> Any:
+    """Span → OpenTelemetry's."""
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+    except ImportError:
+        return None  # `_exporter` says so
+    resource, sampled = Resource(dict(own)), TraceFlags(TraceFlags.SAMPLED)
+
+    def make(span: Span) -> ReadableSpan:
+        trace = span.mark.trace
+        parent = SpanContext(trace, span.parent, is_remote=True, trace_flags=sampled)
+        failed = "error" in span.fields
+        return ReadableSpan(
+            name=span.name,
+            context=SpanContext(trace, span.mark.span, is_remote=False, trace_flags=sampled),
+            parent=parent if span.parent else None,
+            resource=resource,
+            attributes={f"agentrl.{name}": value for name, value in span.fields.items()},
+            status=Status(StatusCode.ERROR if failed else StatusCode.UNSET),
+            start_time=round(span.began * 1e9),
+            end_time=round(span.ended * 1e9),
+        )
+
+    return make

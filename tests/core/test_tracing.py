@@ -1,0 +1,146 @@
+"""Spans of attempts, as a real collector of OTLP over HTTP hears them."""
+
+import socket
+import threading
+import time
+
+import pytest
+from collector import collecting
+from scraping import free_port, scraped
+
+from core import otlp, tracing
+from core.config import Metrics, Tracing
+from core.errors import ConfigError
+from core.exposition import exported
+from core.otlp import Sender
+from core.tracing import Mark, Span
+
+
+def test_a_trace_follows_from_run_episode_and_fence_alone() -> None:
+    mark = tracing.root("run-1", "e", 1)
+    assert mark == tracing.root("run-1", "e", 1)
+    # the first 24 bytes of sha256(b"run-1\0e\0" b"1")
+    assert mark.traceparent() == ("00-19474e509e93b42491abc9ef3b76914a-353ad2614c949f17-01")
+    others = [("run-1", "e", 2), ("run-1", "f", 1), ("run-2", "e", 1), ("run-1e", "", 1)]
+    assert len({mark.trace, *(tracing.root(*each).trace for each in others)}) == 5
+
+
+def test_nothing_is_recorded_or_sent_along_where_tracing_is_off() -> None:
+    assert tracing.of_attempt("r", "e", 1) is None
+    with tracing.attempt(None), tracing.span("step"):
+        assert tracing.headers() == {}
+    with tracing.served("completion", tracing.root("r", "e", 1).traceparent()):
+        assert tracing.headers() == {}
+
+
+def test_spans_arrive_with_their_parents_in_the_trace_of_their_attempt() -> None:
+    own = tracing.root("r", "e", 3)
+    with (
+        collecting() as collector,
+        otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
+    ):
+        tracing.told("queued", tracing.of_attempt("r", "e", 3), 10.0, 12.5, bodies=2)
+        with (
+            tracing.attempt(tracing.of_attempt("r", "e", 3)) as fields,
+            tracing.span("step"),
+            tracing.span("policy") as more,
+        ):
+            fields["task"], more["track"] = "kg", "current"
+            sent = tracing.headers()["traceparent"]
+            thread = threading.Thread(target=_serve, args=(sent,))
+            thread.start()
+            thread.join()
+    spans = {each.name: each for each in collector.heard}
+    assert {each.trace for each in collector.heard} == {f"{own.trace:032x}"}
+    root = spans["episode"]
+    assert (root.parent, root.span) == ("", f"{own.span:016x}")
+    assert root.fields == {"agentrl.task": "kg"}
+    assert spans["queued"].parent == spans["step"].parent == root.span
+    assert spans["queued"].seconds == pytest.approx(2.5)
+    assert spans["policy"].parent == spans["step"].span
+    assert spans["completion"].parent == spans["policy"].span
+    assert spans["policy"].fields == {"agentrl.track": "current"}
+    assert {each.service for each in collector.heard} == {"agentrl-worker"}
+
+
+def _serve(traceparent: str) -> None:
+    with tracing.served("completion", traceparent):
+        pass
+
+
+def test_a_span_that_failed_says_with_what_and_the_error_goes_on() -> None:
+    with collecting() as collector:
+        with (
+            otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
+            pytest.raises(KeyError),
+            tracing.attempt(tracing.of_attempt("r", "e", 1)),
+        ):
+            raise KeyError("x")
+        assert tracing.headers() == {}
+    (span,) = collector.heard
+    assert span.failed
+    assert span.fields == {"agentrl.error": "KeyError"}
+
+
+def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> None:
+    with collecting() as collector:
+        picked = []
+        for _ in range(2):
+            with otlp.exported(Tracing(endpoint=collector.url, share=0.25), "mine", "worker"):
+                chosen = {n for n in range(2000) if tracing.of_attempt("r", str(n), 1)}
+                picked.append(chosen)
+    assert picked[0] == picked[1]
+    assert 400 < len(picked[0]) < 600
+
+
+@pytest.mark.parametrize("header", [None, "", "00-0-0-01", "nonsense", "00-" + "g" * 32 + "-x-01"])
+def test_a_request_without_a_trace_is_served_without_one(header: str | None) -> None:
+    with (
+        collecting() as collector,
+        otlp.exported(Tracing(endpoint=collector.url), "mine", "policy"),
+        tracing.served("completion", header),
+    ):
+        assert tracing.headers() == {}
+    assert collector.heard == []
+
+
+def test_a_collector_that_refuses_costs_counted_spans() -> None:
+    port = free_port()
+    with (
+        collecting() as collector,
+        exported(Metrics(port=port), "mine", "worker"),
+        otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
+    ):
+        tracing.told("queued", tracing.of_attempt("r", "e", 1), 0.0, 1.0)
+        tracing.flush(5.0)
+        collector.refuses = True
+        for _ in range(3):
+            tracing.told("queued", tracing.of_attempt("r", "e", 1), 0.0, 1.0)
+        tracing.flush(5.0)
+        text = scraped(port)
+    own = 'process="worker",run="mine"'
+    assert f'agentrl_spans_total{{{own},status="sent"}} 1.0' in text
+    assert f'agentrl_spans_total{{{own},status="dropped"}} 3.0' in text
+
+
+def test_nobody_waits_for_a_collector_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "HELD", 100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sender = Sender(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", {})
+        began = time.monotonic()
+        for number in range(1, 1001):
+            sender.take(Span("step", Mark(1, number), 0, 0.0, 1.0, {}))
+        assert time.monotonic() - began < 0.5
+        sender.close(0.2)
+        assert time.monotonic() - began < 3.0
+    assert sender.sent == 0
+    assert sender.dropped >= 1000
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://x/v1/traces"])
+def test_an_endpoint_that_is_no_url_is_named(endpoint: str) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"tracing\.endpoint: .* is no http\(s\) URL"),
+        otlp.exported(Tracing(endpoint=endpoint), "mine", "worker"),
+    ):
+        pass

@@ -1,0 +1,88 @@
+"""A collector of traces: OTLP over HTTP, decoded, kept in memory."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A span as it arrived; `parent`: empty for a root; ids in hexadecimal."""
+
+    name: str
+    trace: str
+    span: str
+    parent: str
+    service: str
+    fields: dict[str, Any]
+    seconds: float
+    failed: bool
+
+
+@dataclass
+class Collector:
+    """`refuses`: answers 503."""
+
+    url: str = ""
+    refuses: bool = False
+    heard: list[Heard] = field(default_factory=list)
+
+    def trace(self, trace: str) -> list[Heard]:
+        return [each for each in self.heard if each.trace == trace]
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """One at a free port."""
+    found = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if not found.refuses:
+                found.heard += decoded(body)
+            self.send_response(503 if found.refuses else 200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def decoded(body: bytes) -> list[Heard]:
+    request = ExportTraceServiceRequest()
+    request.ParseFromString(body)
+    return [
+        Heard(
+            span.name,
+            span.trace_id.hex(),
+            span.span_id.hex(),
+            span.parent_span_id.hex(),
+            _fields(resource.resource.attributes)["service.name"],
+            _fields(span.attributes),
+            (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
+            span.status.code == 2,
+        )
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def _fields(attributes: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}

@@ -1,0 +1,35 @@
+"""One attempt as others see it: its ids in every log line, its counts, its trace."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from core import metrics, tracing
+from db.episodes import Claimed
+
+
+def watched(run_id: str, claimed: Claimed, attempt: Callable[[], str]) -> None:
+    """`attempt`: returns how it ended, in a word."""
+    mark = tracing.of_attempt(run_id, claimed.episode_id, claimed.fence)
+    ids: dict[str, str | int] = {
+        "episode_id": claimed.episode_id,
+        "group_id": claimed.group_id,
+        "fence": claimed.fence,
+    }
+    traced = {"trace_id": f"{mark.trace:032x}"} if mark else {}
+    began, status = time.time(), "error"
+    tracing.told("queued", mark, began - claimed.waited_s, began)
+    metrics.RUNNING.add(1)
+    try:
+        with (
+            structlog.contextvars.bound_contextvars(**ids, **traced),
+            tracing.attempt(mark) as fields,
+        ):
+            fields |= {**ids, "run_id": run_id, "task": claimed.task, "item_id": claimed.item_id}
+            status = attempt()
+            fields["status"] = status
+    finally:
+        metrics.RUNNING.add(-1)
+        metrics.ATTEMPTS.add(task=claimed.task, status=status)
+        metrics.ATTEMPT.observe(time.time() - began, task=claimed.task)
