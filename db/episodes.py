@@ -47,7 +47,7 @@ class Claimed:
     fence: int
     attempt: int
     horizon: int | None = None
-    waited_s: float = 0.0
+    waited_s: float = dataclasses.field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, row: Episode) -> "Claimed":

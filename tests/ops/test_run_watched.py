@@ -68,10 +68,22 @@ def test_a_run_exports_what_the_example_dashboard_asks_for(tmp_path: Path) -> No
     with pytest.raises(ConnectionRefusedError):
         asked(base + 1)
     one_trace_has_every_span(collector)
-    ids = {each.fields["agentrl.episode_id"] for each in collector.heard if each.name == "episode"}
-    lines = [json.loads(line) for line in logs_of(home, "worker-0")]
-    assert all(line["run_id"].startswith("watched-") for line in lines if "run_id" in line)
-    assert len(ids) > 24
+    lines_name_run_and_trace(home)
+
+
+def lines_name_run_and_trace(home: Path) -> None:
+    """Each process's log, but for what libraries print and what comes before the run is opened."""
+    for name in ("dispatcher", "worker-0", "recorder", "trainer", "policy-policy", "envs"):
+        written = (home / "logs" / f"{name}.log").read_text().splitlines()
+        lines = [json.loads(line) for line in written if line.startswith("{")]
+        assert lines
+        assert {line["run"] for line in lines} == {"watched"}
+        ours = [line for line in lines if "run_id" in line]
+        for line in (line for line in ours if "trace_id" in line):
+            mark = tracing.root(line["run_id"], line["episode_id"], line["fence"])
+            assert line["trace_id"] == f"{mark.trace:032x}"
+        if name in ("trainer", "policy-policy"):
+            assert len(ours) > 0
 
 
 def learned(collector: Collector) -> bool:
@@ -107,7 +119,3 @@ def one_trace_has_every_span(collector: Collector) -> None:
     steps = [each for each in spans if each.name == "step"]
     assert sum(each.seconds for each in steps) <= root.seconds
     assert len({each.span for each in spans}) == len(spans)
-
-
-def logs_of(home: Path, name: str) -> list[str]:
-    return [line for line in (home / "logs" / f"{name}.log").read_text().splitlines() if line]
