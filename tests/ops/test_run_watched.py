@@ -31,7 +31,7 @@ def environment(home: Path, base: int, **more: str) -> dict[str, str]:
     } | more
 
 
-def test_a_run_exports_what_the_example_dashboard_asks_for(tmp_path: Path) -> None:
+def test_a_run_tells_what_the_dashboard_asks_for_and_traces_its_attempts(tmp_path: Path) -> None:
     home, log, base = tmp_path / "home", tmp_path / "log", free_port(10)
     config = str(ROOT / "configs" / "quickstart.toml")
 
