@@ -10,7 +10,11 @@ from core import metrics
 
 def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:
     text = (ROOT / "docs/watching.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:3] == "| `"]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| `agentrl_")
+    ]
     told = [[cell.strip() for cell in row] for row in rows]
     declared = [
         [
@@ -23,6 +27,15 @@ def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:
         for each in metrics.instruments()
     ]
     assert [[c for c in row if c] for row in told] == [[c for c in row if c] for row in declared]
+
+
+def test_the_table_of_spans_names_those_that_processes_make() -> None:
+    text = (ROOT / "docs/watching.md").read_text()
+    folders = ("workers", "serving", "envs", "trainer")
+    code = "".join(f.read_text() for folder in folders for f in (ROOT / folder).glob("*.py"))
+    made = set(re.findall(r'tracing\.(?:span|told|served)\("(\w+)"', code)) | {"episode"}
+    table = text.split("| span |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` ", table, re.M)) == made
 
 
 def test_the_dashboard_asks_for_metrics_that_exist_and_leaves_few_out() -> None:
