@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm quickstart test test-fast test-oracles lint format lock up down
+.PHONY: help setup vllm quickstart test test-fast test-oracles lint format docs lock up down
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ lint: .venv/.dev ## ruff, mypy, the import contract, spelling
 format: .venv/.dev ## let ruff mend layout and imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/.dev ## build the docs as a site in site/; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -d site
 
 lock: ## resolve the versions of requirements/ anew, with uv
 	$(LOCK) | grep -vE '$(GPU_ONLY)' > requirements/quickstart.lock.new
