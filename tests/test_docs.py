@@ -44,13 +44,3 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path, link: str) -> Non
     built = _built(docs, tmp_path / "site")
     assert built.returncode != 0
     assert "gone" in built.stderr
-
-
-def test_the_first_page_names_every_other() -> None:
-    first = (ROOT / "docs" / "index.md").read_text()
-    missing = [
-        path.name
-        for path in (ROOT / "docs").glob("*.md")
-        if path.name != "index.md" and f"({path.name})" not in first
-    ]
-    assert missing == []
