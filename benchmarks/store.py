@@ -1,6 +1,7 @@
 """What the dispatcher, the trainer, the dashboard and SQL ask of a long run's store: milliseconds.
 
-    python benchmarks/store.py --store URL [--groups 125000] [--steps 10] [--repeats 5] [--json]
+    python benchmarks/store.py --store URL [--groups 125000] [--steps 10] [--repeats 5]
+                               [--only WHO…] [--json]
 
 Fills an empty database with one run (`benchmarks/long_run.py`; 125,000 groups of 8 episodes and 10
 steps each are a million episodes and ten million steps) and asks each question `--repeats` times;
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from core.config import Config, Dispatch, Task
+from core.types import Status
 from dashboard.looks import accounting, run, tasks
 from dashboard.looks.run import (
     DELAYED,
@@ -46,10 +48,12 @@ from db import (
     balance,
     curves,
     delays,
+    episode_search,
     episodes,
     groups,
     leases,
     lifecycle,
+    lineage,
     migrate,
     outcomes,
     progress,
@@ -58,6 +62,8 @@ from db import (
     streams,
     updates,
 )
+from db.episode_search import Filter, Found
+from db.episode_story import story
 from db.models import Run
 from db.readonly import open_history
 from db.store import Store, open_store
@@ -67,7 +73,13 @@ from workers.dispatcher import Dispatcher
 from workers.stream import ItemStream
 
 Question = Callable[[Session], Any]
-LOOKERS = ("dashboard", "report", "view")
+LOOKERS = ("dashboard", "search", "checkpoints", "report", "view")
+
+
+def sought(session: Session, passes: Filter) -> Found:
+    """The newest page of the run's episodes that pass."""
+    return episode_search.search(session, RUN, passes)
+
 
 # What a page reads before it is drawn.
 PAGES: dict[str, Callable[[Store], object]] = {
@@ -124,6 +136,26 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "groups_by_state": lambda s: progress.groups_by_state(s, RUN),
         "given_up": lambda s: balance.given_up(s, RUN),
         "refused": lambda s: balance.refused(s, RUN),
+    },
+    "search": {
+        "tasks_of": lambda s: episode_search.tasks_of(s, RUN),
+        "newest": lambda s: sought(s, Filter()),
+        "a reward": lambda s: sought(s, Filter(reward_from=0.5)),
+        "a status nobody has": lambda s: episode_search.search(
+            s, RUN, Filter(status=Status.TASK_LIMIT)
+        ),
+        "a text nobody said": lambda s: sought(s, Filter(words="unicorn")),
+        "an item": lambda s: sought(s, Filter(item_id="item-17")),
+        "a checkpoint that acted": lambda s: episode_search.search(
+            s, RUN, Filter(checkpoint="long-v2000")
+        ),
+        "learned by an update": lambda s: sought(s, Filter(learned_at=2000)),
+        "one episode": lambda s: story(s, RUN, "long-task0-20000-3"),
+    },
+    "checkpoints": {
+        "nodes": lambda s: lineage.nodes(s, RUN),
+        "newest": lambda s: lineage.newest(s, RUN, 100),
+        "servings": lambda s: lineage.servings(s, RUN, 200),
     },
     "report": {
         "summaries": lifecycle.summaries,
@@ -191,17 +223,20 @@ def configured(retire_at: float | None) -> Config:
     return Config(tasks={f"task{n}": Task() for n in range(TASKS)}, dispatch=plan, policy=[])
 
 
-def ask_all(store: Store, looking: Store, repeats: int) -> dict[str, tuple[float, float]]:
+def ask_all(
+    store: Store, looking: Store, repeats: int, only: Sequence[str]
+) -> dict[str, tuple[float, float]]:
     """Every question of QUESTIONS, and the dashboard's pages, in transactions of their own.
 
-    `looking`: the store as the dashboard and `agentrl sql` open it.
+    `looking`: the store as the dashboard and `agentrl sql` open it. `only`: of those who are named.
     """
 
     def nothing(session: Session) -> None:
         session.scalar(text("SELECT 1"))
 
     found = timed("nothing", lambda: store.ask(nothing), repeats)
-    for who, questions in QUESTIONS.items():
+    for who in only or QUESTIONS:
+        questions = QUESTIONS[who]
         for name, question in questions.items():
             asked = looking if who in LOOKERS else store
 
@@ -223,6 +258,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=125_000)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=[])
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     figures: dict[str, Any] = {}
@@ -231,9 +267,9 @@ def main() -> None:
         if RUN not in {name for name in stored(store)}:
             size = Size(given.groups, given.steps)
             figures["fill_s"] = round(fill(store, size), 1)
-        figures["ms"] = admission(store, given.repeats)
+        figures["ms"] = {} if given.only else admission(store, given.repeats)
         with closing(open_history(given.store)) as looking:
-            figures["ms"] |= ask_all(store, looking, given.repeats)
+            figures["ms"] |= ask_all(store, looking, given.repeats, given.only)
     if given.json:
         print(json.dumps(figures))
 

@@ -8,6 +8,8 @@ from dashboard.theme import BLUE, Colours, by_colour
 Spec = dict[str, Any]
 Row = Mapping[str, Any]
 
+WHOLE = {"tickMinStep": 1, "format": "d"}  # an axis of whole numbers
+
 
 def bands(
     rows: Sequence[Row], x: tuple[str, str], y: str, colours: tuple[str, Colours], *, share: bool
@@ -30,7 +32,14 @@ def bands(
     return {
         "data": {"values": [dict(row) for row in rows]},
         "height": 320,
-        "encoding": {"x": {"field": x[0], "type": "quantitative", "title": x[1]}},
+        "encoding": {
+            "x": {
+                "field": x[0],
+                "type": "quantitative",
+                "title": x[1],
+                "axis": WHOLE if x[0] == "version" else {},
+            }
+        },
         "layer": [
             {"mark": {"type": "area", "opacity": 0.18}, "encoding": band},
             {
@@ -71,7 +80,12 @@ def bars(counts: Mapping[str, float], title: str) -> Spec:
         "mark": {"type": "bar", "cornerRadius": 3, "color": BLUE},
         "encoding": {
             "y": {"field": "name", "type": "nominal", "title": None, "sort": "-x"},
-            "x": {"field": title, "type": "quantitative", "title": title},
+            "x": {
+                "field": title,
+                "type": "quantitative",
+                "title": title,
+                "scale": {} if any(counts.values()) else {"domain": [0, 1]},
+            },
             "tooltip": [{"field": "name"}, {"field": title}],
         },
     }

@@ -8,6 +8,7 @@ import streamlit as st
 from core.errors import AgentRLError
 from core.types import RunState
 
+ACROSS = 4  # large figures in a row: more are cut off
 EVERY_S = 3.0  # between two looks at a run that goes on
 
 STATE_COLOURS = {
@@ -45,9 +46,13 @@ def title(name: str, state: RunState, told: str) -> None:
 
 
 def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
-    """Large figures side by side. `helps`: what a label means, on hovering."""
-    for column, (label, value) in zip(st.columns(len(values)), values.items(), strict=True):
-        column.metric(label, value, help=(helps or {}).get(label))
+    """Large figures, four side by side. `helps`: what a label means, on hovering."""
+    left = list(values.items())
+    across = min(len(left), ACROSS)
+    while left:
+        for column, (label, value) in zip(st.columns(across), left[:across], strict=False):
+            column.metric(label, value, help=(helps or {}).get(label))
+        left = left[across:]
 
 
 def chart(spec: Mapping[str, Any], caption: str) -> None:
