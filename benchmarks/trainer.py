@@ -45,7 +45,7 @@ from trainer.presets import Settings, settings
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100
-SETTINGS = settings(Trainer(micro_batch_tokens=4096))
+SETTINGS = settings(Trainer())
 
 
 def main() -> None:

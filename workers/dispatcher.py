@@ -21,14 +21,17 @@ from core import metrics, tracing
 from core.config import Config
 from core.errors import BrokerError, ConfigError
 from core.logging import get_logger
-from core.types import RUN_OVER, GroupState, Reason, RunState, Status
+from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
 from db import episodes, groups, runs
 from db.models import Run
+from db.registry import live_policies
 from db.store import Store
 from workers.admission import Admission
+from workers.policies import newest_per_server
 from workers.stream import ItemStream
 
 AWAY_S = 1.0  # between two ticks while the broker is away
+AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 Send = Callable[[RunEpisode], None]
 
 log = get_logger()
@@ -49,6 +52,7 @@ class Dispatcher:
         self._admission = Admission(config, run_id, items)
         self._owner = uuid.uuid4().hex
         self._bound = (self._config.max_staleness + 1) * self._config.groups_per_update
+        self._awaited: tuple[int, float] | None = None  # a version to be served, since when
         self._fewest = config.trainer.min_groups or self._config.groups_per_update
         if self._fewest > self._bound:
             raise ConfigError(
@@ -122,7 +126,7 @@ class Dispatcher:
         """Fill the free slots; False once no item is left and what is open makes no batch."""
         taken = groups.open_groups(session, self._run_id)
         free = self._bound - sum(taken.values())
-        if free <= 0:
+        if free <= 0 or self._awaits_checkpoint(session, run):
             return True
         new = self._admission.next_groups(session, run, free)
         groups.admit(session, run, new)
@@ -130,3 +134,17 @@ class Dispatcher:
             metrics.GROUPS_ADMITTED.add(task=group.task)
         ready = taken.get(GroupState.READY, 0)
         return bool(new) or GroupState.OPEN in taken or ready >= self._fewest
+
+    def _awaits_checkpoint(self, session: Session, run: Run) -> bool:
+        """Whether what began now would be too old to train: on policy, until servers follow.
+
+        One that cannot load the newest checkpoint holds up nobody for more than AWAIT_S.
+        """
+        live = [] if self._config.max_staleness else live_policies(session, self._run_id)
+        serving = newest_per_server([each for each in live if each.track == CURRENT])
+        if all(each.version == run.version for each in serving):
+            self._awaited = None
+            return False
+        if self._awaited is None or self._awaited[0] != run.version:
+            self._awaited = run.version, time.monotonic()
+        return time.monotonic() - self._awaited[1] < AWAIT_S

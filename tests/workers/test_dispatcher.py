@@ -2,13 +2,16 @@ import threading
 
 import pytest
 from admitting import BOUND, PLAN, close, dispatcher_of, positions, tick, told_to_stop
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 from world import World, at_once
 
 from broker.messages import RunEpisode
 from core.config import Config, Task, Trainer
 from core.errors import BrokerError, ConfigError
-from core.types import EpisodeState, GroupState, Reason, RunState
-from db import groups, runs
+from core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
+from db import groups, registry, runs
+from db.models import PolicyServer
 from db.store import Store
 from workers import dispatcher as dispatching
 from workers.dispatcher import Dispatcher
@@ -48,6 +51,43 @@ def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: Worl
     world.sql("UPDATE groups SET state = 'filtered', closed_at = admitted_at WHERE position = 0")
     assert len(tick(dispatcher)) == 2
     assert positions(world) == [0, 1, 2, 3, 4]
+
+
+def served(world: World, version: int) -> None:
+    """The world's server has come to this version of `current`."""
+
+    def serve(session: Session) -> None:
+        checkpoint = world.checkpoint(version)
+        session.add(checkpoint)
+        session.flush()
+        (server_id,) = session.scalars(select(PolicyServer.server_id))
+        registry.mark_serving(session, server_id, CURRENT, checkpoint)
+
+    world.store.transact(serve)
+
+
+def test_on_policy_no_group_begins_before_the_newest_checkpoint_is_served(world: World) -> None:
+    dispatcher = dispatcher_of(world, max_staleness=0)
+    world.sql("UPDATE runs SET version = 2")
+    assert tick(dispatcher) == []
+    assert world.run().state == RunState.RUNNING
+    served(world, 2)
+    assert len(tick(dispatcher)) == 4
+
+
+def test_off_policy_nobody_waits_for_a_checkpoint(world: World) -> None:
+    world.sql("UPDATE runs SET version = 2")
+    assert len(tick(dispatcher_of(world, max_staleness=1))) == 2 * BOUND
+
+
+def test_a_checkpoint_that_no_server_can_load_holds_up_admission_for_a_while_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = dispatcher_of(world, max_staleness=0)
+    world.sql("UPDATE runs SET version = 2")
+    assert tick(dispatcher) == []
+    monkeypatch.setattr(dispatching, "AWAIT_S", 0.0)
+    assert len(tick(dispatcher)) == 4
 
 
 def test_tasks_are_admitted_by_their_weights(world: World) -> None:
