@@ -20,3 +20,4 @@ def test_generation_overlaps_training_end_to_end() -> None:
     assert found["generation_s"] == pytest.approx(found["training_s"], rel=0.1)
     assert found["sync_s"] > found["generation_s"] + found["training_s"] - 1.0
     assert found["async_s"] < 0.8 * found["sync_s"]
+    assert found["sync_stale"] == 0
