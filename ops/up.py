@@ -18,7 +18,7 @@ from core import exposition, loading, logging
 from core.config import Config, secret
 from core.errors import AgentRLError, StoreError
 from core.types import RUN_OVER, RunState
-from db import progress
+from db import progress, runs
 from db.progress import Totals
 from db.store import Store, open_store
 from ops import hub, memory
@@ -28,6 +28,7 @@ from ops.supervise import Supervisor, children, last_line, refuse_second, runnin
 
 START_S = 60.0  # for a detached supervisor to stand
 DOWN_S = 12.0  # for a supervisor to end after SIGTERM
+RESTS = 20.0  # times what counting a run took, before it is counted again
 STALL_S = 300.0  # without an episode or an update: worth a word
 
 log = logging.get_logger()
@@ -91,13 +92,20 @@ def watch(
 ) -> Totals:
     """Poll children and run once a second until the run is over or `stop`; the last totals.
 
-    A store that is away for a while is waited for: the children wait too.
+    Counting takes at most one part in RESTS of the time, however long the run has become. A store
+    that is away for a while is waited for: the children wait too.
     """
     totals = store.ask(lambda session: progress.totals(session, run_id))
+    due = 0.0
     while not (totals.state in RUN_OVER or stop.wait(1.0)):
         supervisor.poll()
+        began = time.monotonic()
         try:
+            state = store.ask(lambda session: runs.run_state(session, run_id), patience_s=0.0)
+            if state == totals.state and began < due:
+                continue
             totals = store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
+            due = time.monotonic() + RESTS * (time.monotonic() - began)
         except StoreError as error:
             log.warning("store is away", error=str(error))
             continue

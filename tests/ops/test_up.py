@@ -1,16 +1,21 @@
 """What `up` says of a run that stands still."""
 
 import dataclasses
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from history import begun
 
 from core.errors import ConfigError
 from core.types import RunState
+from db import runs
 from db.progress import Totals
 from db.updates import TrainerReplaced
 from ops import supervise
-from ops.up import StallGuard, up
+from ops.supervise import Supervisor
+from ops.up import StallGuard, up, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -49,3 +54,28 @@ def test_a_key_that_is_not_set_is_told_of_before_anything_is_made(
     with pytest.raises(ConfigError, match="TEACHER_KEY is not set"):
         up(config, detach=True)
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(("rests", "most"), [(1e9, 1), (0.0, 99)])
+def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: float, most: int
+) -> None:
+    monkeypatch.setattr("ops.up.RESTS", rests)
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    shown: list[Totals] = []
+
+    def end() -> None:
+        with store.write() as session:
+            runs.move_run(session, run_id, RunState.COMPLETED, "enough")
+
+    timer = threading.Timer(2.5, end)
+    timer.start()
+    with closing(store):
+        last = watch(
+            Supervisor(tmp_path, [], print), store, run_id, threading.Event(), shown.append
+        )
+        timer.join()
+    assert last.state == RunState.COMPLETED
+    running = [totals for totals in shown if totals.state == RunState.RUNNING]
+    assert 1 <= len(running) <= most
+    assert (len(running) > 1) == (most > 1)
