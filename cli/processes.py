@@ -13,6 +13,7 @@ ROLES = {
     "worker": "Drive episodes (Celery).",
     "recorder": "Store trajectories and steps.",
     "trainer": "Learn: batches in, checkpoints out.",
+    "evaluator": "Measure checkpoints while the run trains, as [eval] says.",
 }
 
 

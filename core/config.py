@@ -274,6 +274,19 @@ class Alarms(Section, frozen=True):
     off: list[AlarmName] = []  # never raised
 
 
+class Eval(Section, frozen=True):
+    """Measuring checkpoints while the run trains, by a process of its own (docs/evaluation.md)."""
+
+    every: Natural = 0  # updates between two versions that are measured; 0: none, no process
+    tasks: list[str] = []  # all where empty
+    splits: list[str] = []  # each task's eval_split where empty
+    items: Positive = 50  # of each task and split
+    repeats: Positive = 1  # episodes of each item
+    temperature: AtLeast0 | None = None  # sampling.temperature where absent; 0: greedy
+    concurrency: Positive = 16  # episodes at once
+    device: str = ""  # where it serves; model.device where empty
+
+
 class Envs(Section, frozen=True):
     """`url`: an env server; environments run inside the worker where it is empty."""
 
@@ -338,6 +351,7 @@ class Config(Section, frozen=True):
     trainer: Trainer = Trainer()
     alarms: Alarms = Alarms()
     envs: Envs = Envs()
+    eval: Eval = Eval()
     metrics: Metrics = Metrics()
     tracing: Tracing = Tracing()
     logs: Logs = Logs()
@@ -371,6 +385,15 @@ class Config(Section, frozen=True):
         names |= {server.external.key_env for server in servers if server.engine == "external"}
         names |= {self.metrics.token_env} if self.metrics.port else set()
         return sorted(names - {""})
+
+    def as_evaluated(self) -> "Config":
+        """With the evaluator's own device and number of episodes at once."""
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            worker=replace(self.worker, concurrency=self.eval.concurrency),
+            model=replace(self.model, device=self.eval.device or self.model.device),
+        )
 
     def home(self) -> Path:
         return Path(self.run.home).resolve()

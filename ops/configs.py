@@ -57,6 +57,7 @@ def check(config: Config) -> None:
     check_model(Path(config.model.path), config.model.chat_template)
     check_context(config)
     check_tasks(config)
+    check_eval(config)
 
 
 def check_servers(servers: Sequence[PolicyServer]) -> None:
@@ -142,6 +143,21 @@ def check_tasks(config: Config) -> None:
                     f"tasks.{name}.{key}: no split {split}{nearest(split, known)}",
                     mend=f"set {key} to one that has items",
                 )
+
+
+def check_eval(config: Config) -> None:
+    """Tasks and splits that are measured while the run trains."""
+    for task in config.eval.tasks:
+        if task not in config.tasks:
+            raise ConfigError(f"eval.tasks: no task {task}{nearest(task, config.tasks)}")
+    if config.envs.names_worker():
+        return
+    for task in config.eval.tasks or config.tasks:
+        known = registry.source(task, config.tasks[task].options).splits
+        for split in config.eval.splits:
+            if split not in known:
+                near = nearest(split, known)
+                raise ConfigError(f"eval.splits: task {task} has no split {split}{near}")
 
 
 def check_items(config: Config) -> int:

@@ -24,7 +24,8 @@ from rich.text import Text
 from core import loading
 from core.config import Config
 from core.errors import AgentRLError
-from ops.supervise import hosts_envs, running_supervisor
+from ops.hosts import hosts_envs
+from ops.supervise import running_supervisor
 from ops.tables import console, plain
 
 PACKAGE = "agentrl-system"

@@ -62,7 +62,7 @@ def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
     plans = planned(config, wish)
     names = [*wish.policies, *versions(config, wish.checkpoints)]
     targets = [resolve(name, config) for name in names or versions(config, ["latest"])]
-    found = sources(_only(config, plans))
+    found = sources(only(config, plans))
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     make_home(config)
     with closing(open_store(config.store_url())) as store:
@@ -216,7 +216,7 @@ def show(results: Sequence[tuple[Target, Measured]]) -> None:
     console().print(table)
 
 
-def _only(config: Config, plans: Sequence[Plan]) -> Config:
+def only(config: Config, plans: Sequence[Plan]) -> Config:
     """The configuration with the plans' tasks alone."""
     tasks = {plan.task: config.tasks[plan.task] for plan in plans}
     return msgspec.structs.replace(config, tasks=tasks)

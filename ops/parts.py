@@ -61,6 +61,9 @@ def parts(config: Config, shape: Shape, cards: Mapping[str, int]) -> Iterator[Pa
             yield from _vllm(config, server, shape, cards)
         elif server.engine == "local":
             yield from _local(config, server, shape)
+    if config.eval.every:
+        own = PolicyServer(name="evaluator", tracks=["pinned"])
+        yield from _local(config.as_evaluated(), own, shape)
     for n in range(config.workers):
         yield Part(HOST, f"worker-{n}", "process", WORKER, "workers")
     yield Part(HOST, "the rest", "dispatcher, recorder, supervisor", 3 * PLAIN)

@@ -7,6 +7,7 @@
     trainer     trainer/loop.py         train
     policy      serving/policy.py       serve_policy
     envs        envs/server.py          serve
+    evaluator   ops/evaluator.py        follow
 
 Every role runs until its run is over or SIGTERM, and can be killed at any moment.
 """
@@ -114,6 +115,12 @@ def policy(config: Config, stop: threading.Event, name: str = "") -> None:
         serve_policy(config, server, Followed(run.run_id, run.store, run.broker), stop)
 
 
+def evaluator(config: Config, stop: threading.Event) -> None:
+    from ops.evaluator import evaluate_run
+
+    evaluate_run(config, stop)
+
+
 def envs(config: Config, stop: threading.Event) -> None:
     from envs.server import serve
 
@@ -127,4 +134,5 @@ ROLES: Mapping[str, Callable[[Config, threading.Event], None]] = {
     "trainer": trainer,
     "policy": policy,
     "envs": envs,
+    "evaluator": evaluator,
 }

@@ -9,11 +9,9 @@ supervisor stops and says what it said. A lock on the home makes the supervisor 
 
 import contextlib
 import fcntl
-import ipaddress
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,13 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
-from urllib.parse import urlsplit
 
 from core import metrics
 from core.config import Config
 from core.errors import AgentRLError
 from core.logging import get_logger
 from core.process import process_began
+from ops.hosts import hosts_envs
 from ops.process import SUPERVISOR
 
 STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
@@ -36,6 +34,7 @@ MEND = 2  # exit code of a clear error, which no restart mends where the process
 REPLACED = 3  # exit code of one that another process of the run has replaced: no restart, ever
 
 RECORDER = "recorder"
+EVALUATOR = "evaluator"  # the run goes on without it
 
 log = get_logger()
 
@@ -64,6 +63,7 @@ class Child:
     code: int = 0
     restarts: int = 0
     done: bool = False
+    needed: bool = True
     stood: bool = False
     due: float = field(default=0.0)
 
@@ -73,7 +73,7 @@ def children(config: Config, path: Path) -> list[Child]:
 
     def child(name: str, *arguments: str, phase: int) -> Child:
         command = [sys.executable, "-m", "cli.main", *arguments, "--supervised"]
-        return Child(name, command, phase)
+        return Child(name, command, phase, needed=name != EVALUATOR)
 
     file = str(path)
     servers = [
@@ -81,6 +81,7 @@ def children(config: Config, path: Path) -> list[Child]:
         for server in config.policy_servers()
     ]
     envs = [child("envs", "envs", "serve", file, phase=1)] if hosts_envs(config) else []
+    evaluators = [child(EVALUATOR, "evaluator", file, phase=0)] if config.eval.every else []
     workers = [child(f"worker-{n}", "worker", file, phase=0) for n in range(config.workers)]
     found = [
         *servers,
@@ -88,22 +89,12 @@ def children(config: Config, path: Path) -> list[Child]:
         child(RECORDER, "recorder", file, phase=1),
         child("trainer", "trainer", file, phase=0),
         *workers,
+        *evaluators,
         child("dispatcher", "dispatcher", file, phase=0),
     ]
     for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
         each.metrics = port  # after the supervisor's own
     return found
-
-
-def hosts_envs(config: Config) -> bool:
-    """Whether the env server of the run is this machine's, and ours."""
-    if config.envs.names_worker():
-        return False
-    host = urlsplit(config.envs.url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
 class Supervisor:
@@ -213,18 +204,23 @@ class Supervisor:
         if child.deaths == 0:
             child.failing_since = ended
         words = last_line(self._log_file(child))
-        if code == REPLACED or (code == MEND and not child.stood):
-            raise AgentRLError(f"{child.name}: {words.removeprefix('agentrl: ')}")
         tries = len(pace.back_off_s)
         often = child.deaths >= tries and not child.stood
-        if often or ended - child.failing_since > pace.give_up_s:
-            log_file = self._log_file(child)
-            raise AgentRLError(
-                f"{child.name} dies again and again: {words}", mend=f"see {log_file}"
-            )
+        if code == REPLACED or (code == MEND and not child.stood):
+            self._given_up(child, f"{child.name}: {words.removeprefix('agentrl: ')}")
+        elif often or ended - child.failing_since > pace.give_up_s:
+            mend = f"see {self._log_file(child)}"
+            self._given_up(child, f"{child.name} dies again and again: {words}", mend)
         child.due = ended + pace.back_off_s[min(child.deaths, tries - 1)]
         child.deaths += 1
         self._write()
+
+    def _given_up(self, child: Child, words: str, mend: str = "") -> None:
+        """Go on without a child that is not needed. Raises AgentRLError for any other."""
+        if child.needed:
+            raise AgentRLError(words, mend=mend)
+        self._tell(f"{words}; the run goes on without it")
+        child.done = True
 
     def _log_file(self, child: Child) -> Path:
         return self._home / "logs" / f"{child.name}.log"

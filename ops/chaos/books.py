@@ -12,7 +12,7 @@ from db import audit, bodies
 from db.audit import Finding, Rules
 from envs.census import Census
 from ops.chaos.scene import Scene
-from ops.supervise import hosts_envs
+from ops.hosts import hosts_envs
 
 GONE_S = 10.0  # for the engine to remove the last containers
 

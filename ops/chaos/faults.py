@@ -19,7 +19,7 @@ from core.logging import get_logger
 from envs.census import Census
 from ops.chaos.scene import Scene, role_of
 from ops.chaos.stage import BROKER, STORE, TASKS, Command
-from ops.supervise import hosts_envs
+from ops.hosts import hosts_envs
 
 Course = Generator[None, None, None]
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service

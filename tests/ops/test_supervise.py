@@ -218,3 +218,16 @@ def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
     eventually(lambda: log.read_text() == "9307\n", within_s=10, text=log.read_text)
     state = json.loads((tmp_path / "processes.json").read_text())
     assert state["processes"]["echo"]["metrics"] == 9307
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_the_others_go_on_without_what_is_not_needed(
+    begin: Begin, told: list[str], code: int
+) -> None:
+    spare = python("spare", f"import sys; print('agentrl: no room'); sys.exit({code})")
+    spare.needed = False
+    supervisor = begin(spare, python("other", FOR_EVER))
+    polled(supervisor, lambda: spare.done)
+    polled(supervisor, lambda: "other" in supervisor.pids())
+    assert told[-1].startswith("spare")
+    assert told[-1].endswith("no room; the run goes on without it")

@@ -1,0 +1,123 @@
+"""The evaluator: measures checkpoints while the run trains, in a process of its own.
+
+consumes  rows of checkpoints: every `eval.every`-th version that is live, the newest first
+produces  evaluations, evaluation_episodes; a lease on the checkpoint it measures (ops/hold.py)
+waits for a version that is due, LOOK_S
+ends      with its run, or on SIGTERM: what ended is kept, what runs is played again another time
+
+A checkpoint that cannot be measured is told of and passed over: training goes on.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from core.config import Config
+from core.errors import AgentRLError, ConfigError, StoreError
+from core.logging import get_logger
+from core.types import RUN_OVER
+from db import evaluations, runs
+from ops.eval import Matrix, Wish, only, planned
+from ops.eval_target import resolve
+from ops.evaluate import work_of
+from ops.roles import sources
+from ops.runs import opened
+from workers.episode import Stopped
+
+LOOK_S = 2.0
+NICE = 19
+GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits for
+
+log = get_logger()
+
+
+def evaluate_run(
+    config: Config, stop: threading.Event, leave: Callable[[int], object] = os._exit
+) -> None:
+    """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
+    if not config.eval.every:
+        raise ConfigError("eval.every is 0: nothing is due", mend="set it to a number of updates")
+    stand_back()
+    ended = threading.Event()
+    threading.Thread(target=_leave_in_time, args=(stop, ended, leave), daemon=True).start()
+    own = config.as_evaluated()
+    plans = planned(own, wish(config))
+    found = sources(only(own, plans))
+    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    with opened(own) as run:
+        matrix = Matrix(own, run.store, found, work, stop)
+
+        def due() -> Sequence[str]:
+            every = config.eval.every
+            return run.store.ask(
+                lambda session: [
+                    row.checkpoint_id for row in evaluations.due(session, run.run_id, every)
+                ]
+            )
+
+        def over() -> bool:
+            return run.store.ask(lambda session: runs.run_state(session, run.run_id)) in RUN_OVER
+
+        def measure(checkpoint_id: str) -> None:
+            matrix.one(resolve(checkpoint_id, own))
+            log.info("Measured", checkpoint_id=checkpoint_id)
+
+        try:
+            follow(due, over, measure, stop)
+        finally:
+            ended.set()
+
+
+def follow(
+    due: Callable[[], Sequence[str]],
+    over: Callable[[], bool],
+    measure: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    """Measure what is due, the first of the list first, each once, until `over` or `stop`."""
+    seen: set[str] = set()
+    while not (stop.is_set() or over()):
+        waiting = [name for name in due() if name not in seen]
+        if not waiting:
+            stop.wait(LOOK_S)
+            continue
+        seen.add(waiting[0])
+        try:
+            measure(waiting[0])
+        except Stopped:
+            return
+        except StoreError:  # the supervisor starts us again
+            raise
+        except AgentRLError as error:
+            log.error("A checkpoint is not measured", checkpoint_id=waiting[0], error=str(error))
+
+
+def wish(config: Config) -> Wish:
+    """What `[eval]` asks for."""
+    asked = config.eval
+    return Wish(
+        tasks=asked.tasks,
+        splits=asked.splits,
+        items=asked.items,
+        repeats=asked.repeats,
+        temperature=asked.temperature,
+    )
+
+
+def stand_back() -> None:
+    """Let everybody else compute first, also where Linux weighs whole sessions (autogroup)."""
+    os.nice(NICE)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICE))
+
+
+def _leave_in_time(
+    stop: threading.Event, ended: threading.Event, leave: Callable[[int], object]
+) -> None:
+    """End the process after `stop`, whatever its episodes wait for; the lease ends by itself."""
+    stop.wait()
+    if not ended.wait(GRACE_S):
+        log.warning("end not waited for")
+        leave(0)

@@ -1,0 +1,18 @@
+"""Which of a run's servers are this machine's."""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+from core.config import Config
+
+
+def hosts_envs(config: Config) -> bool:
+    """Whether the env server of the run is this machine's, and ours."""
+    if config.envs.names_worker():
+        return False
+    host = urlsplit(config.envs.url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
