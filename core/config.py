@@ -285,6 +285,9 @@ class Eval(Section, frozen=True):
     temperature: AtLeast0 | None = None  # sampling.temperature where absent; 0: greedy
     concurrency: Positive = 16  # episodes at once
     device: str = ""  # where it serves; model.device where empty
+    nice: Annotated[int, Meta(ge=0, le=19)] = (
+        10  # 10: a tenth of another process's weight; 19: 1/68
+    )
 
 
 class Envs(Section, frozen=True):

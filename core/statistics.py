@@ -30,8 +30,8 @@ def clustered_interval(wins: Sequence[Sequence[bool]]) -> tuple[float, float]:
 
     The n of the formula is the effective number of outcomes, p(1 − p) / v, with v the variance of
     the mean over m clusters, v = Σ (n_i (p_i − p))² / (Σ n_i)² (Kish 1965; Korn & Graubard 1998):
-    n itself where each cluster has one outcome, m where those of a cluster all agree. It is kept
-    between m and n, and m where p is 0 or 1.
+    n itself where each cluster has one outcome, m where clusters are of one size and those of a
+    cluster all agree. It is at most n, and m where p is 0 or 1.
     """
     clusters = [cluster for cluster in wins if cluster]
     n, m = sum(map(len, clusters)), len(clusters)
@@ -41,7 +41,7 @@ def clustered_interval(wins: Sequence[Sequence[bool]]) -> tuple[float, float]:
     variance = sum((sum(cluster) - len(cluster) * p) ** 2 for cluster in clusters) / n**2
     effective = float(m) if p in (0.0, 1.0) else n
     if variance > 0:
-        effective = min(float(n), max(float(m), p * (1 - p) / variance))
+        effective = min(float(n), p * (1 - p) / variance)
     return interval(p * effective, effective)
 
 

@@ -27,7 +27,6 @@ from ops.runs import opened
 from workers.episode import Stopped
 
 LOOK_S = 2.0
-NICE = 19
 GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits for
 
 log = get_logger()
@@ -39,7 +38,7 @@ def evaluate_run(
     """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
     if not config.eval.every:
         raise ConfigError("eval.every is 0: nothing is due", mend="set it to a number of updates")
-    stand_back()
+    stand_back(config.eval.nice)
     ended = threading.Event()
     threading.Thread(target=_leave_in_time, args=(stop, ended, leave), daemon=True).start()
     own = config.as_evaluated()
@@ -106,11 +105,11 @@ def wish(config: Config) -> Wish:
     )
 
 
-def stand_back() -> None:
+def stand_back(nice: int) -> None:
     """Let everybody else compute first, also where Linux weighs whole sessions (autogroup)."""
-    os.nice(NICE)
+    os.nice(nice)
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICE))
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _leave_in_time(

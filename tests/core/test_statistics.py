@@ -26,6 +26,13 @@ def test_repeats_that_half_agree_count_in_between() -> None:
     assert clustered_interval(wins) == pytest.approx(interval(4, 8))
 
 
+def test_clusters_of_different_sizes_by_hand() -> None:
+    """4 of 4, 0 of 4, 1 of 1: p = 5/9; v = (256 + 400 + 16) / 81 / 81, n = 20 · 81 / 672."""
+    wins = [[True] * 4, [False] * 4, [True]]
+    effective = 20 * 81 / 672
+    assert clustered_interval(wins) == pytest.approx(interval(5 / 9 * effective, effective))
+
+
 def test_no_more_is_known_than_there_are_outcomes() -> None:
     wins = [[True, False]] * 5
     assert clustered_interval(wins) == pytest.approx(interval(5, 10))
