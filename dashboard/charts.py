@@ -20,7 +20,7 @@ def bands(
     runs from 0 to 1 and reads as a percentage.
     """
     by = by_colour(*colours)
-    shown: Row = {"format": ".0%"} if share else {}
+    shown: Row = {"format": ".0%" if share else ".3~g"}
     scale: Row = {"domain": [0, 1]} if share else {"zero": False}
     axis = {"type": "quantitative", "title": y, "axis": shown, "scale": scale}
     number = ".1%" if share else ".3f"
@@ -79,7 +79,13 @@ def bars(counts: Mapping[str, float], title: str) -> Spec:
         "height": {"step": 26},
         "mark": {"type": "bar", "cornerRadius": 3, "color": BLUE},
         "encoding": {
-            "y": {"field": "name", "type": "nominal", "title": None, "sort": "-x"},
+            "y": {
+                "field": "name",
+                "type": "nominal",
+                "title": None,
+                "sort": "-x",
+                "axis": {"labelLimit": 260},
+            },
             "x": {
                 "field": title,
                 "type": "quantitative",

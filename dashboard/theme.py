@@ -25,7 +25,12 @@ def by_colour(field: str, known: Colours) -> dict[str, Any]:
     """Vega-Lite's channels `color` and `shape` of a nominal field, the same on every page."""
     names = list(known)
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(names))]
-    channel = {"field": field, "type": "nominal", "title": None, "legend": {"orient": "top"}}
+    channel = {
+        "field": field,
+        "type": "nominal",
+        "title": None,
+        "legend": {"orient": "top", "symbolOpacity": 1},
+    }
     return {
         "color": channel | {"scale": {"domain": names, "range": list(known.values())}},
         "shape": channel | {"scale": {"domain": names, "range": shapes}},

@@ -1,5 +1,6 @@
 """Runs, their workers' leases, the dispatcher's lease and the trainer's epoch."""
 
+import contextlib
 import json
 
 from sqlalchemy import or_, select, update
@@ -36,9 +37,12 @@ def run_names(session: Session) -> dict[str, str]:
 
 
 def configured_tasks(session: Session) -> list[str]:
-    """The tasks that the configurations of all runs name, sorted."""
-    configs = [json.loads(config) for config in session.scalars(select(Run.config))]
-    return sorted({task for config in configs for task in config.get("tasks", {})})
+    """The tasks that the configurations of all runs name, sorted; none of one that is no JSON."""
+    found: set[str] = set()
+    for config in session.scalars(select(Run.config)):
+        with contextlib.suppress(ValueError, AttributeError):
+            found.update(json.loads(config).get("tasks", {}))
+    return sorted(found)
 
 
 def run_state(session: Session, run_id: str) -> RunState:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from history import TASKS, begun, trained
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from core.types import EpisodeState, GroupState, RunState, Status, Transition
@@ -272,6 +273,9 @@ def test_tasks_are_those_that_configurations_name(learnt: Learnt) -> None:
     assert runs.configured_tasks(session) == []
     change(session, """UPDATE runs SET config = '{"tasks": {"os": {}, "kg": {}}}'""")
     assert runs.configured_tasks(session) == ["kg", "os"]
+    for odd in ("", "[1]", "no JSON"):
+        session.execute(update(Run).values(config=odd))
+        assert runs.configured_tasks(session) == []
 
 
 def test_runs_are_named_the_newest_first(fresh: Learnt) -> None:
