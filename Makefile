@@ -51,6 +51,7 @@ lint: .venv/.dev ## ruff, mypy, the import contract, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/support benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 

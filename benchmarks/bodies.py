@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def measure(given: argparse.Namespace, store: Store, link: Broker) -> dict[str, 
                 ("recorder_ratio", copied_s / kept_s),
             ):
                 found.setdefault(name, []).append(round(value, 3))
-            store.transact(lambda s, r=run_id: lifecycle.delete_run_rows(s, r))
+            store.transact(partial(lifecycle.delete_run_rows, run_id=run_id))
         link.delete_run(run_id)
         figures[str(tokens)] = found | {"bytes": one}
     return figures

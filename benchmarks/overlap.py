@@ -29,6 +29,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -155,7 +156,8 @@ def process(role: str, path: Path, pace: Pace) -> None:
     """One process of a run, with a clock where its arithmetic would be."""
     registry.TASKS["played"] = "played:Source"
     Learner.pace = pace
-    serving.policy.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)
+    replaced: Any = serving.policy
+    replaced.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)
     trainer.learner_torch.TorchLearner = Learner  # type: ignore[misc]
     run_role(role, path, supervised=True)
 

@@ -219,7 +219,7 @@ def main(url: str) -> None:
         )
         for name, tokens, start, end in session.execute(chosen.order_by(Step.number)):
             steps.setdefault(name, []).append((start, end))
-            ends[name] = tokens
+            ends[name] = tokens or 0
     store.close()
     random.seed(0)
     lines = [_line(steps[name]) for name in random.sample(sorted(steps), LINES)]

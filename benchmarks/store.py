@@ -89,6 +89,11 @@ PAGES: dict[str, Callable[[Store], object]] = {
     "Accounting": lambda store: accounting.look(store, RUN),
 }
 
+
+def whole_view(session: Session, name: str) -> object:
+    return session.execute(text("SELECT * FROM " + name)).all()  # noqa: S608
+
+
 QUESTIONS: dict[str, dict[str, Question]] = {
     "dispatcher": {
         "expired": lambda s: episodes.expired(s, RUN),
@@ -163,10 +168,7 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "success_over_time": lambda s: progress.success_over_time(s, RUN, 24),
         "recent_success": lambda s: progress.recent_success(s, RUN, lifecycle.RECENT_UPDATES),
     },
-    "view": {
-        name: lambda s, name=name: s.execute(text("SELECT * FROM " + name)).all()  # noqa: S608
-        for name in VIEWS
-    },
+    "view": {name: partial(whole_view, name=name) for name in VIEWS},
 }
 
 
@@ -188,7 +190,7 @@ def told(name: str, milliseconds: Sequence[float]) -> dict[str, tuple[float, flo
 
 def admission(store: Store, repeats: int) -> dict[str, tuple[float, float]]:
     """The dispatcher's tick: its first, nothing free, a batch free; fixed or retiring."""
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for name, retire_at in (("fixed", None), ("retiring", 0.95)):
         config = configured(retire_at)
         items = {

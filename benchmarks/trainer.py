@@ -141,7 +141,7 @@ def padded(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.learning_rate, fused=True)
     rows = torch.split(torch.from_numpy(batch.tokens), batch.lengths.tolist())
     passes = [
-        pad_sequence(rows[n : n + AT_ONCE], batch_first=True, padding_value=PADDING)
+        pad_sequence(list(rows[n : n + AT_ONCE]), batch_first=True, padding_value=PADDING)
         for n in range(0, len(rows), AT_ONCE)
     ]
     return lambda: _seconds(lambda: _padded_update(model, optimizer, passes))

@@ -18,7 +18,7 @@ from envs.contract import (
     ToolCall,
     strings,
 )
-from serving.follower import Loads
+from serving.proof import Loads
 from serving.served import Served
 from serving.server import Face, Server
 

@@ -8,7 +8,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 
-class FaultyFileSystem(MemoryFileSystem):
+class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
     """`faults`: raised one by one by the next transfers, or called with the file's local path."""
 
     protocol = "faulty"
@@ -37,7 +37,7 @@ class FaultyFileSystem(MemoryFileSystem):
                 raise fault
             fault(lpath)
 
-    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:  # type: ignore[override]
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
         self._fail(lpath)
         super().put_file(lpath, rpath, **options)
         name = rpath.rpartition("/")[2]
@@ -46,7 +46,7 @@ class FaultyFileSystem(MemoryFileSystem):
             self.short.discard(name)
             self.pipe_file(rpath, self.cat_file(rpath)[:-1])
 
-    def get_file(self, rpath: str, lpath: str, **options: Any) -> None:  # type: ignore[override]
+    def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
         self._fail(lpath)
         with self.reading:
             super().get_file(rpath, lpath, **options)

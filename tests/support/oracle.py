@@ -14,7 +14,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def answered(python: Path, script: Path, folder: Path, asked: Arrays) -> Arrays:
     """What `script QUESTIONS ANSWERS` says of the arrays; it is run in the folder."""
     questions, said = folder / "questions.npz", folder / "said.npz"
-    np.savez(questions, **asked)
+    np.savez(questions, allow_pickle=False, **asked)
     command = [str(python), str(script), str(questions), str(said)]
     subprocess.run(command, check=True, timeout=240, cwd=folder)
     return dict(np.load(said, allow_pickle=False))

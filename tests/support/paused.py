@@ -96,7 +96,7 @@ class Faults:
         self._kind, self._left = "", 0
         self._do_commit = engine.dialect.do_commit
         event.listen(engine, "before_cursor_execute", self._statement)
-        engine.dialect.do_commit = self._commit  # type: ignore[method-assign]
+        engine.dialect.do_commit = self._commit  # type: ignore[method-assign, assignment]
 
     def arm(self, fault: tuple[str, int] | None) -> None:
         """For what runs next. `fault`: the kind, and how many statements or commits it spares."""

@@ -237,7 +237,7 @@ class Protocol(RuleBasedStateMachine):
 
 
 def check(examples: int, steps: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Protocol,
         settings=settings(
             max_examples=examples,

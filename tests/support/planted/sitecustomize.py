@@ -47,7 +47,7 @@ def claim_before_publish(worker: ModuleType) -> None:
     worker.EpisodeWorker._finish = claimed_first
 
 
-def no_fence(episodes: ModuleType) -> None:
+def no_fence(episodes: Any) -> None:
     """An attempt that lost its row to a later one moves it all the same."""
     move = episodes._move
 
@@ -70,7 +70,7 @@ def late_ends(worker: ModuleType) -> None:
     worker.EpisodeWorker._finish = held
 
 
-def no_epoch(updates: ModuleType) -> None:
+def no_epoch(updates: Any) -> None:
     """A trainer that was replaced commits."""
     lock = updates._lock_run
 
@@ -92,7 +92,7 @@ def late_batches(inbox: ModuleType) -> None:
     inbox.Inbox.next_groups = held
 
 
-def unbounded_retry(episodes: ModuleType) -> None:
+def unbounded_retry(episodes: Any) -> None:
     """No attempt is the last."""
     retry = episodes.retry
 
