@@ -21,4 +21,5 @@ def _calm(migrated_sqlite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = types.SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _s: None)
     monkeypatch.setattr(store, "time", patient)
     monkeypatch.setattr(loop, "assemble", lambda groups, _settings: groups)
+    monkeypatch.setattr(loop, "taught", lambda groups, _batch: groups)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
