@@ -31,7 +31,7 @@ from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from core.config import Config, Dispatch, Task
 from core.types import Status
-from dashboard.looks import accounting, run, tasks
+from dashboard.looks import accounting, compare, run, tasks
 from dashboard.looks.run import (
     DELAYED,
     LATE_GROUPS,
@@ -86,6 +86,7 @@ PAGES: dict[str, Callable[[Store], object]] = {
     "Run, each 3 s": lambda store: (run.now(store, RUN), run.flow(store, RUN)),
     "Run, each 30 s": lambda store: run.curve(store, RUN),
     "Tasks": lambda store: (tasks.look(store, RUN), tasks.look_at(store, RUN, "task0")),
+    "Compare, a run": lambda store: compare.look(store, RUN),
     "Accounting": lambda store: accounting.look(store, RUN),
 }
 
