@@ -105,6 +105,13 @@ def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
     assert held["running rows"] == 3 * 16 * 256 * token  # 10 rows and 200 tokens, by doubling
 
 
+def test_an_evaluator_holds_a_policy_and_only_where_it_is_asked_for(small: Path) -> None:
+    (plan,) = planned(config(small, "[eval]\nevery = 2"))
+    assert sizes(plan, "policy evaluator")["weights"] == 2 * 4 * PARAMETERS
+    (without,) = planned(config(small))
+    assert sizes(without, "policy evaluator") == {}
+
+
 @pytest.mark.parametrize(("low", "rank"), [(False, 0), (True, 0), (False, 4), (True, 4)])
 @pytest.mark.parametrize("name", ["Qwen2Config", "Qwen3Config", "LlamaConfig"])
 def test_activations_are_those_that_transformers_saves(

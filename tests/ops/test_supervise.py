@@ -91,7 +91,7 @@ def test_a_killed_process_is_started_again_and_told_of(
     polled(supervisor, lambda: supervisor.pids().get("one", old) != old)
     assert told == ["one ended with -9, starts again; said: here I am"]
     row = json.loads((tmp_path / "processes.json").read_text())["processes"]["one"]
-    assert row == {"pid": supervisor.pids()["one"], "restarts": 1, "done": False}
+    assert row == {"pid": supervisor.pids()["one"], "restarts": 1, "done": False, "metrics": 0}
 
 
 def test_back_off_keeps_a_process_down_for_a_while(begin: Begin) -> None:
