@@ -79,7 +79,7 @@ def look(config: Config) -> dict[str, Any]:
 
 def _metrics(config: Metrics, processes: Mapping[str, Any]) -> dict[str, str]:
     """Where Prometheus finds each process that the supervisor started, and itself."""
-    ports = {name: row["metrics"] for name, row in processes.items() if row["metrics"]}
+    ports = {name: row["metrics"] for name, row in processes.items() if row.get("metrics")}
     if ports:
         ports["supervisor"] = config.port
     return {name: address(config.host, port) for name, port in ports.items()}

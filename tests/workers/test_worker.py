@@ -13,9 +13,11 @@ import broker
 from broker.api import Broker, Publisher
 from broker.messages import EpisodeFinished, Message, RunEpisode
 from broker.topology import recorder_queue
+from core import tracing
 from core.config import Config, Dispatch, Model, Task
 from core.config import Worker as WorkerConfig
 from core.errors import BrokerError, EnvironmentFailure
+from core.tracing import Sink, Span
 from core.types import EpisodeState, GroupState, Reason, Status
 from db import episodes
 from db.store import Store
@@ -270,6 +272,9 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
             return super().call(calls)
 
     monkeypatch.setattr(working, "GRACE_S", 0.1)
+    flushed: list[float] = []
+    spans: list[Span] = []
+    monkeypatch.setattr(tracing, "_sink", Sink(spans.append, 1.0, flushed.append))
     hangs, again, stop, left = (threading.Event() for _ in range(4))
     worker, (first, second) = begin(Hanging([], won())), _admit(world)
     episode = threading.Thread(target=worker.run, args=(first,))
@@ -280,6 +285,7 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     assert not left.wait(0.3)
     stop.set()
     assert left.wait(10)
+    assert flushed == [working.FLUSH_S]  # nothing that was traced is lost
     row = world.episode(first.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 0)
     assert world.episode(second.episode_id).fence == 1
