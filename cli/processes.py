@@ -27,6 +27,7 @@ def add(app: typer.Typer) -> None:
             _role(role)
         )
     app.command()(policy)
+    app.command()(track)
 
 
 def _role(role: str) -> Callable[[Path, bool], None]:
@@ -50,6 +51,18 @@ def policy(
     from ops.process import run_role
 
     run_role("policy", config, supervised=supervised, name=name)
+
+
+def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
+    """Tell the trackers of the file what the run's rows say (`trackers.use`).
+
+    Ends with the run; goes on where it was, also after the run.
+
+    Example: AGENTRL__TRACKERS__USE='["tensorboard"]' agentrl track configs/quickstart.toml
+    """
+    from ops.track import track as follow
+
+    follow(config, supervised=supervised)
 
 
 def up(

@@ -338,6 +338,16 @@ class Logs(Section, frozen=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
 
+class Trackers(Section, frozen=True):
+    """Where else the figures of the run go (docs/trackers.md). `use` empty: nowhere."""
+
+    use: list[Literal["tensorboard", "mlflow"]] = []
+    project: str = "agentrl"  # MLflow's experiment
+    folder: str = ""  # of what is kept here; `trackers` under run.home where empty
+    mlflow_url: str = ""  # a tracking server; files where empty
+    look_s: Seconds = 2.0  # between two looks at the rows
+
+
 class Config(Section, frozen=True):
     """The whole configuration of one run."""
 
@@ -358,6 +368,7 @@ class Config(Section, frozen=True):
     metrics: Metrics = Metrics()
     tracing: Tracing = Tracing()
     logs: Logs = Logs()
+    trackers: Trackers = Trackers()
 
     def policy_servers(self) -> list[PolicyServer]:
         """The servers to start; one local server for current and lagged(4) where none is named.

@@ -1,5 +1,6 @@
 """`agentrl config`: the effective configuration, and whether a run could begin with it."""
 
+import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,17 @@ def check(config: Config) -> None:
     check_context(config)
     check_tasks(config)
     check_eval(config)
+    check_trackers(config)
+
+
+def check_trackers(config: Config) -> None:
+    """Those that are used are installed: the process that tells them would fail for ever."""
+    for name in config.trackers.use:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"trackers.use: {name} is not installed",
+                mend="pip install 'agentrl-system[trackers]'",
+            )
 
 
 def check_servers(servers: Sequence[PolicyServer]) -> None:

@@ -34,7 +34,7 @@ MEND = 2  # exit code of a clear error, which no restart mends where the process
 REPLACED = 3  # exit code of one that another process of the run has replaced: no restart, ever
 
 RECORDER = "recorder"
-EVALUATOR = "evaluator"  # the run goes on without it
+EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
 
 log = get_logger()
 
@@ -73,7 +73,7 @@ def children(config: Config, path: Path) -> list[Child]:
 
     def child(name: str, *arguments: str, phase: int) -> Child:
         command = [sys.executable, "-m", "cli.main", *arguments, "--supervised"]
-        return Child(name, command, phase, needed=name != EVALUATOR)
+        return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK))
 
     file = str(path)
     servers = [
@@ -94,7 +94,7 @@ def children(config: Config, path: Path) -> list[Child]:
     ]
     for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
         each.metrics = port  # after the supervisor's own
-    return found
+    return [*found, *([child(TRACK, "track", file, phase=1)] if config.trackers.use else [])]
 
 
 class Supervisor:

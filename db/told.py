@@ -1,0 +1,77 @@
+"""What a run has to tell trackers: rows of updates, evaluations and alarms, each once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from db.models import Alarm, Evaluation, Update
+from db.store import now
+
+SETTLED_S = 60.0  # an evaluation that so long has not grown is told as it is
+MOST = 200  # rows of one look
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far a tracker is. `update_at`: when the last update was committed; `alarm_id`: the last.
+
+    `evaluations`: episodes of each that was told: one that has grown is told again.
+    """
+
+    update_at: float = 0.0
+    alarm_id: int = 0
+    evaluations: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row as numbers at a version, and how far a tracker is that has it."""
+
+    version: int
+    metrics: Mapping[str, float]
+    told: Told
+
+
+def lines(session: Session, run_id: str, told: Told) -> Sequence[Line]:
+    """What is not told yet: updates, then alarms, then evaluations of the run's checkpoints."""
+    found: list[Line] = []
+    updates = select(Update).where(Update.run_id == run_id, Update.committed_at > told.update_at)
+    for update in session.scalars(updates.order_by(Update.committed_at).limit(MOST)):
+        told = Told(update.committed_at, told.alarm_id, told.evaluations)
+        found.append(Line(update.version, _numbers(update.metrics), told))
+    alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > told.alarm_id)
+    for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(MOST)):
+        told = Told(told.update_at, alarm.alarm_id, told.evaluations)
+        name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
+        found.append(Line(alarm.version, {name: float(alarm.ended_at is None)}, told))
+    for row in _evaluations(session, run_id):
+        if told.evaluations.get(row.evaluation_id) == row.episodes:
+            continue
+        known = {**told.evaluations, row.evaluation_id: row.episodes}
+        told = Told(told.update_at, told.alarm_id, known)
+        found.append(Line(row.version or 0, _evaluated(row), told))
+    return found
+
+
+def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:
+    """Those that have all their episodes, or grow no more."""
+    clock = session.scalar(select(now())) or 0.0
+    query = select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.version.is_not(None))
+    return [
+        row
+        for row in session.scalars(query.order_by(Evaluation.created_at, Evaluation.evaluation_id))
+        if (row.episodes and row.episodes >= row.planned)
+        or clock - (row.updated_at or row.created_at) > SETTLED_S
+    ]
+
+
+def _evaluated(row: Evaluation) -> Mapping[str, float]:
+    where = f"eval/{row.task}/{row.split}/T{row.temperature:g}"
+    figures = {"success": row.success, "low": row.low, "high": row.high}
+    return {f"{where}/{name}": value for name, value in figures.items()}
+
+
+def _numbers(metrics: Mapping[str, object]) -> Mapping[str, float]:
+    return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}

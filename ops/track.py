@@ -1,0 +1,128 @@
+"""`agentrl track`: the rows of a run, told to trackers by a process that nothing waits for.
+
+store ─▶ rows not told yet ─▶ what the tracker does not hold ─▶ its log      (a thread for each)
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from core import loading, logging
+from core.config import Config
+from core.errors import AgentRLError, ConfigError, in_words
+from core.types import RUN_OVER
+from db import runs, told
+from db.readonly import open_history
+from db.store import Store
+from db.told import Line, Told
+from ops.process import end_with_parent, stop_on_signals
+from ops.trackers.tracker import Figure, Tracker, figure, make
+
+BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)  # after a tracker or the store failed
+LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
+
+log = logging.get_logger()
+
+
+def track(path: Path, *, supervised: bool) -> None:
+    """Until the run is over and told, or a signal. Raises ConfigError where none is configured."""
+    config = loading.load(path)
+    stop = stop_on_signals()
+    if supervised:
+        end_with_parent()
+    logs = config.logs
+    logging.configure("track", level=logs.level, form=logs.format, run=config.run.name)
+    if not config.trackers.use:
+        raise ConfigError("trackers.use names no tracker", mend='use = ["tensorboard"]')
+    followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
+    threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not stop.wait(0.2):
+        pass
+    for thread in threads:
+        thread.join(LEAVE_S if stop.is_set() else None)
+    if any(thread.is_alive() for thread in threads):  # a tracker that hangs is not waited for
+        log.warning("tracker not waited for")
+        sys.stderr.flush()
+        os._exit(0)
+
+
+class Follower:
+    """One tracker of a run; used by one thread."""
+
+    def __init__(self, config: Config, tracker: Tracker, name: str) -> None:
+        self._config = config
+        self._tracker = tracker
+        self._name = name
+        self._started = False
+        self._held: Collection[Figure] = ()
+        self._told = Told()
+
+    def follow(self, stop: threading.Event) -> None:
+        """Tell what is there, and what comes, until the run is over or `stop`."""
+        failures = 0
+        while True:
+            last = stop.is_set()
+            try:
+                with closing(open_history(self._config.store_url())) as store:
+                    over = self.look(store)
+                failures = 0
+            except Exception as error:  # other people's code: whatever it throws costs itself
+                known = isinstance(error, AgentRLError)
+                log.warning(
+                    "not told", tracker=self._name, error=in_words(error), exc_info=not known
+                )
+                over = False
+                failures += 1
+                self._drop()
+            if over or last:
+                break
+            pause_s = self._config.trackers.look_s
+            if failures:
+                pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
+            stop.wait(pause_s)
+        self._drop()
+
+    def look(self, store: Store) -> bool:
+        """Tell what was not told; whether the run was over before. Raises StoreError and what
+        trackers raise.
+        """
+        name = self._config.run.name
+        with store.read() as session:
+            run = runs.require_run(session, name)
+            over, run_id = run.state in RUN_OVER, run.run_id
+        if not self._started:
+            values = msgspec.to_builtins(self._config)
+            self._held = self._tracker.start(run_id, values)
+            self._told, self._started = Told(), True
+        while lines := self._lines(store, run_id):
+            for line in lines:
+                self._tell(line)
+        return over
+
+    def _lines(self, store: Store, run_id: str) -> list[Line]:
+        with store.read() as session:
+            return list(told.lines(session, run_id, self._told))
+
+    def _tell(self, line: Line) -> None:
+        new = {
+            name: value
+            for name, value in line.metrics.items()
+            if figure(line.version, name, value) not in self._held
+        }
+        if new:
+            self._tracker.log(line.version, new)
+        self._told = line.told
+
+    def _drop(self) -> None:
+        """Finish; the next look starts it anew and asks what it holds."""
+        self._started = False
+        with contextlib.suppress(Exception):  # what it did not write is missing at its next start
+            self._tracker.finish()

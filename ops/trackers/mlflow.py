@@ -1,0 +1,71 @@
+"""MLflow: a tracking server, or a folder of files."""
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from mlflow.entities import Metric, Param, RunStatus
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from ops.trackers.tracker import Figure, Ground, TrackerError, figure, flat
+
+RUN = "agentrl.run"  # the tag that finds a run again
+LONGEST = 500  # characters of a parameter
+AT_ONCE = 100  # parameters
+
+
+class MLflow:
+    """A Tracker."""
+
+    def __init__(self, ground: Ground) -> None:
+        if not ground.url:
+            os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # which MLflow asks to be said
+        self._uri = ground.url or ground.folder.resolve().as_uri()
+        self._project = ground.project
+        self._client: Any = None
+        self._run_id = ""
+
+    def start(self, run: str, config: Mapping[str, Any]) -> Collection[Figure]:
+        """The run that carries the tag, or a new one with the configuration as parameters."""
+        try:
+            self._client = MlflowClient(self._uri)
+            found = self._client.get_experiment_by_name(self._project)
+            experiment = (
+                found.experiment_id if found else self._client.create_experiment(self._project)
+            )
+            runs = self._client.search_runs([experiment], f"tags.`{RUN}` = '{run}'")
+            self._run_id = runs[0].info.run_id if runs else self._new(experiment, run, config)
+            return set(self._held())
+        except MlflowException as error:
+            raise TrackerError(f"mlflow {self._uri}: {error}") from error
+
+    def log(self, version: int, metrics: Mapping[str, float]) -> None:
+        """See Tracker.log. Some of the figures may stand where it fails."""
+        at = int(time.time() * 1000)
+        figures = [Metric(name, value, at, version) for name, value in metrics.items()]
+        try:
+            self._client.log_batch(self._run_id, figures)
+        except MlflowException as error:
+            raise TrackerError(f"mlflow {self._uri}: {error}") from error
+
+    def finish(self) -> None:
+        """See Tracker.finish."""
+        if self._client is not None and self._run_id:
+            finished = RunStatus.to_string(RunStatus.FINISHED)
+            self._client.set_terminated(self._run_id, finished)
+        self._client, self._run_id = None, ""
+
+    def _held(self) -> Iterator[Figure]:
+        for name in self._client.get_run(self._run_id).data.metrics:
+            for each in self._client.get_metric_history(self._run_id, name):
+                yield figure(each.step, name, each.value)
+
+    def _new(self, experiment: str, run: str, config: Mapping[str, Any]) -> str:
+        made = self._client.create_run(experiment, tags={RUN: run, "mlflow.runName": run})
+        run_id: str = made.info.run_id
+        values = [Param(key, str(v)[:LONGEST]) for key, v in flat(config).items()]
+        for start in range(0, len(values), AT_ONCE):
+            self._client.log_batch(run_id, params=values[start : start + AT_ONCE])
+        return run_id
