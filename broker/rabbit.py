@@ -81,6 +81,11 @@ class RabbitBroker:
                 for queue in _queues(run_id)
             }
 
+    def consumers(self, queue: str) -> int:
+        """How many consume a queue at this moment. Raises BrokerError, also for no such queue."""
+        with self._channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).method.consumer_count)
+
     def dead_letters(self, run_id: str) -> Sequence[DeadLetter]:
         """At most the oldest 1,000; what was not acknowledged returns to its place."""
         with self._channel() as channel:
@@ -127,7 +132,7 @@ class RabbitBroker:
         except (AMQPError, OSError) as error:
             raise BrokerError(
                 f"RabbitMQ at {where} is unreachable: {reason_of(error)}",
-                mend=f"start it (make up) or {CHECK_URL}",
+                mend=f"start it (make services) or {CHECK_URL}",
             ) from error
 
 

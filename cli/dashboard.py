@@ -13,7 +13,9 @@ def add(app: typer.Typer) -> None:
 
 
 def dashboard(
-    config: Path = CONFIG, port: int = typer.Option(8501, min=1, max=65535, help="On loopback.")
+    config: Path = CONFIG,
+    port: int = typer.Option(8501, min=1, max=65535, help="To listen on."),
+    host: str = typer.Option("127.0.0.1", help="Another address lets in whoever reaches it."),
 ) -> None:
     """Show a run in the browser, read-only.
 
@@ -21,4 +23,4 @@ def dashboard(
     """
     from ops.dashboard import start
 
-    start(config, port)
+    start(config, port, host)

@@ -22,6 +22,7 @@ def add(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(down)
     app.command()(status)
+    app.command()(health)
     for role, text in ROLES.items():
         app.command(name=role, help=f"{text}\n\nExample: agentrl {role} configs/quickstart.toml")(
             _role(role)
@@ -98,3 +99,19 @@ def status(
     from ops.status import status as show
 
     show(config, as_json=as_json)
+
+
+def health(
+    config: Path = CONFIG,
+    role: str = typer.Argument(..., help="Of the process.", show_default=False),
+    name: str = typer.Option("", help="Of a policy server; the first where empty."),
+) -> None:
+    """Say whether a process of this machine works; exit code 1 where not. For probes.
+
+    dispatcher, worker, recorder, trainer, policy, envs or dashboard, on RabbitMQ.
+
+    Example: agentrl health configs/compose.toml policy --name policy-lagged
+    """
+    from ops.health import health as probe
+
+    print(probe(config, role, name))

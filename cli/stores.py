@@ -1,4 +1,4 @@
-"""Verbs over a store as a whole: db upgrade, check, stats, export, prune."""
+"""Verbs over a store as a whole: db upgrade, check, reader, stats, export, prune."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ OUT = typer.Option(..., "--out", help="A folder that is not there yet.", show_de
 def add(app: typer.Typer) -> None:
     """Register the verbs."""
     db = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-    for verb in (upgrade, check, stats, export, prune):
+    for verb in (upgrade, check, reader, stats, export, prune):
         db.command()(verb)
     app.add_typer(db, name="db", help="A store: its schema, its size, its export, what may go.")
 
@@ -98,3 +98,18 @@ def prune(
 
     days = None if older_than is None else older_than * 86_400
     forget(place(config, store).url, Rules(keep_runs, days, bodies), yes=yes)
+
+
+def reader(
+    config: Path = CONFIG,
+    password_env: str = typer.Option(
+        ..., "--password-env", help="The variable with its password.", show_default=False
+    ),
+) -> None:
+    """Let the role that only reads log in, for a dashboard of its own (Postgres).
+
+    Example: agentrl db reader configs/compose.toml --password-env AGENTRL_READER_PASSWORD
+    """
+    from ops.schema import reader as let_in
+
+    print(let_in(config, password_env))

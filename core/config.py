@@ -380,6 +380,13 @@ class Config(Section, frozen=True):
         replace = msgspec.structs.replace
         return [replace(s, tracks=[]) if s.engine == "external" else s for s in self.policy]
 
+    def policy_server(self, name: str = "") -> PolicyServer:
+        """The server of that name, the first where empty. Raises ConfigError."""
+        servers = {server.name: server for server in self.policy_servers()}
+        if name and name not in servers:
+            raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
+        return servers[name] if name else next(iter(servers.values()))
+
     def policy_token_env(self) -> str:
         """The variable of the pool's token, empty for none. Raises ConfigError where they differ:
         every server of a pool is sent the same token.

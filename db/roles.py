@@ -2,6 +2,7 @@
 
     db upgrade ─▶ role agentrl_reader (NOLOGIN), SELECT on every table and view
     consoles   ─▶ SET ROLE agentrl_reader, in read-only transactions
+    db reader  ─▶ the role may log in itself, for a dashboard that knows no other password
 
 Where the store's user may not make roles there is none, and read-only transactions alone remain. A
 superuser's session could take its own rights back: give consoles a plain login on such a server.
@@ -10,6 +11,8 @@ superuser's session could take its own rights back: give consoles a plain login 
 from typing import Any
 
 from sqlalchemy import Connection, text
+
+from core.errors import StoreError
 
 READER = "agentrl_reader"
 
@@ -43,6 +46,30 @@ def grant_reader(connection: Connection) -> None:
     """Let the role read what stands now; nothing on SQLite."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(GRANT))
+
+
+def let_reader_log_in(connection: Connection, password: str) -> None:
+    """Give the role a password; the server is sent its verifier alone, so no log shows it.
+
+    Raises StoreError where the database is not Postgres, or does not let this user.
+    """
+    if connection.dialect.name != "postgresql":
+        raise StoreError("only Postgres has logins", mend="name a store.url of Postgres")
+    import psycopg
+    from psycopg import sql
+
+    driver: Any = connection.connection.driver_connection
+    verifier = driver.pgconn.encrypt_password(password.encode(), READER.encode())
+    change = sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(
+        sql.Identifier(READER), sql.Literal(verifier.decode())
+    )
+    try:
+        driver.execute(change)
+    except psycopg.Error as error:
+        told = str(error).splitlines()[0]
+        raise StoreError(
+            f"role {READER}: {told}", mend="agentrl db upgrade, as its owner"
+        ) from error
 
 
 def become_reader(connection: Any, record: Any) -> None:

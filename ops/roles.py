@@ -18,7 +18,6 @@ from contextlib import ExitStack
 
 from broker.topology import recorder_queue
 from core.config import Config
-from core.errors import ConfigError
 from core.types import RUN_OVER
 from db import runs
 from envs import registry as tasks
@@ -107,10 +106,7 @@ def trainer(config: Config, stop: threading.Event) -> None:
 def policy(config: Config, stop: threading.Event, name: str = "") -> None:
     from serving.policy import Followed, serve_policy
 
-    servers = {server.name: server for server in config.policy_servers()}
-    if name and name not in servers:
-        raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
-    server = servers[name] if name else next(iter(servers.values()))
+    server = config.policy_server(name)
     with opened(config) as run:
         serve_policy(config, server, Followed(run.run_id, run.store, run.broker), stop)
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from alembic.util.exc import CommandError
 
 from core import loading
+from core.config import secret
 from core.errors import StoreError
 from db import migrate
 from db.readonly import refuse_absent
+from db.roles import READER, let_reader_log_in
 from db.store import open_store
 
 
@@ -16,6 +18,21 @@ def upgrade(path: Path) -> str:
     store = open_store(loading.load(path).store_url())
     try:
         return f"store {store.url} is at schema {migrate.upgrade(store)}"
+    finally:
+        store.close()
+
+
+def reader(path: Path, variable: str) -> str:
+    """Let the role that only reads log in with the variable's value; what to tell.
+
+    Raises ConfigError, StoreError.
+    """
+    password = secret(variable)
+    store = open_store(loading.load(path).store_url())
+    try:
+        with store.engine.begin() as connection:
+            let_reader_log_in(connection, password)
+        return f"{READER} may log in to store {store.url}"
     finally:
         store.close()
 

@@ -1,0 +1,51 @@
+"""What probes of containers ask of Postgres, with its driver alone: they come every half minute, of
+every process, and SQLAlchemy takes half a second of a processor to import.
+"""
+
+from typing import Any
+
+from core.errors import StoreError
+
+CONNECT_S = 10
+RUN_ID = "SELECT run_id FROM runs WHERE name = %s"
+DISPATCHER = """SELECT dispatcher_until > extract(epoch FROM clock_timestamp())
+ FROM runs WHERE name = %s"""
+WORKER = """SELECT count(*) > 0 FROM workers JOIN runs USING (run_id)
+ WHERE name = %s AND host = %s AND workers.ended_at IS NULL
+ AND lease_until > extract(epoch FROM clock_timestamp())"""
+
+
+def run_id(url: str, run: str) -> str:
+    """Of the run of that name. Raises StoreError."""
+    return str(_first(url, RUN_ID, run))
+
+
+def dispatcher_lives(url: str, run: str) -> bool:
+    """Whether a dispatcher holds the row lease. Raises StoreError."""
+    return bool(_first(url, DISPATCHER, run))
+
+
+def worker_lives(url: str, run: str, host: str) -> bool:
+    """Whether a worker on that machine or in that container holds its lease. Raises StoreError."""
+    return bool(_first(url, WORKER, run, host))
+
+
+def readable(url: str) -> None:
+    """Raise StoreError where the login cannot read."""
+    _first(url, "SELECT count(*) FROM alembic_version")
+
+
+def _first(url: str, query: str, *values: str) -> Any:
+    import psycopg
+
+    if not url.startswith("postgresql"):
+        raise StoreError("probes ask Postgres alone", mend="agentrl status CONFIG")
+    address = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    try:
+        with psycopg.connect(address, connect_timeout=CONNECT_S) as connection:
+            row = connection.execute(query.encode(), values).fetchone()
+    except psycopg.Error as error:
+        raise StoreError(str(error).strip().splitlines()[0]) from error
+    if row is None:
+        raise StoreError(f"no run {values[0]}")
+    return row[0]

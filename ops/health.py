@@ -1,0 +1,120 @@
+"""`agentrl health`: whether one process of a run works, asked of what it alone can answer for.
+
+    dispatcher          it holds the run's row lease
+    worker              one on this machine holds its lease
+    recorder, trainer   its queue is being consumed
+    policy, envs        its HTTP answers, and is ready
+    dashboard           its HTTP answers, and the store can be read
+
+Container engines run it as a probe, so it is quick, imports little and changes nothing. It asks
+Postgres and RabbitMQ.
+"""
+
+import http.client
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from core import loading
+from core.config import Config, secret
+from core.errors import AgentRLError, ConfigError, nearest
+from db import probe
+
+TIMEOUT_S = 5.0
+DASHBOARD = (8501, "/_stcore/health")
+
+
+class Unhealthy(AgentRLError):
+    """It does not work, or cannot be asked."""
+
+    exit_code = 1  # what probes of containers understand
+
+
+def health(path: Path, role: str, name: str = "") -> str:
+    """What to tell of a process that works. Raises Unhealthy; ConfigError for a wrong question."""
+    config = loading.load(path)
+    if role not in PROBES:
+        near = nearest(role, PROBES) or f"; known: {', '.join(sorted(PROBES))}"
+        raise ConfigError(f"no process is named {role}{near}")
+    try:
+        return f"{role}: {PROBES[role](config, name)}"
+    except (AgentRLError, OSError, http.client.HTTPException) as error:
+        raise Unhealthy(f"{role}: {error}") from error
+
+
+def _dispatcher(config: Config, _: str) -> str:
+    if not probe.dispatcher_lives(config.store_url(), config.run.name):
+        raise Unhealthy("no dispatcher holds the lease")
+    return "holds the lease"
+
+
+def _worker(config: Config, _: str) -> str:
+    host = socket.gethostname()
+    if not probe.worker_lives(config.store_url(), config.run.name, host):
+        raise Unhealthy(f"no worker of {host} holds a lease")
+    return "holds its lease"
+
+
+def _recorder(config: Config, _: str) -> str:
+    from broker.topology import recorder_queue
+
+    return _consumed(config, recorder_queue)
+
+
+def _trainer(config: Config, _: str) -> str:
+    from broker.topology import trainer_queue
+
+    return _consumed(config, trainer_queue)
+
+
+def _policy(config: Config, name: str) -> str:
+    server = config.policy_server(name)
+    _get(server.port, "/health", secret(server.token_env))
+    return f"{server.name} is ready"
+
+
+def _envs(config: Config, _: str) -> str:
+    for task in config.tasks:
+        _get(config.envs.port, f"/{task}/api/worker_status", secret(config.envs.token_env))
+    return ", ".join(config.tasks)
+
+
+def _dashboard(config: Config, _: str) -> str:
+    _get(*DASHBOARD, "")
+    probe.readable(config.store_url())
+    return "reads the store"
+
+
+PROBES: Mapping[str, Callable[[Config, str], str]] = {
+    "dispatcher": _dispatcher,
+    "worker": _worker,
+    "recorder": _recorder,
+    "trainer": _trainer,
+    "policy": _policy,
+    "envs": _envs,
+    "dashboard": _dashboard,
+}
+
+
+def _consumed(config: Config, queue_of: Callable[[str], str]) -> str:
+    """Raises Unhealthy, StoreError, BrokerError."""
+    from broker.rabbit import RabbitBroker
+
+    queue = queue_of(probe.run_id(config.store_url(), config.run.name))
+    if not RabbitBroker(config.broker_url()).consumers(queue):
+        raise Unhealthy(f"nobody consumes {queue}")
+    return f"consumes {queue}"
+
+
+def _get(port: int, path: str, token: str) -> None:
+    """Raises Unhealthy for any answer but 200 whose body does not say `"ready":false`."""
+    connection = http.client.HTTPConnection(socket.gethostname(), port, timeout=TIMEOUT_S)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != http.client.OK or b'"ready":false' in body:
+        raise Unhealthy(f"port {port} answered {answer.status} to {path}: {body[:200]!r}")

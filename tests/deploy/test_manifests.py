@@ -1,0 +1,93 @@
+"""deploy/k8s and docker-compose.yml against their schemas, and against what the command takes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from typer.main import get_command
+
+from cli.main import app
+from core import loading
+from ops import configs
+from ops.health import PROBES
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "deploy" / "k8s").glob("*.yaml"))
+KUBERNETES = "1.30"  # of the schemas
+
+
+def documents() -> Iterator[Any]:
+    """Every object but the list of files."""
+    for path in FILES:
+        for each in yaml.safe_load_all(path.read_text()):
+            if each["kind"] != "Kustomization":
+                yield pytest.param(each, id=f"{each['kind']}-{each['metadata']['name']}")
+
+
+def containers() -> Iterator[dict[str, Any]]:
+    for parameter in documents():
+        (each,) = parameter.values
+        if each["kind"] in ("Deployment", "StatefulSet", "Job"):
+            yield from each["spec"]["template"]["spec"]["containers"]
+
+
+@pytest.mark.parametrize("document", list(documents()))
+def test_a_manifest_is_what_kubernetes_takes(document: dict[str, Any]) -> None:
+    kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_the_schemas_refuse_a_wrong_key() -> None:
+    wrong = next(d.values[0] for d in documents() if d.values[0]["kind"] == "Deployment")
+    wrong["spec"]["replica"] = 2
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_every_file_is_in_the_kustomization() -> None:
+    (listed,) = yaml.safe_load_all((ROOT / "deploy/k8s/kustomization.yaml").read_text())
+    assert sorted(listed["resources"]) == [p.name for p in FILES if "kustom" not in p.name]
+
+
+def test_services_and_manifests_start_verbs_that_there_are() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    verbs = set(get_command(app).commands)  # type: ignore[attr-defined]
+    ours = {name: s for name, s in compose["services"].items() if "agentrl}:" in s["image"]}
+    started = {s["command"][0] for name, s in ours.items() if name != "migrate"}
+    applied = {c["args"][0] for c in containers() if c["image"].startswith("agentrl")}
+    assert started == {a for a in applied if not a.startswith("agentrl ")} <= verbs
+
+
+def test_every_process_is_probed_by_a_question_of_its_own_role() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    asked = {
+        name.removesuffix("-gpu"): service["healthcheck"]["test"][4]
+        for name, service in compose.items()
+        if service.get("healthcheck", {}).get("test", [""])[1:2] == ["agentrl"]
+    }
+    applied = {
+        c["name"]: c["livenessProbe"]["exec"]["command"][3]
+        for c in containers()
+        if "livenessProbe" in c
+    }
+    assert asked == applied
+    assert set(asked.values()) == set(PROBES)
+
+
+def test_passwords_come_from_the_environment_alone() -> None:
+    text = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy/services.yml").read_text()
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(": ")
+        if value and name.endswith(("PASSWORD", "PASS", "TOKEN")):
+            assert value.startswith("${"), line
+
+
+@pytest.mark.parametrize("name", ["compose", "compose-gpu"])
+def test_a_run_could_begin_with_the_configuration(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    tiny = {"AGENTRL__MODEL__PATH": "models/tiny", "AGENTRL__SAMPLING__MAX_TOKENS": "1024"}
+    configs.check(loading.load(ROOT / "configs" / f"{name}.toml", tiny))

@@ -1,0 +1,58 @@
+"""What `make up` and the Dockerfile run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, str(ROOT / "deploy" / script), *arguments]
+    return subprocess.check_output(command, text=True, env=environment)
+
+
+def variables(path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in path.read_text().splitlines())
+
+
+def test_an_environment_file_is_the_owners_alone_and_keeps_what_stands(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    run("dotenv.py", str(path), DOCKER_HOST="unix:///nowhere/docker.sock")
+    first = variables(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert first["DOCKER_SOCKET"] == "/nowhere/docker.sock"
+    secrets = [value for name, value in first.items() if name.endswith(("PASSWORD", "TOKEN"))]
+    assert len(set(secrets)) == len(secrets) == 5
+    assert min(map(len, secrets)) >= 32
+
+    run("dotenv.py", str(path))
+    assert variables(path) == first
+
+
+def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("POSTGRES_PASSWORD=mine\n# a comment\nDASHBOARD_PORT=9000\n")
+    run("dotenv.py", str(path))
+    lines = path.read_text().splitlines()
+    assert lines[:3] == ["POSTGRES_PASSWORD=mine", "# a comment", "DASHBOARD_PORT=9000"]
+    assert {line.split("=")[0] for line in lines[3:]} >= {"READER_PASSWORD", "ENVS_TOKEN"}
+
+
+def test_extras_that_name_extras_are_followed_and_nothing_is_asked_twice(tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text(
+        '[project]\ndependencies = ["rich>=13"]\n[project.optional-dependencies]\n'
+        'db = ["psycopg[binary]>=3.2", "rich>=13"]\nall = ["agentrl-system[db,web]", "torch"]\n'
+        'web = ["streamlit"]\n'
+    )
+    asked = run("images/requirements.py", str(project), "all").splitlines()
+    assert asked == ["psycopg[binary]>=3.2", "rich>=13", "streamlit", "torch"]
+
+
+def test_the_dashboards_image_asks_for_no_torch() -> None:
+    asked = run("images/requirements.py", str(ROOT / "pyproject.toml"), "db", "dashboard")
+    assert "streamlit" in asked
+    assert not {"torch", "transformers", "celery", "pika", "docker"} & {
+        line.split(">")[0] for line in asked.splitlines()
+    }
