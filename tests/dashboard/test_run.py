@@ -101,6 +101,8 @@ def test_the_stop_rule_of_the_configuration_tells_how_far_the_run_is(url: str, s
     assert rule.share == 0.25
     assert rule.left_s is not None
     assert figures(show("run", store, run_id))["Left"] != "–"
+    ended(store, run_id)
+    assert now(open_history(url), run_id).rules == []
     store.close()
 
 
