@@ -108,7 +108,8 @@ class Stack:
         labels = [f"com.docker.compose.project={self.project}"]
         if service:
             labels.append(f"com.docker.compose.service={service}")
-        return self.engine.containers.list(all=all, filters={"label": labels})
+        found: list[Container] = self.engine.containers.list(all=all, filters={"label": labels})
+        return found
 
     def health(self) -> dict[str, str]:
         """Of every container that is probed, by its name."""
