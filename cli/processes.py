@@ -57,9 +57,10 @@ def policy(
 def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
     """Tell the trackers of the file what the run's rows say (`trackers.use`).
 
-    Ends with the run; goes on where it was, also after the run.
+    Ends with the run; goes on where it was, also after the run. A file without trackers gets them
+    from the environment: AGENTRL__TRACKERS__USE='["tensorboard"]'.
 
-    Example: AGENTRL__TRACKERS__USE='["tensorboard"]' agentrl track configs/quickstart.toml
+    Example: agentrl track configs/quickstart.toml
     """
     from ops.track import track as follow
 

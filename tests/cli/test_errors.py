@@ -250,11 +250,12 @@ def test_verbs_over_a_store_that_is_not_there(person: Person) -> None:
 
 
 def test_an_evaluation_of_nothing(person: Person) -> None:
-    line = person.types("eval", str(person.folder / "none"), "--config", str(person.file))
+    file, tiny = str(person.file), str(TINY)
+    line = person.types("eval", file, "--policy", str(person.folder / "none"))
     assert "none is no directory" in line
-    line = person.types("eval", "run@latest", "--config", str(person.file))
+    line = person.types("eval", file, "--policy", "run@latest")
     assert "no store at" in line
-    line = person.types("eval", str(TINY), "--config", str(person.file), "--task", "dbbnch")
+    line = person.types("eval", file, "--policy", tiny, "--tasks", "dbbnch")
     assert "no task dbbnch in the file; did you mean dbbench?" in line
 
 
