@@ -23,6 +23,8 @@ from ops import roles
 from ops.continuation import Wish, go_on
 from ops.replay import replay, replay_all
 from ops.runs import begin
+from ops.tape import Tape
+from workers.template import ChatTemplate
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 FILE = """
@@ -177,6 +179,15 @@ def test_tokens_that_stood_otherwise_are_told_though_the_kept_text_agrees(
     out = capsys.readouterr().out
     assert out.splitlines()[2].startswith("prompt  messages")
     assert out.splitlines()[-1] == "different"
+
+
+def test_tokens_stay_as_recorded_where_a_fresh_environment_writes_others(world: World) -> None:
+    body = world.record("alfworld")
+    tape = Tape(body, ChatTemplate.load(TINY), steps=2)
+    first, end = body.steps[0].start, body.steps[1].end
+    assert list(tape.stood(0, [1, 2, 3])) == body.tokens()[:first].tolist()
+    assert [each.field for each in tape.differences] == ["messages"]
+    assert list(tape.stood(end + 1, [1, 2, 3])) == [1, 2, 3], "nothing stood there"
 
 
 def test_a_recorded_call_is_applied_though_it_would_be_read_otherwise_today(
