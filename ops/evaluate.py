@@ -137,6 +137,17 @@ class FixedPool:
         """Nothing else will come."""
 
 
+class _Ending(threading.Event):
+    """Set by itself, or by another event that it never sets."""
+
+    def __init__(self, other: threading.Event | None) -> None:
+        super().__init__()
+        self._other = other
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._other is not None and self._other.is_set())
+
+
 class Evaluator:
     """Measures one policy. `stop`: set from elsewhere, it ends episodes with Stopped."""
 
@@ -150,7 +161,7 @@ class Evaluator:
         self._config = config
         self._pool = FixedPool(policy)
         self._sources = sources
-        self._stop = stop or threading.Event()
+        self._stop = _Ending(stop)
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )

@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -6,12 +7,13 @@ import pytest
 from acting import Talk, TalkSource, serve, won
 
 from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
-from core.errors import ConfigError, EnvironmentFailure
+from core.errors import ConfigError, EnvironmentFailure, ItemError
 from db.registry import LivePolicy
 from envs.contract import Environment, Item
 from ops import configs
 from ops.evaluate import Evaluator, Plan
 from serving.scripted import ScriptedEngine, limits_of
+from workers.episode import Stopped
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 PLAN = Plan("dbbench", "test", 1.0, items=2)
@@ -48,6 +50,28 @@ def test_an_attempt_that_breaks_is_made_again_in_a_fresh_environment(policy: Liv
 
 def test_an_episode_that_breaks_every_time_is_counted_as_failed(policy: LivePolicy) -> None:
     assert _measured(policy, failures=3) == (0, 2, 6)
+
+
+def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
+    policy: LivePolicy,
+) -> None:
+    def broken(item: Item) -> Environment:
+        raise ItemError(f"no item {item.item_id}")
+
+    told = threading.Event()
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    source = TalkSource(broken)
+    with closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator:
+        with pytest.raises(ItemError):
+            evaluator.measure([PLAN])
+        assert not told.is_set(), "whoever measures the next policy goes on"
+    told.set()
+    source = TalkSource(lambda _item: Talk([], won()))
+    with (
+        closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator,
+        pytest.raises(Stopped),
+    ):
+        evaluator.measure([PLAN])
 
 
 def test_a_trajectory_longer_than_the_model_is_refused_before_the_run() -> None:
