@@ -56,7 +56,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """An episode among its siblings. `body`: as stored, None where it is not (yet).
+    """An episode among its siblings. `body`: as stored, None where it is not (yet), empty
+    where it was removed.
 
     `sha256`: of the body that the row names; empty before it has finished.
     """

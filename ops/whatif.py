@@ -128,10 +128,10 @@ def _group(
     """None where the body of a group that was closed untrained is gone. Raises StoreError."""
     members: list[Trajectory] = []
     for row in rows:
-        wire = wires.get((row.episode_id, row.fence))
-        if wire is None and row.learned:
+        wire = wires.get((row.episode_id, row.fence), b"")  # `db prune` leaves none
+        if not wire and row.learned:
             raise StoreError(f"the body of episode {row.episode_id} is not stored any more")
-        if wire is None:
+        if not wire:
             return None
         try:
             members.append(body_of(wire, row.sha256))

@@ -23,6 +23,7 @@ from db.store import Store
 
 PAGE = "Episodes"
 TEXT = 2_000  # characters of an answer in a sibling's column
+WHOLE = 2**63  # beyond whole numbers of SQLite
 KINDS: dict[str, Any] = get_type_hints(Filter)
 
 
@@ -39,7 +40,10 @@ def asked(parameters: Mapping[str, str]) -> Filter:
 def _read(written: str, kind: Any) -> Any:
     """Raises ValueError for what is no such value."""
     (kind, *_) = get_args(kind) or (kind,)
-    return kind(written)
+    value = kind(written)
+    if isinstance(value, int) and abs(value) >= WHOLE:
+        raise ValueError(f"{written} is beyond what a database counts")
+    return value
 
 
 def parameters_of(sought: Filter) -> dict[str, str]:
@@ -129,6 +133,8 @@ def trajectory_of(told: Story) -> tuple[Trajectory | None, str]:
             None,
             "Its body is not stored: it has not ended, or the recorder is behind.",
         )
+    if not told.body:
+        return None, "Its body was removed (`agentrl db prune --bodies`)."
     try:
         return body_of(told.body, told.sha256), ""
     except MessageError as error:

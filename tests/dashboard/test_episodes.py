@@ -70,6 +70,7 @@ def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
     broken = {
         "state": "sleeping",
         "version": "x",
+        "learned_at": "9" * 20,
         "reward_from": "much",
         "status": "",
         "task": "kg",
@@ -148,6 +149,9 @@ def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> 
         "cannot be read"
         in shown(world.store, world.run_id, episode=body.episode_id).warning[0].value
     )
+    world.sql("UPDATE trajectories SET body = :b", b=b"")
+    app = shown(world.store, world.run_id, episode=body.episode_id)
+    assert app.warning[0].value.startswith("Its body was removed")
 
 
 def test_an_episode_of_nobody_is_an_error_with_a_way_back(world: World) -> None:

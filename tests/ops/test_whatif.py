@@ -231,14 +231,16 @@ def test_what_cannot_be_recomputed_is_one_clear_error(
     group_id = f"{trained.run_id}-dbbench-1"
     named = {"g": f"{group_id}-0"}
     [(kept,)] = trained.ask("SELECT body FROM trajectories WHERE episode_id = :g", **named)
-    trained.sql("DELETE FROM trajectories WHERE episode_id = :g", **named)
-    [found] = asked(trained, capsys, "1", score=False)
-    assert (found["lost"], found["was"]["rows"]["dbbench"]["filtered"]) == (1, 0)
+    emptied = "UPDATE trajectories SET body = :b WHERE episode_id = :g"  # as `db prune` does
+    for removed in (emptied, "DELETE FROM trajectories WHERE episode_id = :g"):
+        trained.sql(removed, **named, **({"b": b""} if removed == emptied else {}))
+        [found] = asked(trained, capsys, "1", score=False)
+        assert (found["lost"], found["was"]["rows"]["dbbench"]["filtered"]) == (1, 0)
     learned = {"g": f"{trained.run_id}-dbbench-0-0"}
     trained.sql("UPDATE trajectories SET body = :b WHERE episode_id = :g", b=kept[:9], **learned)
     with pytest.raises(MessageError, match=learned["g"]):
         asked(trained, capsys, "1")
-    trained.sql("DELETE FROM trajectories WHERE episode_id = :g", **learned)
+    trained.sql(emptied, b=b"", **learned)
     with pytest.raises(StoreError, match=f"{learned['g']} is not stored any more"):
         asked(trained, capsys, "1")
     trained.sql("UPDATE checkpoints SET state = 'deleted' WHERE version = 1")
