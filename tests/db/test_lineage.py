@@ -88,6 +88,21 @@ def test_serving_ends_with_its_row_or_with_the_servers_lease(world: World) -> No
     assert told == {("p", "current"): True, ("p", "lagged(4)"): False, ("dead", "current"): False}
 
 
+def test_what_is_served_now_is_told_however_much_began_after_it(world: World) -> None:
+    first = f"{world.run_id}-v0"
+    with world.store.write() as session:
+        checkpoint = session.get_one(Checkpoint, first)
+        registry.mark_serving(session, f"policy-{world.run_id}", "pinned(0)", checkpoint)
+    for _ in range(3):
+        with world.store.write() as session:
+            checkpoint = session.get_one(Checkpoint, first)
+            registry.mark_serving(session, f"policy-{world.run_id}", "refreshed(5)", checkpoint)
+            registry.mark_retired(session, f"policy-{world.run_id}", "refreshed(5)", first)
+    with world.store.read() as session:
+        served = lineage.servings(session, world.run_id, 3)
+    assert {each.track for each in served} == {"current", "lagged(4)", "pinned(0)"}
+
+
 def test_minutes_are_counted_from_when_the_run_was_made(world: World) -> None:
     world.sql("UPDATE runs SET created_at = 1000")
     world.sql("UPDATE servings SET live_from = 1060, live_until = 1180")
