@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +23,7 @@ from db.readonly import open_history
 from db.store import Store
 from db.told import Line, Told
 from ops.process import end_with_parent, stop_on_signals
-from ops.trackers.tracker import Figure, Tracker, figure, make
+from ops.trackers.tracker import Figure, Tracker, figure, make, without_passwords
 
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)  # after a tracker or the store failed
 LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
@@ -46,8 +47,9 @@ def track(path: Path, *, supervised: bool) -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads) and not stop.wait(0.2):
         pass
+    deadline = time.monotonic() + LEAVE_S
     for thread in threads:
-        thread.join(LEAVE_S if stop.is_set() else None)
+        thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in threads):  # a tracker that hangs is not waited for
         log.warning("tracker not waited for")
         sys.stderr.flush()
@@ -99,7 +101,7 @@ class Follower:
             run = runs.require_run(session, name)
             over, run_id = run.state in RUN_OVER, run.run_id
         if not self._started:
-            values = msgspec.to_builtins(self._config)
+            values = without_passwords(msgspec.to_builtins(self._config))
             self._held = self._tracker.start(run_id, values)
             self._told, self._started = Told(), True
         while lines := self._lines(store, run_id):

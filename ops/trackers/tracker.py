@@ -1,6 +1,7 @@
 """What a run tells a tracker, whatever its name."""
 
-import struct
+import ctypes
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ class TrackerError(AgentRLError):
     """A tracker failed or cannot be reached: told again later."""
 
 
+PASSWORD = re.compile(r"(://[^:/@]*:)[^/@]+@")
 Figure = tuple[int, str, float]  # version, name, value as 32 bits hold it
 
 
@@ -35,7 +37,7 @@ class Tracker(Protocol):
 
 def figure(version: int, name: str, value: float) -> Figure:
     """What tells whether a tracker holds a value, whatever precision it keeps."""
-    return version, name, struct.unpack("<f", struct.pack("<f", value))[0]
+    return version, name, ctypes.c_float(value).value  # beyond 32 bits: infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,15 @@ def make(name: str, config: Config) -> Tracker:
             f"trackers.use: {name} is not installed: {error}",
             mend="pip install 'agentrl-system[trackers]'",
         ) from error
+
+
+def without_passwords(value: Any) -> Any:
+    """Values of a configuration, each password in a URL as `***`: they leave this machine."""
+    if isinstance(value, Mapping):
+        return {key: without_passwords(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without_passwords(each) for each in value]
+    return PASSWORD.sub(r"\1***@", value) if isinstance(value, str) else value
 
 
 def flat(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:

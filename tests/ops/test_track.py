@@ -1,5 +1,6 @@
 """The real libraries, offline: what a run's rows say arrives once, whatever is killed."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from db.store import Store, now
 from db.told import Told
 from ops.supervise import children
 from ops.track import Follower, track
-from ops.trackers.tracker import Figure, TrackerError, figure, make
+from ops.trackers.tracker import Figure, TrackerError, figure, make, without_passwords
 
 NAMES = ("tensorboard", "mlflow")
 Rows = list[tuple[int, str, float]]
@@ -211,6 +212,19 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
         [line] = told.lines(session, run_id, before[-1].told)
         assert line.metrics["eval/dbbench/test/T0/success"] == 0.5
         assert told.lines(session, run_id, line.told) == []
+
+
+def test_passwords_in_urls_stay_here_and_a_figure_of_any_size_is_told() -> None:
+    values = {
+        "store": {"url": "postgresql+psycopg://agentrl:se-cret@db:5432/agentrl"},
+        "broker": {"url": "${AGENTRL_AMQP_URL}"},
+        "policy": [{"url": "http://host:7000/v1"}, 7],
+    }
+    assert without_passwords(values) == {
+        **values,
+        "store": {"url": "postgresql+psycopg://agentrl:***@db:5432/agentrl"},
+    }
+    assert figure(1, "max_ratio", 1e300) == (1, "max_ratio", math.inf)
 
 
 def test_up_starts_a_follower_only_where_a_tracker_is_used(config: Config) -> None:
