@@ -19,7 +19,8 @@ COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose 
 SERVICES = $(COMPOSE) -f docker-compose.yml -f deploy/services.yml
 PROFILE ?= cpu
 IMAGES = migrate dashboard sandbox$(if $(filter gpu,$(PROFILE)), policy-gpu)
-AGENTRL_CONFIG ?= $(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml)
+AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null), \
+	$(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml))
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml --extra quickstart
 DEV := $(foreach extra,dashboard deepspeed parquet tasks tracing trackers,--extra $(extra)) --group dev

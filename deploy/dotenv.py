@@ -38,9 +38,11 @@ def main(path: Path, environ: Mapping[str, str]) -> None:
     text = path.read_text() if path.exists() else ""
     known = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     added = [f"{name}={value}" for name, value in missing(known, environ) if name not in known]
+    begun = "\n" if text and not text.endswith("\n") else ""  # or the first joins its last line
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.fchmod(handle, 0o600)  # also one that stood there
     with os.fdopen(handle, "a") as file:
-        file.write("".join(f"{line}\n" for line in added))
+        file.write(begun + "".join(f"{line}\n" for line in added))
 
 
 if __name__ == "__main__":

@@ -32,11 +32,13 @@ def test_an_environment_file_is_the_owners_alone_and_keeps_what_stands(tmp_path:
 
 def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / ".env"
-    path.write_text("POSTGRES_PASSWORD=mine\n# a comment\nDASHBOARD_PORT=9000\n")
+    path.write_text("POSTGRES_PASSWORD=mine\n# a comment\nDASHBOARD_PORT=9000")
+    path.chmod(0o644)
     run("dotenv.py", str(path))
     lines = path.read_text().splitlines()
     assert lines[:3] == ["POSTGRES_PASSWORD=mine", "# a comment", "DASHBOARD_PORT=9000"]
     assert {line.split("=")[0] for line in lines[3:]} >= {"READER_PASSWORD", "ENVS_TOKEN"}
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_extras_that_name_extras_are_followed_and_nothing_is_asked_twice(tmp_path: Path) -> None:
