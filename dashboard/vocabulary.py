@@ -40,7 +40,7 @@ def find(directories: Sequence[str]) -> Path | None:
     for directory in directories:
         path = Path(directory.removeprefix("file://")) / FILE
         try:
-            if "://" not in str(path) and path.stat().st_size <= MAX_BYTES:
+            if path.stat().st_size <= MAX_BYTES:
                 return path
         except OSError:
             continue

@@ -83,13 +83,7 @@ def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
                 try:
                     recording, body = recorded(store, episode_id)
                     differences = replayer.replay(recording, body)
-                except (
-                    MessageError,
-                    StoreError,
-                    ItemError,
-                    EnvironmentFailure,
-                    OutOfTime,
-                ) as error:
+                except OF_ONE as error:
                     failed = _replayed(recording, 0, ())
                     return dataclasses.replace(failed, error=str(error))
                 return _replayed(recording, len(body.steps), differences)
