@@ -70,9 +70,15 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
 
 
 def success_by_version(session: Session, run_id: str, points: int, groups: int) -> list[Point]:
-    """Of at most so many spans and the `groups` that closed last in each; none without episodes."""
+    """Of at most so many spans and the `groups` that closed last in each; none without episodes.
+
+    Of a run that is over, what no update came after has no point: there is no such version.
+    """
+    known = spans(session, run_id, points)
+    if len(known) > 1 and session.get_one(Run, run_id).ended_at is not None:
+        known = known[:-1]
     found = []
-    for span in spans(session, run_id, points):
+    for span in known:
         found += _points(session, span, _last_closed(run_id, span, groups))
     return found
 

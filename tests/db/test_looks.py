@@ -113,6 +113,14 @@ def test_groups_that_closed_after_the_last_update_have_a_point_of_their_own(
     assert all(states == {GroupState.TRAINED: 1} for _, _, states in closed)
 
 
+def test_a_run_that_is_over_has_no_point_after_its_last_update(learnt: Learnt) -> None:
+    session, run_id = learnt
+    change(session, "UPDATE groups SET closed_at = closed_at + 1e6 WHERE position >= 3")
+    assert curves.success_by_version(session, run_id, 24, 64)[-1].span.version == 5
+    change(session, "UPDATE runs SET ended_at = created_at + 60")
+    assert curves.success_by_version(session, run_id, 24, 64)[-1].span.version < 5
+
+
 def test_a_run_without_updates_has_one_span_and_no_point(fresh: Learnt) -> None:
     (span,) = curves.spans(*fresh, 24)
     assert (span.version, span.tokens) == (1, 0)
