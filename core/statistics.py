@@ -45,6 +45,14 @@ def clustered_interval(wins: Sequence[Sequence[bool]]) -> tuple[float, float]:
     return interval(p * effective, effective)
 
 
+def pass_at(k: int, solved: int, attempts: int) -> float:
+    """The chance that one of k attempts at an item solves it: 1 − C(n−c, k)/C(n, k), unbiased.
+
+    `solved`: c of n attempts, n ≥ k (arXiv:2107.03374, eq. 1).
+    """
+    return 1 - math.comb(attempts - solved, k) / math.comb(attempts, k)
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean over `n` runs with its 95 % interval by Student's t; NaN bounds where n < 2."""

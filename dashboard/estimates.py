@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from core import statistics
 from core.config import Run
 from core.statistics import Z95, interval
 from db.curves import Point
@@ -30,14 +31,12 @@ def reward(point: Point) -> Estimate:
 
 
 def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | None:
-    """Unbiased pass@k, 1 − C(n−c, k)/C(n, k) (arXiv:2107.03374, eq. 1), with a mean's interval.
+    """pass@k over groups, with a mean's interval.
 
     `solved_among`: how many groups had c of n solved, by (n, c). None without a group of n ≥ k.
     """
     chances = [
-        (1 - math.comb(n - c, k) / math.comb(n, k), groups)
-        for (n, c), groups in solved_among.items()
-        if n >= k
+        (statistics.pass_at(k, c, n), groups) for (n, c), groups in solved_among.items() if n >= k
     ]
     number = sum(groups for _, groups in chances)
     if number == 0:

@@ -5,7 +5,6 @@ interval, pass@k, turns, tokens, cost
 """
 
 import dataclasses
-import math
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.messages import Trajectory
+from core import statistics
 from core.config import Config
 from core.errors import EnvironmentFailure, ItemError, PolicyError
 from core.logging import get_logger
@@ -289,9 +289,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def pass_at(k: int, wins: Sequence[Sequence[bool]]) -> float:
-    """Mean over items of the unbiased pass@k, 1 − C(n−c, k)/C(n, k) (arXiv:2107.03374, eq. 1)."""
+    """Mean over items of the unbiased pass@k, of those with k attempts or more."""
     enough = [item for item in wins if len(item) >= k]
     if not enough:
         return 0.0
-    chances = [1 - math.comb(len(w) - sum(w), k) / math.comb(len(w), k) for w in enough]
+    chances = [statistics.pass_at(k, sum(w), len(w)) for w in enough]
     return sum(chances) / len(chances)
