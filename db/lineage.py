@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, case, false, func, or_, select
+from sqlalchemy import and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.types import CheckpointState, UpdateState
@@ -144,16 +144,18 @@ def servings(session: Session, run_id: str, limit: int) -> list[Served]:
     """Who served what: all that is served now, then what began last."""
     clock = session.scalar(select(now())) or 0.0
     began = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
-    lives = and_(PolicyServer.ended_at.is_(None), PolicyServer.lease_until > clock)
-    served_now = case((and_(Serving.live_until.is_(None), lives), 1), else_=0)
-    query = (
+    begun = (
         select(Serving, PolicyServer)
         .join(PolicyServer, PolicyServer.server_id == Serving.server_id)
         .where(Serving.run_id == run_id)
-        .order_by(served_now.desc(), Serving.serving_id.desc())
+        .order_by(Serving.serving_id.desc())
         .limit(limit)
     )
-    return [_served(serving, server, began, clock) for serving, server in session.execute(query)]
+    lives = PolicyServer.ended_at.is_(None), PolicyServer.lease_until > clock
+    now_served = begun.where(Serving.live_until.is_(None), *lives)
+    rows = [*session.execute(now_served), *session.execute(begun)]  # by indexes, each of them
+    found = {serving.serving_id: (serving, server) for serving, server in rows}
+    return [_served(*row, began, clock) for row in list(found.values())[:limit]]
 
 
 def measured(session: Session, run_id: str, limit: int) -> list[Measured]:
