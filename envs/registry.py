@@ -25,6 +25,7 @@ TASKS = {
     "webshop": "envs.webshop.source:WebshopSource",
     "kg": "envs.kg.source:KgSource",
     "os": "envs.oslinux.source:OsSource",
+    "bfcl": "envs.bfcl.source:BfclSource",
 }
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "envs.gateway.source:GatewaySource",

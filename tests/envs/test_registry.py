@@ -23,7 +23,7 @@ def test_an_unknown_task_names_the_nearest_known_one() -> None:
 
 
 def test_an_unknown_task_that_is_like_none_lists_them_all() -> None:
-    with pytest.raises(ItemError, match="known: alfworld, dbbench"):
+    with pytest.raises(ItemError, match="known: alfworld, bfcl, dbbench"):
         registry.source("zzz", {})
 
 

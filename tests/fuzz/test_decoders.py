@@ -223,7 +223,7 @@ def _calls(text: bytes) -> object:
     raise MessageError("nothing is refused: ill-formed calls come back as errors")
 
 
-TASKS = ("alfworld", "dbbench", "kg", "os", "webshop")
+TASKS = ("alfworld", "bfcl", "dbbench", "kg", "os", "webshop")
 
 
 def _items(task: str, count: int) -> Iterable[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""BFCL: several requests of a user in one conversation, each done with function calls."""
