@@ -125,6 +125,13 @@ def test_what_cannot_be_done_is_told_and_changes_nothing(
     assert world.state() == before
 
 
+def test_a_move_that_is_refused_leaves_its_source_where_it_was(world: World) -> None:
+    world.run("cp", {"source": "a.txt", "destination": "old"})
+    answer = world.run("mv", {"source": "a.txt", "destination": "old"})
+    assert answer == {"error": "mv: a.txt: is there already"}
+    assert "a.txt" in tree(world)
+
+
 def test_copies_of_copies_do_not_fill_the_machine(world: World) -> None:
     for number in range(30):
         world.run("mkdir", {"dir_name": f"d{number}"})
@@ -136,6 +143,15 @@ def test_copies_of_copies_do_not_fill_the_machine(world: World) -> None:
         "error": "echo: the disk is full"
     }
     assert world.run("cat", {"file_name": "a.txt"})["file_content"].startswith("pear")
+
+
+def test_directories_within_directories_end_at_a_depth(world: World) -> None:
+    answers = []
+    for _ in range(files.MAX_DEPTH + 5):
+        answers.append(world.run("mkdir", {"dir_name": "d"}))
+        world.run("cd", {"folder": "d"})
+    assert answers[-1] == {"error": "mkdir: the disk is full"}
+    assert files._depth(tree(world)) == files.MAX_DEPTH
 
 
 def test_a_tree_that_is_too_deep_is_refused() -> None:
