@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PLACES = 8  # scrapes at once; whoever comes then is hung up on
 SCRAPE_S = 5.0  # of a client's silence
+END_S = 0.1  # until the end of the process is noticed
 PATH = "/metrics"
 
 log = get_logger()
@@ -54,7 +55,9 @@ def exported(config: Metrics, run: str, role: str, process: str = "") -> Iterato
         for each in chosen:
             _bind(each, registry, {"run": run, "process": process or role})
             stack.callback(_unbind, each)
-        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(END_S,), name="metrics", daemon=True
+        )
         thread.start()
         stack.callback(server.shutdown)
         url = address(config.host, config.port)
