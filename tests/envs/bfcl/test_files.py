@@ -1,5 +1,6 @@
 """The file system."""
 
+import time
 from typing import Any
 
 import pytest
@@ -152,6 +153,17 @@ def test_directories_within_directories_end_at_a_depth(world: World) -> None:
         world.run("cd", {"folder": "d"})
     assert answers[-1] == {"error": "mkdir: the disk is full"}
     assert files._depth(tree(world)) == files.MAX_DEPTH
+
+
+def test_large_files_that_differ_everywhere_are_compared_at_once(world: World) -> None:
+    for name, count in (("one", 2000), ("other", 2001)):
+        content = "\n".join(f"{name} {number}" for number in range(count))
+        assert "error" not in world.run("echo", {"content": content, "file_name": name})
+    began = time.process_time()
+    answer = world.run("diff", {"file_name1": "one", "file_name2": "other"})
+    assert time.process_time() - began < 2
+    lines = answer["diff_lines"].splitlines()
+    assert (len(lines), lines[:2], lines[-1]) == (4001, ["- one 0", "+ other 0"], "+ other 2000")
 
 
 def test_a_tree_that_is_too_deep_is_refused() -> None:
