@@ -40,6 +40,18 @@ def upgrade(store: Store) -> str:
     return head()
 
 
+def ensure(store: Store) -> None:
+    """`upgrade` of a store that is behind; else nothing: making views anew waits for readers.
+
+    Raises StoreError.
+    """
+    with store.engine.connect() as connection:
+        refuse_newer(connection)
+        current = _revision(connection) == head()
+    if not current:
+        upgrade(store)
+
+
 def check(store: Store) -> None:
     """`alembic check`: raises if the models differ from what the migrations make."""
     with store.engine.begin() as connection:

@@ -66,7 +66,7 @@ def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     make_home(config)
     with closing(open_store(config.store_url())) as store:
-        migrate.upgrade(store)
+        migrate.ensure(store)
         matrix = Matrix(config, store, found, work)
         if wish.again:
             for target in targets:

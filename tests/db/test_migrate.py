@@ -39,7 +39,7 @@ def newer(store: Store) -> Iterator[Store]:
 
 
 def test_a_newer_schema_is_refused_and_left_alone(newer: Store) -> None:
-    for ask in (migrate.upgrade, migrate.require_current):
+    for ask in (migrate.upgrade, migrate.ensure, migrate.require_current):
         with pytest.raises(StoreError, match="9999 is newer than this code"):
             ask(newer)
 
@@ -49,3 +49,15 @@ def test_a_store_without_schema_is_named_with_its_mend(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="is at schema none") as refused:
             migrate.require_current(store)
         assert "agentrl db upgrade" in refused.value.mend
+
+
+def test_a_store_that_is_behind_is_upgraded_and_another_one_left_alone(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path / 'new.db'}")) as store:
+        migrate.ensure(store)
+        migrate.require_current(store)
+        with store.write() as session:
+            session.execute(text("DROP VIEW accounting"))
+        migrate.ensure(store)
+        views = text("SELECT name FROM sqlite_master WHERE type = 'view' AND name = 'accounting'")
+        with store.read() as session:
+            assert session.execute(views).all() == []
