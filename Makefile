@@ -44,7 +44,7 @@ quickstart: .venv/.quickstart ## train the small policy here and now; ARGS="--se
 	@$(BIN)/agentrl quickstart $(ARGS)
 
 test: test-fast ## run every test; those of missing services are skipped with the reason
-	$(BIN)/python -m pytest -m "slow and not oracles"
+	$(BIN)/python -m pytest -m "slow and not oracles" -n 2 --dist loadfile
 
 test-fast: .venv/.dev ## run the tests that take seconds, three files at once
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile

@@ -21,7 +21,7 @@ from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
 pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MakeTrajectory = Callable[..., Trajectory]
 Tensors = Mapping[str, Tensor]
