@@ -5,10 +5,11 @@ A key or value that is not understood is a ConfigError that names it and the nea
 
 import math
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
@@ -36,14 +37,15 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
         tree = tomllib.loads(text, parse_float=_finite)
     except (ValueError, RecursionError) as error:  # numbers and nesting beyond Python's bounds too
         raise ConfigError(f"{source}: not TOML: {error}") from error
-    for name, value in sorted((environ or {}).items()):
-        if name.startswith(PREFIX):
-            _override(tree, name, value)
     _refuse_unknown(Config, tree, source, "")
+    overrides = {name: text for name, text in (environ or {}).items() if name.startswith(PREFIX)}
+    for name, value in sorted(overrides.items()):
+        _override(tree, name, value)
+        _refuse_unknown(Config, tree, name, "")
     try:
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        raise _refused(source, error) from error
+        raise _refused(source, error, overrides) from error
 
 
 def changed(config: Config, changes: Sequence[str]) -> Config:
@@ -82,11 +84,30 @@ def from_json(text: str, source: str) -> Config:
         raise _refused(source, error) from error
 
 
-def _refused(source: str, error: Exception) -> ConfigError:
-    """The error of msgspec with the key that it names."""
+def _refused(source: str, error: Exception, overrides: Collection[str] = ()) -> ConfigError:
+    """The error of msgspec with the key that it names, and the override that gave its value."""
     text, _, where = str(error).partition(" - at `$.")
     key = where.rstrip("`") or "config"
-    return ConfigError(f"{source}: {key}: {text}", mend="agentrl config show")
+    name = PREFIX + key.replace(".", "__").upper()
+    text = text.replace(" | null", "")  # TOML has no null
+    if text.startswith("Invalid enum value"):
+        text += f"; known: {', '.join(map(str, _choices(key)))}"
+    mend = "core/config.py tells what each key takes"
+    if text == "Object missing required field `tasks`":
+        mend = "add a section [tasks.NAME]; `agentrl envs list` has the names"
+    return ConfigError(f"{name if name in overrides else source}: {key}: {text}", mend=mend)
+
+
+def _choices(key: str) -> tuple[Any, ...]:
+    """The values that a key of `Literal` takes, of a place as msgspec writes it (`policy[0].x`)."""
+    kind: Any = Config
+    for part in re.findall(r"[^.\[\]]+|\[", key.replace("[...]", "[").replace("]", "")):
+        if part == "[":
+            kind = get_args(kind)[-1]
+        elif not part.isdecimal():
+            kind = get_type_hints(kind)[part]
+    branches = (kind, *get_args(kind))  # `Literal[…] | None`, too
+    return next((get_args(each) for each in branches if get_origin(each) is Literal), ())
 
 
 def _without_none(value: Any) -> Any:

@@ -54,15 +54,28 @@ def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
     with closing(open_history(config.store_url())) as store, store.read() as session:
         found = findings(session, pair, config, store.url)
     if not found:
-        wanted = f"--policy {pair.first} --policy {pair.second}"
         raise ConfigError(
             f"nothing was measured of both {pair.first} and {pair.second}",
-            mend=f"agentrl eval {path} {wanted}",
+            mend=f"agentrl eval {path} {_measuring(pair)}",
         )
     if as_json:
         print(json.dumps([_flat(one) for one in found]))
     else:
         show(pair, found)
+
+
+def _measuring(pair: Pair) -> str:
+    """The options of `agentrl eval` that measure both."""
+    names = (pair.first, pair.second)
+    given = [f"--policy '{name}'" for name in names if not _of_this_run(name)]
+    if own := [name for name in names if _of_this_run(name)]:
+        given.append(f"--checkpoints {','.join(own)}")
+    return " ".join(given)
+
+
+def _of_this_run(name: str) -> bool:
+    """Whether it is a version of the file's run, which other verbs know as RUN@VERSION."""
+    return name == "latest" or name.isdecimal()
 
 
 def findings(session: Session, pair: Pair, config: Config, where: str) -> list[Finding]:
@@ -95,7 +108,7 @@ def _measured(session: Session, name: str, config: Config, where: str) -> list[E
     """All evaluations of a policy: by the name it was measured under, or as a checkpoint."""
     if found := evaluations.of_policy(session, name):
         return found
-    full = f"{config.run.name}@{name}" if name == "latest" or name.isdecimal() else name
+    full = f"{config.run.name}@{name}" if _of_this_run(name) else name
     if found := evaluations.of_policy(session, full):
         return found
     if "/" in full or "(" in full:

@@ -23,7 +23,7 @@ from db.registry import LivePolicy
 from db.store import Store, open_store
 from ops.evaluate import Evaluator, Measured, Plan
 from ops.process import stop_on_signals
-from ops.quickstart_report import BINS, ByTask, Outcome, report
+from ops.quickstart_report import BINS, ByTask, Outcome, report, require_picture
 from ops.quickstart_view import View
 from ops.roles import sources
 from ops.runs import begin, clear_queues
@@ -56,6 +56,7 @@ class Interrupted(AgentRLError):
 
 def quickstart(choices: Choices) -> None:
     """Train and report. Raises AgentRLError; every process has ended by then."""
+    require_picture()
     stop = stop_on_signals()
     console = Console(stderr=choices.as_json)
     config, path = prepare(choices)

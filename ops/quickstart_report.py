@@ -1,14 +1,18 @@
 """What the quickstart ends with: a table, a picture, what to run next, or one JSON line."""
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from core.config import Config
+from core.errors import ConfigError
 from ops.evaluate import Measured
 
 BINS = 24  # of the curve
@@ -49,13 +53,29 @@ def report(
         highlight=False,
     )
     console.print(
-        f"curve: {near(picture)}\nnext:  agentrl sql {path}\n"
-        f"       make setup && agentrl dashboard {path}",
+        f"curve: {near(picture)}\nnext:  {_agentrl()} sql {path}\n"
+        f"       {'' if find_spec('streamlit') else 'make setup && '}{_agentrl()} dashboard {path}",
         soft_wrap=True,
         highlight=False,
     )
     if as_json:
         print(json.dumps(summary(outcome, config.sampling.temperature)))
+
+
+def require_picture() -> None:
+    """Raise ConfigError where `draw` could not: before the training, not after it."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            "the quickstart draws with matplotlib, which is not installed",
+            mend="pip install 'agentrl-system[quickstart]'",
+        )
+
+
+def _agentrl() -> str:
+    """The command as this shell finds it; `make quickstart` calls it out of .venv."""
+    own = Path(sys.argv[0])
+    named = own.name == "agentrl" and not shutil.which("agentrl")
+    return str(near(own.absolute())) if named else "agentrl"
 
 
 def near(path: Path) -> Path:

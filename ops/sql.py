@@ -70,7 +70,9 @@ def statements(read: Callable[[str], str]) -> Iterator[str]:
     while True:
         try:
             line = read(MORE if lines else PROMPT).strip()
-        except EOFError:
+        except EOFError:  # it ends a statement, too
+            if lines:
+                yield "\n".join(lines)
             return
         except KeyboardInterrupt:
             print()

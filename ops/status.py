@@ -9,6 +9,7 @@ from typing import Any
 from core import loading
 from core.config import Config, Metrics
 from core.exposition import address
+from core.types import RUN_OVER
 from db import alarms, progress, registry, runs
 from db.readonly import open_history
 from ops.supervise import running_supervisor
@@ -35,7 +36,8 @@ def status(path: Path, *, as_json: bool) -> None:
         processes.add_row(name, pid, str(row["restarts"]), *urls)
     if found["metrics"]:
         processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
-    out.print(processes if found["processes"] else f"no processes; start them: agentrl up {path}")
+    start = "" if totals["state"] in RUN_OVER else f"; start them: agentrl up {path}"
+    out.print(processes if found["processes"] else f"no processes{start}")
     policies = plain("track", "version", "checkpoint", "server")
     for row in found["policies"]:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])

@@ -274,7 +274,7 @@ def refuse_second(home: Path) -> None:
     """Raise AgentRLError where a supervisor runs."""
     if (other := running_supervisor(home)) is not None:
         raise AgentRLError(
-            f"a supervisor (pid {other}) runs in {home} already", mend="agentrl down"
+            f"a supervisor (pid {other}) runs in {home} already", mend="agentrl down CONFIG"
         )
 
 

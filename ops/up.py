@@ -43,6 +43,7 @@ def up(path: Path, *, detach: bool) -> None:
     if detach:
         _detach(config, path)
         return
+    refuse_second(config.home())  # before anything of its own, a port for one, is in the way
     logs = config.logs
     logging.configure("supervisor", level=logs.level, form=logs.format, run=config.run.name)
     stop = stop_on_signals()

@@ -94,7 +94,27 @@ def test_a_key_like_no_other_lists_what_there_is() -> None:
     [
         ("[dispatch]\ngroup_size = 1\n", "dispatch.group_size: Expected `int` >= 2"),
         ("[sampling]\nstale_share = 1.5\n", "sampling.stale_share: Expected `float` <= 1.0"),
-        ('[sampling]\nstrategy = "best"\n', "sampling.strategy: Invalid enum value 'best'"),
+        (
+            '[sampling]\nstrategy = "best"\n',
+            "sampling.strategy: Invalid enum value 'best'; known: current, mixed, uniform, ",
+        ),
+        (
+            '[trainer]\nnormalise = "x"\n',
+            "trainer.normalise: Invalid enum value 'x'; known: none, ",
+        ),
+        (
+            "[trainer.deepspeed]\nzero = 7\n",
+            "trainer.deepspeed.zero: Invalid enum value 7; known: 0, ",
+        ),
+        (
+            '[trackers]\nuse = ["x"]\n',
+            "trackers.use[0]: Invalid enum value 'x'; known: tensorboard, ",
+        ),
+        (
+            '[[policy]]\nname = "p"\nengine = "x"\n',
+            "policy[0].engine: Invalid enum value 'x'; known: local, ",
+        ),
+        ('[trainer]\nlearning_rate = "a"\n', "trainer.learning_rate: Expected `float`, got `str`"),
         ("[trainer]\nlearning_rate = 0.0\n", "trainer.learning_rate: Expected `float` > 0.0"),
         ('workers = "two"\n', "workers: Expected `int`, got `str`"),
         ("[[policy]]\nport = 1\n", "policy[0]: Object missing required field `name`"),
@@ -120,8 +140,9 @@ def test_a_number_that_json_cannot_hold_is_refused(number: str) -> None:
 
 
 def test_no_task_section_is_named() -> None:
-    with pytest.raises(ConfigError, match="required field `tasks`"):
+    with pytest.raises(ConfigError, match="required field `tasks`") as caught:
         loads("")
+    assert "[tasks.NAME]" in caught.value.mend
 
 
 def test_the_environment_overrides_the_file() -> None:
@@ -141,8 +162,11 @@ def test_the_environment_overrides_the_file() -> None:
 
 
 def test_an_override_with_a_slip_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key dispatch\.group_sise; did you mean"):
+    said = r"^AGENTRL__DISPATCH__GROUP_SISE: unknown key dispatch\.group_sise; did you mean"
+    with pytest.raises(ConfigError, match=said):
         loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SISE": "4"})
+    with pytest.raises(ConfigError, match=r"^AGENTRL__DISPATCH__GROUP_SIZE: .* got `str`"):
+        loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SIZE": "many"})
     with pytest.raises(ConfigError, match="AGENTRL__WORKERS__MANY: workers is no section"):
         loads(f"workers = 1\n{LEAST}", environ={"AGENTRL__WORKERS__MANY": "4"})
 

@@ -131,8 +131,9 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     ]
     compare(file, Pair("latest", str(TINY), splits=("train",)), as_json=False)
     assert "A: latest" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="nothing was measured of both"):
+    with pytest.raises(ConfigError, match="nothing was measured of both") as caught:
         compare(file, Pair("0", "external(gpt)"), as_json=True)
+    assert caught.value.mend == f"agentrl eval {file} --policy 'external(gpt)' --checkpoints 0"
 
 
 def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(

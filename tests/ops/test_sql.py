@@ -173,6 +173,14 @@ def test_statements_end_with_a_semicolon_and_the_prompt_with_quit() -> None:
     ]
 
 
+def test_the_end_of_the_input_ends_a_statement_too(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT name\nFROM runs\n"))
+    sql(url, "", "csv")
+    assert capsys.readouterr().out == '"name"\n"run"\n'
+
+
 def test_what_is_piped_in_is_answered_without_a_prompt_and_ends_with_an_error(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import tomli_w
 from history import begun, trained
 
 from core.process import process_began
-from db import alarms
+from core.types import RunState
+from db import alarms, runs
 from db.alarms import Reading
+from db.store import open_store
 from ops.status import status
 
 
@@ -31,6 +34,18 @@ def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture
     status(config, as_json=False)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "clip_fraction" in line]
     assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
+
+
+def test_only_a_run_that_is_not_over_can_be_started(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(config, as_json=False)
+    assert f"no processes; start them: agentrl up {config}" in capsys.readouterr().out
+    with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+        run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+        store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED))
+    status(config, as_json=False)
+    assert "no processes\n" in capsys.readouterr().out
 
 
 def test_status_as_json_has_alarms_with_their_figures(

@@ -1,6 +1,9 @@
 """What `up` says of a run that stands still."""
 
 import dataclasses
+import json
+import os
+import socket
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 from history import begun
 
-from core.errors import ConfigError
+from core.errors import AgentRLError, ConfigError
+from core.process import process_began
 from core.types import RunState
 from db import runs
 from db.progress import Totals
@@ -54,6 +58,19 @@ def test_a_key_that_is_not_set_is_told_of_before_anything_is_made(
     with pytest.raises(ConfigError, match="TEACHER_KEY is not set"):
         up(config, detach=True)
     assert not (tmp_path / "home").exists()
+
+
+def test_a_second_up_is_refused_before_it_wants_a_port(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    own = {"supervisor": os.getpid(), "began": process_began(os.getpid()), "processes": {}}
+    (tmp_path / "processes.json").write_text(json.dumps(own))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        config.write_text(
+            f'[run]\nhome = "{tmp_path}"\n[metrics]\nport = {port}\n[tasks.dbbench]\n'
+        )
+        with pytest.raises(AgentRLError, match=r"runs in .* already"):
+            up(config, detach=False)
 
 
 @pytest.mark.parametrize(("rests", "most"), [(1e9, 1), (0.0, 99)])
