@@ -76,6 +76,10 @@ def open_history(url: str) -> Store:
     except StoreError:
         store.close()
         raise
+    except DBAPIError as error:  # a file of something else, or a damaged one
+        store.close()
+        shown = make_url(url).render_as_string(hide_password=True)
+        raise StoreError(f"store {shown} cannot be read: {_first_line(error.orig)}") from error
     return store
 
 

@@ -131,6 +131,12 @@ def test_a_mistake_is_one_line_and_the_next_statement_works(store: Store) -> Non
     assert ask(store, "SELECT name FROM runs").rows == [("run",)]
 
 
+def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"garbage" * 999)
+    with pytest.raises(StoreError, match=r"store\.db cannot be read: file is not a database"):
+        open_history(f"sqlite:///{tmp_path / 'store.db'}")
+
+
 def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'empty.db'}"
     open_store(url).close()
