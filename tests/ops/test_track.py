@@ -80,7 +80,9 @@ def read(name: str, config: Config, run_id: str) -> Rows:
         found.Reload()
         tags = found.Tags()["scalars"]
         return sorted((e.step, tag, e.value) for tag in tags for e in found.Scalars(tag))
-    client = MlflowClient(folder.as_uri())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # as the tracker says to its own MLflow
+        client = MlflowClient(folder.as_uri())
     [experiment] = [e for e in client.search_experiments() if e.name == "agentrl"]
     [run] = client.search_runs([experiment.experiment_id])
     return sorted(
