@@ -22,7 +22,7 @@ from core.config import Trainer
 from core.process import MEETING, place
 from trainer.batch import Batch
 
-PATIENCE_S = 200.0
+PATIENCE_S = 600.0
 
 
 class Job(msgspec.Struct, frozen=True):

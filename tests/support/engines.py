@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,14 @@ from running import eventually
 
 
 class OwnEngine:
-    """A dockerd without a network. `folder`: of its socket and log; `root`: of what it keeps."""
+    """A dockerd without a network. `folder`: of its log; `root`: of what it keeps.
 
-    def __init__(self, folder: Path, root: Path) -> None:
-        self.url = f"unix://{folder}/docker.sock"
+    `sockets`: a folder with a short name, for a socket's has at most 107 bytes.
+    """
+
+    def __init__(self, folder: Path, root: Path, sockets: str) -> None:
+        self.url = f"unix://{sockets}/docker.sock"
+        self._sockets = sockets
         self._folder = folder
         self._root = root
         self._process: subprocess.Popen[bytes] | None = None
@@ -30,7 +35,7 @@ class OwnEngine:
             "--bridge=none",
             "--iptables=false",
             f"--data-root={self._root}",
-            f"--exec-root={self._folder}/exec",
+            f"--exec-root={self._sockets}/exec",
             f"--pidfile={self._folder}/docker.pid",
             f"--host={self.url}",
         ]
@@ -75,13 +80,14 @@ def own_engine(
     folder: Path, root: Path, image: str, source: docker.DockerClient
 ) -> Iterator[OwnEngine]:
     """With an image of another engine's."""
-    engine = OwnEngine(folder, root)
-    engine.start()
-    try:
-        client = docker.APIClient(base_url=engine.url, timeout=120)
-        content = b"".join(source.api.get_image(image))
-        client.load_image(content)
-        client.close()
-        yield engine
-    finally:
-        engine.end()
+    with tempfile.TemporaryDirectory(prefix="engine-", ignore_cleanup_errors=True) as sockets:
+        engine = OwnEngine(folder, root, sockets)
+        try:
+            engine.start()
+            client = docker.APIClient(base_url=engine.url, timeout=120)
+            content = b"".join(source.api.get_image(image))
+            client.load_image(content)
+            client.close()
+            yield engine
+        finally:
+            engine.end()
