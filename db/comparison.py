@@ -27,7 +27,7 @@ def measured_last(session: Session, run_id: str) -> dict[Kind, Measured]:
     query = (
         select(Evaluation.evaluation_id, version, *kind)
         .where(Evaluation.run_id == run_id, Evaluation.episodes > 0)
-        .order_by(version, Evaluation.created_at)
+        .order_by(version, Evaluation.created_at, Evaluation.evaluation_id)
     )
     newest: dict[Kind, tuple[str, int]] = {}
     for row in session.execute(query):

@@ -86,7 +86,9 @@ def of_policy(session: Session, name: str) -> list[Evaluation]:
     query = (
         select(Evaluation)
         .where(or_(Evaluation.checkpoint_id == name, Evaluation.policy == name))
-        .order_by(func.coalesce(Evaluation.updated_at, Evaluation.created_at))
+        .order_by(
+            func.coalesce(Evaluation.updated_at, Evaluation.created_at), Evaluation.evaluation_id
+        )
     )
     return list(session.scalars(query))
 

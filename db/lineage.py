@@ -108,7 +108,7 @@ def nodes(session: Session, run_id: str) -> list[Node]:
         )
         .outerjoin(Update, MADE)
         .where(Checkpoint.run_id == run_id, Checkpoint.state != CheckpointState.EXTERNAL)
-        .order_by(Checkpoint.version, Checkpoint.created_at)
+        .order_by(Checkpoint.version, Checkpoint.created_at, Checkpoint.checkpoint_id)
     )
     return [
         Node(checkpoint_id, version, parent_id, bool(gone), bool(present))
@@ -119,7 +119,8 @@ def nodes(session: Session, run_id: str) -> list[Node]:
 def newest(session: Session, run_id: str, limit: int) -> list[Entry]:
     """The newest checkpoints, the highest version first."""
     query = _entries().where(Checkpoint.run_id == run_id)
-    ordered = query.order_by(Checkpoint.version.desc(), Checkpoint.created_at.desc()).limit(limit)
+    order = (Checkpoint.version, Checkpoint.created_at, Checkpoint.checkpoint_id)
+    ordered = query.order_by(*(column.desc() for column in order)).limit(limit)
     return [_entry(*row) for row in session.execute(ordered)]
 
 
@@ -175,7 +176,7 @@ def measured(session: Session, run_id: str, limit: int) -> list[Measured]:
             Evaluation.high,
         )
         .where(Evaluation.run_id == run_id)
-        .order_by(Evaluation.created_at.desc())
+        .order_by(Evaluation.created_at.desc(), Evaluation.evaluation_id)
         .limit(limit)
     )
     return [Measured(*tuple(row)) for row in session.execute(query)]

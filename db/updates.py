@@ -81,7 +81,7 @@ def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMem
     groups = (
         select(Group.group_id, Group.ready_at)
         .where(Group.run_id == run_id, Group.state == GroupState.READY)
-        .order_by(Group.ready_at)
+        .order_by(Group.ready_at, Group.group_id)
         .limit(limit)
         .subquery()
     )
