@@ -2,12 +2,12 @@ import uuid
 from typing import Any
 
 import pytest
-from history import begun, ended, trained
+from history import begun, ended, evaluation, trained
 
 from core.types import Status
 from dashboard.looks.compare import look, paired, pooled
 from dashboard.pages.compare import curve_rows
-from db.models import Evaluation, EvaluationEpisode
+from db.models import EvaluationEpisode
 from db.readonly import open_history
 from db.store import Store, now
 
@@ -16,14 +16,7 @@ def evaluated(store: Store, run_id: str, version: int, scores: dict[str, float])
     """An evaluation of a version: an episode an item."""
     evaluation_id = uuid.uuid4().hex
     with store.write() as session:
-        session.add(
-            Evaluation(
-                evaluation_id=evaluation_id, run_id=run_id, checkpoint_id=f"{run_id}-v{version}",
-                version=version, task="kg", split="test", temperature=0.0, items=len(scores),
-                episodes=len(scores), success=0.0, low=0.0, high=1.0, settings="{}", metrics={},
-                created_at=now(),
-            )
-        )  # fmt: skip
+        session.add(evaluation(run_id, version, evaluation_id=evaluation_id, settings="{}"))
         session.flush()
         session.add_all(
             EvaluationEpisode(

@@ -3,10 +3,10 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import ROOT
-from streamlit.testing.v1 import AppTest
 from world import World
 
 from core import loading
@@ -16,7 +16,7 @@ from dashboard.links import Here
 from dashboard.looks import episodes
 from db import migrate
 from db.episode_search import Cursor, Filter
-from db.store import Store, open_store
+from db.store import open_store
 
 EVERY = Filter(
     state=EpisodeState.FAILED,
@@ -37,27 +37,6 @@ def world(tmp_path: Path) -> World:
     store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
     migrate.upgrade(store)
     return World.begin(store)
-
-
-def shown(store: Store, run_id: str, **parameters: str) -> AppTest:
-    """The page, opened at an address."""
-
-    def script(url: str, run_id: str) -> None:
-        from dashboard.pages.episodes import page
-        from db.readonly import open_history
-
-        page(open_history(url), run_id)
-
-    app = AppTest.from_function(script, args=(str(store.engine.url), run_id), default_timeout=20)
-    for name, value in parameters.items():
-        app.query_params[name] = value
-    app.run()
-    assert not app.exception
-    return app
-
-
-def html(app: AppTest) -> str:
-    return " ".join(each.proto.body for each in app.get("html"))
 
 
 def test_an_address_says_every_filter_and_is_read_back() -> None:
@@ -82,23 +61,23 @@ def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
     assert episodes.cursor({"before": episodes.before(at)}) == at
 
 
-def test_a_run_without_episodes_says_so(world: World) -> None:
-    app = shown(world.store, world.run_id)
+def test_a_run_without_episodes_says_so(world: World, show: Any) -> None:
+    app = show("episodes", world.store, world.run_id)
     assert app.info[0].value == "No such episode."
     assert not app.error
 
 
-def test_the_list_links_to_every_episode(world: World) -> None:
+def test_the_list_links_to_every_episode(world: World, show: Any, html: Any) -> None:
     bodies = world.ready(0, (0.0, 1.0))
-    page = html(shown(world.store, world.run_id, run="run"))
+    page = html(show("episodes", world.store, world.run_id, run="run"))
     for body in bodies:
         assert f"/episodes?run=run&amp;episode={body.episode_id}" in page
     assert "No such" not in page
 
 
-def test_the_form_filters_and_the_address_says_how(world: World) -> None:
+def test_the_form_filters_and_the_address_says_how(world: World, show: Any, html: Any) -> None:
     world.ready(0, (0.0, 1.0))
-    app = shown(world.store, world.run_id, run="run")
+    app = show("episodes", world.store, world.run_id, run="run")
     app.number_input[0].set_value(0.5)
     app.button[0].click().run()
     assert not app.exception
@@ -107,9 +86,11 @@ def test_the_form_filters_and_the_address_says_how(world: World) -> None:
     assert "run" in app.query_params["run"]
 
 
-def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(world: World) -> None:
+def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(
+    world: World, show: Any, html: Any
+) -> None:
     bodies = world.ready(0, (0.0, 1.0, 0.5))
-    app = shown(world.store, world.run_id, run="run", episode=bodies[0].episode_id)
+    app = show("episodes", world.store, world.run_id, run="run", episode=bodies[0].episode_id)
     assert app.title[0].value == "Episode dbbench-0-0"
     said = [each.value for each in app.markdown]
     assert "**Step 1 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in said
@@ -124,38 +105,40 @@ def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(world: World) 
     assert "v0 lagged(4)" in html(app)
 
 
-def test_tokens_are_read_with_the_runs_own_vocabulary(world: World) -> None:
+def test_tokens_are_read_with_the_runs_own_vocabulary(world: World, show: Any, html: Any) -> None:
     config = Config(tasks={"kg": Task()}, model=Model(path=str(ROOT / "models" / "tiny")))
     world.sql("UPDATE runs SET config = :c", c=loading.dumps(config))
     (body, _) = world.ready(0, (0.0, 1.0))
-    page = html(shown(world.store, world.run_id, episode=body.episode_id))
+    page = html(show("episodes", world.store, world.run_id, episode=body.episode_id))
     assert "&lt;|assistant|&gt;" in page
     assert "⟨" not in page
 
 
-def test_an_episode_that_has_not_ended_says_what_is_missing(world: World) -> None:
+def test_an_episode_that_has_not_ended_says_what_is_missing(world: World, show: Any) -> None:
     (group_id,) = world.admit(0, size=2)
-    app = shown(world.store, world.run_id, episode=f"{group_id}-0")
+    app = show("episodes", world.store, world.run_id, episode=f"{group_id}-0")
     assert app.info[0].value == "No step is recorded yet."
 
 
-def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> None:
+def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World, show: Any) -> None:
     (body, _) = world.ready(0, (0.0, 1.0))
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
-    app = shown(world.store, world.run_id, episode=body.episode_id)
+    app = show("episodes", world.store, world.run_id, episode=body.episode_id)
     assert "its row names other" in app.warning[0].value
     world.sql("UPDATE trajectories SET body = :b", b=b"\x00junk")
     assert (
         "cannot be read"
-        in shown(world.store, world.run_id, episode=body.episode_id).warning[0].value
+        in show("episodes", world.store, world.run_id, episode=body.episode_id).warning[0].value
     )
     world.sql("UPDATE trajectories SET body = :b", b=b"")
-    app = shown(world.store, world.run_id, episode=body.episode_id)
+    app = show("episodes", world.store, world.run_id, episode=body.episode_id)
     assert app.warning[0].value.startswith("Its body was removed")
 
 
-def test_an_episode_of_nobody_is_an_error_with_a_way_back(world: World) -> None:
-    app = shown(world.store, world.run_id, run="run", episode="none")
+def test_an_episode_of_nobody_is_an_error_with_a_way_back(
+    world: World, show: Any, html: Any
+) -> None:
+    app = show("episodes", world.store, world.run_id, run="run", episode="none")
     assert app.error[0].value == "Run run has no episode none."
     assert "/episodes?run=run" in html(app)
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from history import begun, trained
@@ -23,22 +23,12 @@ SLOW = COUNT.format(50_000_000).replace(") SELECT i", ") SELECT MAX(i)")
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> AppTest:
+def shown(url: str, show: Callable[..., AppTest]) -> AppTest:
     """The page over a store with a short run."""
-    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    store, run_id = begun(url)
     trained(store, run_id, 2)
     store.close()
-
-    def script(url: str, run_id: str) -> None:
-        from dashboard.pages.sql import page
-        from db.readonly import open_history
-
-        page(open_history(url), run_id)
-
-    app = AppTest.from_function(script, args=(str(store.engine.url), run_id), default_timeout=20)
-    app.run()
-    assert not app.exception
-    return app
+    return show("sql", store, run_id)
 
 
 def run(app: AppTest, statement: str) -> AppTest:

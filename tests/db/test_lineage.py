@@ -1,12 +1,13 @@
 """Checkpoints of a run that forked and rolled back, and who served them."""
 
 import pytest
+from history import evaluation
 from world import World
 
 from core.types import CheckpointState
 from db import lineage, registry
-from db.models import Checkpoint, Evaluation, PolicyServer, Serving
-from db.store import Store, now
+from db.models import Checkpoint, PolicyServer, Serving
+from db.store import Store
 
 
 @pytest.fixture
@@ -115,24 +116,7 @@ def test_minutes_are_counted_from_when_the_run_was_made(world: World) -> None:
 
 def test_measurements_come_with_their_intervals(world: World) -> None:
     with world.store.write() as session:
-        session.add(
-            Evaluation(
-                evaluation_id="e",
-                run_id=world.run_id,
-                checkpoint_id=f"{world.run_id}-v0",
-                version=0,
-                task="kg",
-                split="test",
-                temperature=0.0,
-                items=10,
-                episodes=10,
-                success=0.5,
-                low=0.24,
-                high=0.76,
-                metrics={},
-                created_at=now(),
-            )
-        )
+        session.add(evaluation(world.run_id, 0))
     with world.store.read() as session:
         (one,) = lineage.measured(session, world.run_id, 9)
     assert (one.task, one.success, one.low, one.high) == ("kg", 0.5, 0.24, 0.76)

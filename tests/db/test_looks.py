@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import TASKS, begun, trained
+from history import TASKS, begun, evaluation, trained
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
@@ -24,7 +24,7 @@ from db import (
     runs,
 )
 from db.groups import NewGroup, admit
-from db.models import Evaluation, EvaluationEpisode, Run
+from db.models import EvaluationEpisode, Run
 from db.store import Store, now
 
 Learnt = tuple[Session, str]
@@ -305,25 +305,18 @@ def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> N
         (3, "test", (0.5, 1.0)),
         (2, "dev", (1.0,)),
     ):
-        session.add(evaluation(run_id, version, split))
+        session.add(evaluation(run_id, version, split=split, settings="{}"))
         session.flush()
         session.add_all(
             measured(f"e{version}", repeat, score) for repeat, score in enumerate(scores)
         )
-    session.add(evaluation(run_id, 4, "test"))  # nothing of it is measured yet
+    unmeasured = {"split": "test", "settings": "{}", "episodes": 0}
+    session.add(evaluation(run_id, 4, **unmeasured))  # nothing of it is measured yet
     session.flush()
     assert comparison.measured_last(session, run_id) == {
         ("kg", "dev", 0.0, "{}"): comparison.Measured(2, {"item": 1.0}),
         ("kg", "test", 0.0, "{}"): comparison.Measured(3, {"item": 0.5}),
     }
-
-
-def evaluation(run_id: str, version: int, split: str) -> Evaluation:
-    return Evaluation(
-        evaluation_id=f"e{version}", run_id=run_id, checkpoint_id="c", version=version, task="kg",
-        split=split, temperature=0.0, items=1, episodes=0 if version == 4 else 2, success=0.0,
-        low=0.0, high=1.0, settings="{}", metrics={}, created_at=now(),
-    )  # fmt: skip
 
 
 def measured(evaluation_id: str, repeat: int, score: float) -> EvaluationEpisode:

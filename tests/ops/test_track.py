@@ -24,7 +24,7 @@ from core.types import RunState
 from db import alarms, runs, told
 from db.alarms import Reading
 from db.models import Evaluation, Update
-from db.store import Store, now
+from db.store import Store
 from db.told import Told
 from ops.supervise import children
 from ops.track import Follower, track
@@ -51,24 +51,8 @@ def begun(config: Config) -> tuple[Store, str]:
     with store.write() as session:
         reading = Reading("dbbench", "entropy", 0.001, 0.01, raised=True)
         alarms.add(session, run_id, None, 2, [(reading, None)])
-        session.add(
-            Evaluation(
-                evaluation_id="e",
-                run_id=run_id,
-                checkpoint_id=f"{run_id}-v3",
-                version=3,
-                task="dbbench",
-                split="test",
-                temperature=0.0,
-                items=4,
-                episodes=4,
-                success=0.25,
-                low=0.05,
-                high=0.7,
-                metrics={},
-                created_at=now(),
-            )
-        )
+        figures = {"success": 0.25, "low": 0.05, "high": 0.7, "episodes": 4}
+        session.add(history.evaluation(run_id, 3, task="dbbench", **figures))
     return store, run_id
 
 
@@ -202,13 +186,13 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
 ) -> None:
     store, run_id = begun
     with store.write() as session:
-        row = session.get_one(Evaluation, "e")
+        row = session.get_one(Evaluation, "e3")
         row.planned, row.updated_at = 8, time.time()
     with store.read() as session:
         before = told.lines(session, run_id, Told())
     assert not [line for line in before if any("eval" in name for name in line.metrics)]
     with store.write() as session:
-        row = session.get_one(Evaluation, "e")
+        row = session.get_one(Evaluation, "e3")
         row.episodes, row.success = 8, 0.5
     with store.read() as session:
         [line] = told.lines(session, run_id, before[-1].told)

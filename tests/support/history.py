@@ -2,6 +2,7 @@
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -12,7 +13,7 @@ from core.types import CheckpointState, RunState, Status, UpdateState
 from db import bodies, episodes, groups, migrate, registry, runs, updates
 from db.episodes import Result
 from db.groups import NewGroup
-from db.models import Checkpoint, PolicyServer, Run, Worker
+from db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
 from db.store import Store, now, open_store
 from db.updates import NewUpdate, TrainedMember
 
@@ -158,3 +159,27 @@ def _checkpoint(run_id: str, version: int) -> Checkpoint:
         state=CheckpointState.LIVE,
         created_at=now(),
     )
+
+
+def evaluation(run_id: str, version: int | None, **given: Any) -> Evaluation:
+    """A row of an evaluation of that version (null: of what is no version), half solved.
+
+    `given`: columns that are otherwise.
+    """
+    row: dict[str, Any] = {
+        "evaluation_id": f"e{version}",
+        "run_id": run_id,
+        "checkpoint_id": f"{run_id}-v{version or 0:06d}",
+        "version": version,
+        "task": "kg",
+        "split": "test",
+        "temperature": 0.0,
+        "items": 10,
+        "episodes": 10,
+        "success": 0.5,
+        "low": 0.24,
+        "high": 0.76,
+        "metrics": {},
+        "created_at": now(),
+    }
+    return Evaluation(**row | given)
