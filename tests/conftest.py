@@ -14,6 +14,7 @@ import docker
 import psycopg
 import pytest
 import structlog
+from backends import DATABASES
 from hypothesis import settings
 
 from db import migrate
@@ -100,7 +101,7 @@ def migrated_postgres() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store at the current schema, on each database in turn."""
     if request.param == "sqlite":

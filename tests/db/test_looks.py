@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from backends import DATABASES
 from history import TASKS, begun, evaluation, trained
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -30,7 +31,7 @@ from db.store import Store, now
 Learnt = tuple[Session, str]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=DATABASES)
 def played(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Store, str]]:

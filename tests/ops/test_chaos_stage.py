@@ -88,8 +88,8 @@ def test_a_service_that_is_away_is_a_connection_that_ends() -> None:
         port = server.getsockname()[1]
     with (
         closing(Proxy("127.0.0.1", port)) as proxy,
-        socket.create_connection(("127.0.0.1", proxy.port), 5) as connection,
         suppress(ConnectionResetError),
+        socket.create_connection(("127.0.0.1", proxy.port), 5) as connection,
     ):
         assert connection.recv(1) == b""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from backends import BACKENDS
 from history import TASKS, begun, ended, trained
 from sqlalchemy import func, select
 
@@ -23,7 +24,7 @@ from ops.lifecycle import Place, control, delete, fork, place, summaries
 from ops.runs import begin, checkpoints_home
 
 
-@pytest.fixture(params=["embedded", "services"])
+@pytest.fixture(params=BACKENDS)
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
     """Of a run that may begin; the second time over Postgres and RabbitMQ."""
     config = Config(

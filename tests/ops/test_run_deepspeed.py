@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from backends import NEEDS_DEEPSPEED
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import text
 
@@ -15,8 +16,7 @@ from core.types import RunState
 from db import progress, runs
 from db.store import open_store
 
-pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), NEEDS_DEEPSPEED]
 
 UPDATES = 5
 

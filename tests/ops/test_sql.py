@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from backends import DATABASES
 from history import begun, trained
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,10 +37,10 @@ WRITES = [
     "",
 ]
 
-ON_POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("url", DATABASES[1:], indirect=True)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store with two updates."""
     if request.param == "sqlite":

@@ -33,6 +33,8 @@ from serving.request import Completion, EngineAway, Request
 from serving.served import Served
 from serving.vllm import VllmEngine
 
+pytestmark = pytest.mark.slow
+
 Save = Callable[[str], Path]
 TOKENS = [5, 9, 2, 30]
 SHORT_S = 1.0  # of a call that is to hang
@@ -232,7 +234,7 @@ def test_what_could_not_be_aborted_before_an_exchange_is_no_answer(start: Start)
 
 
 @pytest.mark.parametrize("call", ["pause", "collective_rpc", "reset_prefix_cache", "resume"])
-@pytest.mark.parametrize("fault", [500, pytest.param("hang", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", [500, "hang"])
 def test_a_call_that_fails_or_hangs_leaves_the_old_weights(
     start: Start, call: str, fault: object
 ) -> None:
@@ -333,7 +335,6 @@ def _unprobed(bench: Bench) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_a_silent_vllm_is_launched_again(start: Start) -> None:
     bench = start(call_s=SHORT_S)
     bench.publish()
@@ -346,7 +347,6 @@ def test_a_silent_vllm_is_launched_again(start: Start) -> None:
     assert len(bench.launches()) == 2
 
 
-@pytest.mark.slow
 def test_a_vllm_that_never_starts_is_dead(start: Start) -> None:
     bench = start()
     set_faults(bench.folder, start=1)

@@ -11,19 +11,19 @@ from pathlib import Path
 import crew
 import msgspec
 import pytest
+from backends import NEEDS_DEEPSPEED
 from running import processes_of
 
 from broker.messages import Trajectory
 from core.config import DeepSpeed, Trainer
 from core.errors import ConfigError
+from trainer import extensions
 from trainer.batch import TrainableGroup, assemble
 from trainer.learner import Hardware
 from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
-pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
-
-from trainer import extensions
+pytestmark = NEEDS_DEEPSPEED
 
 
 def _laid(root: Path, content: bytes, sha256: str) -> Path:

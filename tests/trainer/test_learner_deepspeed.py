@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from backends import NEEDS_DEEPSPEED
 from torch import Tensor
 
 from broker.messages import Trajectory
@@ -20,8 +21,7 @@ from trainer.learner import Hardware
 from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 
-pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
 MakeTrajectory = Callable[..., Trajectory]
 Tensors = Mapping[str, Tensor]
