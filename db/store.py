@@ -151,7 +151,10 @@ def open_store(url: str, *, threads: int = 8) -> Store:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
     except (ArgumentError, NoSuchModuleError) as error:
-        raise StoreError(f"store.url is no database URL: {error}") from error
+        raise StoreError(
+            f"store.url is no database URL: {error}",
+            mend="sqlite:////a/path/store.db, or postgresql+psycopg://user@host/database",
+        ) from error
     except DBAPIError as error:
         reason = str(error.orig).strip().splitlines()[0]
         shown = parsed.render_as_string(hide_password=True)

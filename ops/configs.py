@@ -33,8 +33,11 @@ def show(path: Path, *, as_json: bool) -> str:
 def report(path: Path) -> str:
     """What to tell of a file a run could begin with; the items of its tasks are made, too."""
     config = loading.load(path)
-    check(hub.described(config))
-    items = check_items(config)
+    try:
+        check(hub.described(config))
+        items = check_items(config)
+    except (ConfigError, ItemError) as error:
+        raise ConfigError(f"{path}: {error}", mend=error.mend) from error
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
     return f"{path}: ok: {tasks}; model {config.model.path}"
 
@@ -148,7 +151,10 @@ def check_tasks(config: Config) -> None:
     if config.envs.names_worker():
         return
     for name, task in config.tasks.items():
-        known = registry.source(name, task.options).splits
+        try:
+            known = registry.source(name, task.options).splits
+        except ItemError as error:
+            raise ConfigError(f"tasks.{name}: {error}", mend=error.mend) from error
         for key, split in (("split", task.split), ("eval_split", task.eval_split)):
             if split not in known:
                 raise ConfigError(
