@@ -62,7 +62,7 @@ from db import (
     streams,
     updates,
 )
-from db.episode_search import Filter, Found
+from db.episode_search import Filter, Found, Order
 from db.episode_story import story
 from db.models import Run
 from db.readonly import open_history
@@ -146,6 +146,8 @@ QUESTIONS: dict[str, dict[str, Question]] = {
     "search": {
         "tasks_of": lambda s: episode_search.tasks_of(s, RUN),
         "newest": lambda s: sought(s, Filter()),
+        "the most tokens": lambda s: sought(s, Filter(order=Order.TOKENS)),
+        "the longest": lambda s: sought(s, Filter(order=Order.SECONDS)),
         "a reward": lambda s: sought(s, Filter(reward_from=0.5)),
         "a status nobody has": lambda s: episode_search.search(
             s, RUN, Filter(status=Status.TASK_LIMIT)

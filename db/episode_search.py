@@ -3,20 +3,44 @@
     narrow (item, checkpoint, update) ─▶ the newest so many of a state ─▶ other filters ─▶ a page
 
 Every look is bounded (`Limits`): it goes through so many of the newest episodes of a state that
-come before the cursor, fewer where it reads their texts, and says how far it got.
+come before the cursor, fewer where it reads their texts, and says how far it got. In another order
+than the newest first it sorts that many of the newest.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Select,
+    SQLColumnExpression,
+    cast,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from core.types import EpisodeState, Status, UpdateState
+from core.types import EpisodeState, Status
+from db.lessons import Lesson, lessons
 from db.models import Episode, Group, Step, Update, UpdateGroup
 
 OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
+LEAST = -1e300  # stands, in an order, for what an episode does not have
+
+
+class Order(StrEnum):
+    """What decides the order, the largest first. `SECONDS`: of the attempt that ended it."""
+
+    NEWEST = "newest"
+    SCORE = "score"
+    TURNS = "turns"
+    TOKENS = "tokens"
+    SECONDS = "seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +60,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is sought; empty or None: whatever it is.
+    """What is sought, and in which order; empty or None: whatever it is.
 
     `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
     one that acted in it. `learned_at`: the version that the update which learned from it made.
@@ -53,25 +77,17 @@ class Filter:
     checkpoint: str = ""
     learned_at: int | None = None
     words: str = ""
+    order: Order = Order.NEWEST
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page ended: seconds since the epoch, and the episode among those of that moment."""
+    """Where a page ended: at which value of its order, of the newest first seconds since the
+    epoch, and the episode among those of that value.
+    """
 
     at: float
     episode_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """That an update learned from an episode. `advantage`: of its loss tokens, null in old rows."""
-
-    version: int
-    checkpoint_id: str
-    state: UpdateState
-    loss_tokens: int
-    advantage: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +104,7 @@ class Row:
     score: float | None
     turns: int | None
     tokens: int | None
+    seconds: float | None
     version: int
     at: float
     lesson: Lesson | None
@@ -95,7 +112,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page, the newest first. `older`: where the next one begins; None: there is no more.
+    """A page. `older`: where the next one begins; None: there is no more.
 
     `looked`: how many episodes were looked at, at most. `cut`: of an item, a checkpoint or an
     update only some episodes were.
@@ -123,50 +140,33 @@ def search(
     before: Cursor | None = None,
     limits: Limits = LIMITS,
 ) -> Found:
-    """The newest episodes of the run that pass, those before `before`."""
+    """The first episodes of the run that pass, in the order that is sought, after `before`."""
     narrowed = _narrowed(session, run_id, sought, limits.narrowed)
     if narrowed is not None and not narrowed:
         return Found([], None, 0, cut=False)
     within = limits.words if sought.words else limits.window
-    window = _window(run_id, sought.state, before, narrowed).limit(within)
+    newest = sought.order == Order.NEWEST
+    window = _window(run_id, sought.state, before if newest else None, narrowed).limit(within)
     seen = aliased(Episode, window.subquery())
-    at = _moment(seen, sought.state)
+    value = _value(seen, sought)
     query = (
-        select(seen, Group.admitted_version)
+        select(seen, Group.admitted_version, value)
         .join(Group, Group.group_id == seen.group_id)
         .where(*_conditions(seen, sought))
-        .order_by(at.desc(), seen.episode_id.desc())
+        .order_by(value.desc(), seen.episode_id.desc())
         .limit(limits.page + 1)
     )
+    if before is not None and not newest:
+        query = query.where(tuple_(value, seen.episode_id) < tuple_(before.at, before.episode_id))
     found = session.execute(query).all()
     page, more = found[: limits.page], len(found) > limits.page
-    taught = lessons(session, [episode.episode_id for episode, _ in page])
-    rows = [_row(episode, version, sought.state, taught) for episode, version in page]
+    taught = lessons(session, [episode.episode_id for episode, _, _ in page])
+    rows = [_row(episode, version, sought.state, taught) for episode, version, _ in page]
     cut = narrowed is not None and len(narrowed) >= limits.narrowed
     if more:
-        return Found(rows, Cursor(rows[-1].at, rows[-1].episode_id), within, cut)
-    return Found(rows, _last(session, window, sought.state, within), within, cut)
-
-
-def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
-    """The update that learned from each; of one that was rolled back only where no other did."""
-    query = (
-        select(
-            UpdateGroup.episode_id,
-            Update.version,
-            Update.checkpoint_id,
-            Update.state,
-            UpdateGroup.loss_tokens,
-            UpdateGroup.advantage,
-        )
-        .join(Update, Update.update_id == UpdateGroup.update_id)
-        .where(UpdateGroup.episode_id.in_(episode_ids))
-        .order_by(Update.committed_at)
-    )
-    rows = session.execute(query).all()
-    gone = [row for row in rows if row.state == UpdateState.ROLLED_BACK]
-    stands = [row for row in rows if row.state != UpdateState.ROLLED_BACK]
-    return {row.episode_id: Lesson(*row[1:]) for row in [*gone, *stands]}
+        return Found(rows, Cursor(float(page[-1][2] or 0.0), rows[-1].episode_id), within, cut)
+    older = _last(session, window, sought.state, within) if newest else None
+    return Found(rows, older, within, cut)
 
 
 def _narrowed(session: Session, run_id: str, sought: Filter, most: int) -> list[str] | None:
@@ -212,6 +212,19 @@ def _window(
 
 def _moment(episode: type[Episode], state: EpisodeState) -> InstrumentedAttribute[Any]:
     return episode.queued_at if state in OPEN else episode.ended_at
+
+
+def _value(episode: type[Episode], sought: Filter) -> SQLColumnExpression[Any]:
+    """What the episodes are sorted by; of those that have none, LEAST."""
+    if sought.order == Order.NEWEST:
+        return _moment(episode, sought.state)  # bare: the window comes in that order
+    known: dict[Order, SQLColumnExpression[Any]] = {
+        Order.SCORE: episode.score,
+        Order.TURNS: episode.turns,
+        Order.TOKENS: episode.tokens,
+        Order.SECONDS: episode.ended_at - episode.started_at,
+    }
+    return func.coalesce(cast(known[sought.order], Float(53)), LEAST)
 
 
 def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bool]]:
@@ -265,6 +278,7 @@ def _row(episode: Episode, version: int, state: EpisodeState, taught: Mapping[st
         score=episode.score,
         turns=episode.turns,
         tokens=episode.tokens,
+        seconds=episode.seconds(),
         version=version,
         at=(episode.queued_at if state in OPEN else episode.ended_at) or 0.0,
         lesson=taught.get(episode.episode_id),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.episode_search import Lesson, lessons
+from db.lessons import Lesson, lessons
 from db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
 
 TEXT = 20_000  # characters of a call or an answer that are read
@@ -151,7 +151,6 @@ def config_of(session: Session, run_id: str) -> str:
 
 
 def _member(row: Episode, lesson: Lesson | None) -> Member:
-    timed = row.ended_at is not None and row.started_at is not None
     return Member(
         episode_id=row.episode_id,
         member=row.member,
@@ -166,6 +165,6 @@ def _member(row: Episode, lesson: Lesson | None) -> Member:
         fence=row.fence,
         attempts=row.attempts,
         worker_id=row.worker_id or "",
-        seconds=(row.ended_at or 0.0) - (row.started_at or 0.0) if timed else None,
+        seconds=row.seconds(),
         lesson=lesson,
     )

@@ -142,6 +142,12 @@ class Episode(Base):
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None]
 
+    def seconds(self) -> float | None:
+        """Of the attempt that ended it; None before that."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return self.ended_at - self.started_at
+
 
 class Step(Base):
     """One policy call and the environment's answer, written by the recorder from the body."""

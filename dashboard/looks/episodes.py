@@ -17,8 +17,9 @@ from core.errors import AgentRLError, MessageError
 from core.trajectory import Trajectory, body_of
 from dashboard.links import Here
 from dashboard.markup import Cell, Link
-from db.episode_search import Cursor, Filter, Found, Lesson, search
+from db.episode_search import Cursor, Filter, Found, search
 from db.episode_story import Deed, Member, Story, config_of, model_directories, story
+from db.lessons import Lesson
 from db.store import Store
 
 PAGE = "Episodes"
@@ -86,8 +87,10 @@ def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
             "ended": moment(each.at),
             "status": each.status or each.reason or "–",
             "reward": each.reward,
+            "score": each.score,
             "turns": each.turns,
             "tokens": each.tokens,
+            "seconds": each.seconds,
             "version": f"v{each.version}",
             "learned by": _learned(each.lesson, here),
             "advantage": each.lesson.advantage if each.lesson else None,

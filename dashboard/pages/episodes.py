@@ -13,7 +13,7 @@ from dashboard.links import Here
 from dashboard.looks import episodes, tokens
 from dashboard.looks.tokens import Shown
 from dashboard.vocabulary import Vocabulary
-from db.episode_search import Filter, Found, tasks_of
+from db.episode_search import Filter, Found, Order, tasks_of
 from db.episode_story import Member, Story, deeds
 from db.store import Store
 
@@ -46,13 +46,13 @@ def _list(store: Store, here: Here) -> None:
         st.html(markup.table(episodes.rows(found, here)))
     else:
         st.info("No episode of these passes." if found.older else "No such episode.")
-    _pages(found, here, episodes.parameters_of(sought), first=at is None)
+    _pages(found, here, sought, first=at is None)
 
 
 def _form(sought: Filter, known: list[str]) -> Filter | None:
     """The filter as it was sent; None before it was."""
     with st.form("filter", border=True):
-        above = st.columns(4)
+        above = st.columns(5)
         state = above[0].selectbox(
             "State", list(EpisodeState), index=list(EpisodeState).index(sought.state)
         )
@@ -62,6 +62,8 @@ def _form(sought: Filter, known: list[str]) -> Filter | None:
             "Status", [ANY, *statuses], index=_place(sought.status or "", statuses)
         )
         words = above[3].text_input("Text in a call or an answer", sought.words)
+        orders = list(Order)
+        order = above[4].selectbox("Order", orders, index=orders.index(sought.order))
         below = st.columns(6)
         item = below[0].text_input("Item", sought.item_id)
         lowest = below[1].number_input("Reward from", value=sought.reward_from)
@@ -82,6 +84,7 @@ def _form(sought: Filter, known: list[str]) -> Filter | None:
         checkpoint=checkpoint.strip(),
         learned_at=learned,
         words=words.strip(),
+        order=Order(str(order)),
     )
 
 
@@ -89,16 +92,21 @@ def _place(chosen: str, known: list[str]) -> int:
     return known.index(chosen) + 1 if chosen in known else 0
 
 
-def _pages(found: Found, here: Here, parameters: dict[str, str], *, first: bool) -> None:
-    """Links to the newest and to older ones, and how far this look went."""
+def _pages(found: Found, here: Here, sought: Filter, *, first: bool) -> None:
+    """Links to the first page and to the next, and how far this look went."""
+    parameters, newest = episodes.parameters_of(sought), sought.order == Order.NEWEST
     links = []
     if not first:
-        links.append(markup.Link("⟨ newest", here.to(PAGE, **parameters)))
+        links.append(markup.Link("⟨ newest" if newest else "⟨ first", here.to(PAGE, **parameters)))
     if found.older is not None:
         older = here.to(PAGE, **parameters, before=episodes.before(found.older))
-        links.append(markup.Link("older ⟩", older))
+        links.append(markup.Link("older ⟩" if newest else "next ⟩", older))
     st.html(markup.links(links))
-    told = f"Newest first; each page looks through at most {found.looked:,} episodes of the state."
+    if newest:
+        told = f"Newest first; each page looks through at most {found.looked:,} episodes"
+    else:
+        told = f"The most {sought.order} first, of the newest {found.looked:,} episodes"
+    told += " of the state."
     if found.cut:
         told += " Not every episode of that item, checkpoint or update was looked at."
     st.caption(told)

@@ -15,7 +15,7 @@ from core.types import EpisodeState, Status
 from dashboard.links import Here
 from dashboard.looks import episodes
 from db import migrate
-from db.episode_search import Cursor, Filter
+from db.episode_search import Cursor, Filter, Order
 from db.store import open_store
 
 EVERY = Filter(
@@ -29,6 +29,7 @@ EVERY = Filter(
     checkpoint="run-v1",
     learned_at=3,
     words="100% sure & more",
+    order=Order.SECONDS,
 )
 
 
@@ -84,6 +85,24 @@ def test_the_form_filters_and_the_address_says_how(world: World, show: Any, html
     assert len(re.findall(r"/episodes\?run=run&amp;episode=", html(app))) == 1
     assert "0.5" in app.query_params["reward_from"]
     assert "run" in app.query_params["run"]
+
+
+def test_the_order_is_chosen_stands_in_the_address_and_is_that_of_the_list(
+    world: World, show: Any, html: Any
+) -> None:
+    bodies = world.ready(0, (0.0, 1.0))
+    for body, tokens in zip(bodies, (9, 8), strict=True):
+        sets = "UPDATE episodes SET tokens = :t WHERE episode_id = :e"
+        world.sql(sets, t=tokens, e=body.episode_id)
+    app = show("episodes", world.store, world.run_id, run="run")
+    order = next(box for box in app.selectbox if box.label == "Order")
+    assert order.options == ["newest", "score", "turns", "tokens", "seconds"]
+    order.select("tokens")
+    app.button[0].click().run()
+    assert "tokens" in app.query_params["order"]
+    assert any(each.value.startswith("The most tokens first") for each in app.caption)
+    listed = re.findall(r"episode=([^\"]+)", html(app))
+    assert listed == [body.episode_id for body in bodies]
 
 
 def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(

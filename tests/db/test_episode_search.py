@@ -9,7 +9,7 @@ from world import World
 from broker.messages import Trajectory, body_sha256
 from core.types import EpisodeState, Status, UpdateState
 from db import episode_search, episode_story, runs, updates
-from db.episode_search import LIMITS, Cursor, Filter, Found, Limits, search
+from db.episode_search import LIMITS, Cursor, Filter, Found, Limits, Order, search
 from db.models import Episode, Step
 from db.store import Store
 from db.updates import NewUpdate, TrainedMember
@@ -113,6 +113,46 @@ def test_pages_join_without_a_gap_or_a_double(world: World, at_once: bool) -> No
     assert [len(page.rows) for page in pages] == [2, 2, 2, 2, 1]
     whole = [row.episode_id for row in found(world, Filter()).rows]
     assert seen == whole
+
+
+COLUMNS = {
+    Order.SCORE: "score",
+    Order.TURNS: "turns",
+    Order.TOKENS: "tokens",
+    Order.SECONDS: "ended_at",
+}
+
+
+@pytest.mark.parametrize("order", COLUMNS)
+def test_the_largest_comes_first_page_after_page_and_what_has_none_last(
+    world: World, order: Order
+) -> None:
+    bodies = world.ready(0, (0.0, 1.0, 0.0)) + world.ready(1, (0.0, 1.0, 0.0))
+    without = bodies[4].episode_id
+    for body, value in zip(bodies, (2, 7, 5, 4, None, 4), strict=True):
+        column = COLUMNS[order] if value or order != Order.SECONDS else "started_at"
+        values = {"started_at": 0.0, "ended_at": 3.0} | {column: value}
+        with world.store.write() as session:
+            session.execute(
+                update(Episode).where(Episode.episode_id == body.episode_id).values(values)
+            )
+
+    pages = list(paged(world, Filter(order=order), Limits(page=2)))
+    seen = [row.episode_id for page in pages for row in page.rows]
+    assert seen == [bodies[place].episode_id for place in (1, 2, 5, 3, 0, 4)]
+    assert [len(page.rows) for page in pages] == [2, 2, 2]
+    names = {each.episode_id: each for page in pages for each in page.rows}
+    assert names[without].seconds == (None if order == Order.SECONDS else names[seen[0]].seconds)
+
+
+def test_only_so_many_of_the_newest_are_sorted(world: World) -> None:
+    bodies = [body for position in range(3) for body in world.ready(position, (0.0, 1.0))]
+    for at, body in enumerate(bodies):
+        sets = "UPDATE episodes SET ended_at = :a, tokens = :t WHERE episode_id = :e"
+        world.sql(sets, a=100 + at, t=9 - at, e=body.episode_id)
+    page = found(world, Filter(order=Order.TOKENS), None, Limits(window=4))
+    assert [row.tokens for row in page.rows] == [7, 6, 5, 4]
+    assert (page.looked, page.older) == (4, None)
 
 
 def test_a_look_that_finds_nothing_says_where_to_go_on(world: World) -> None:

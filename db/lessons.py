@@ -1,0 +1,42 @@
+"""Which update learned from an episode?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.types import UpdateState
+from db.models import Update, UpdateGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """That an update learned from an episode. `advantage`: of its loss tokens, null in old rows."""
+
+    version: int
+    checkpoint_id: str
+    state: UpdateState
+    loss_tokens: int
+    advantage: float | None
+
+
+def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
+    """The update that learned from each; of one that was rolled back only where no other did."""
+    query = (
+        select(
+            UpdateGroup.episode_id,
+            Update.version,
+            Update.checkpoint_id,
+            Update.state,
+            UpdateGroup.loss_tokens,
+            UpdateGroup.advantage,
+        )
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .where(UpdateGroup.episode_id.in_(episode_ids))
+        .order_by(Update.committed_at)
+    )
+    rows = session.execute(query).all()
+    gone = [row for row in rows if row.state == UpdateState.ROLLED_BACK]
+    stands = [row for row in rows if row.state != UpdateState.ROLLED_BACK]
+    return {row.episode_id: Lesson(*row[1:]) for row in [*gone, *stands]}
