@@ -215,7 +215,7 @@ def test_a_broken_item(person: Person, verb: tuple[str, ...]) -> None:
     )
     person.write("[tasks.broken]\n")
     line = person.types(*verb, str(person.file), PYTHONPATH=str(person.folder))
-    assert line == "train.jsonl: line 7: no field goal — mend the line"
+    assert line.endswith("train.jsonl: line 7: no field goal — mend the line")
 
 
 @pytest.fixture
