@@ -341,10 +341,11 @@ class Logs(Section, frozen=True):
 class Trackers(Section, frozen=True):
     """Where else the figures of the run go (docs/trackers.md). `use` empty: nowhere."""
 
-    use: list[Literal["tensorboard", "mlflow"]] = []
-    project: str = "agentrl"  # MLflow's experiment
+    use: list[Literal["tensorboard", "mlflow", "wandb"]] = []
+    project: str = "agentrl"  # MLflow's experiment, W&B's project
     folder: str = ""  # of what is kept here; `trackers` under run.home where empty
     mlflow_url: str = ""  # a tracking server; files where empty
+    wandb_online: bool = False  # else a file for `wandb sync`
     look_s: Seconds = 2.0  # between two looks at the rows
 
 

@@ -47,18 +47,23 @@ class Ground:
     folder: Path
     project: str
     url: str
+    online: bool
 
 
 def make(name: str, config: Config) -> Tracker:
     """A tracker of `trackers.use`. Raises ConfigError where the extra is not installed."""
     section = config.trackers
     folder = (Path(section.folder) if section.folder else config.home() / "trackers") / name
-    ground = Ground(folder, section.project, section.mlflow_url)
+    ground = Ground(folder, section.project, section.mlflow_url, section.wandb_online)
     try:
         if name == "tensorboard":
             from ops.trackers.tensorboard import TensorBoard
 
             return TensorBoard(ground)
+        if name == "wandb":
+            from ops.trackers.wandb import WeightsAndBiases
+
+            return WeightsAndBiases(ground)
         from ops.trackers.mlflow import MLflow
 
         return MLflow(ground)

@@ -5,13 +5,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import history
 import msgspec
+import psutil
 import pytest
+import wandb_file
 from mlflow.tracking import MlflowClient
 from running import ROOT, eventually
 from sqlalchemy import select
@@ -30,7 +32,7 @@ from ops.supervise import children
 from ops.track import Follower, track
 from ops.trackers.tracker import Figure, TrackerError, figure, make, without_passwords
 
-NAMES = ("tensorboard", "mlflow")
+NAMES = ("tensorboard", "mlflow", pytest.param("wandb", marks=pytest.mark.slow))
 Rows = list[tuple[int, str, float]]
 
 
@@ -64,6 +66,8 @@ def read(name: str, config: Config, run_id: str) -> Rows:
         found.Reload()
         tags = found.Tags()["scalars"]
         return sorted((e.step, tag, e.value) for tag in tags for e in found.Scalars(tag))
+    if name == "wandb":
+        return sorted(wandb_file.figures(folder, run_id))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # as the tracker says to its own MLflow
         client = MlflowClient(folder.as_uri())
@@ -112,37 +116,70 @@ def test_every_row_arrives_once_though_the_follower_begins_anew(
     assert same(read(name, config, run_id), wanted)
 
 
+@pytest.fixture
+def told_by(config: Config, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Begins `agentrl track` with that tracker; what it says is in `log`."""
+    path, begun = tmp_path / "run.toml", []
+
+    def follow(name: str) -> subprocess.Popen[bytes]:
+        section = msgspec.structs.replace(config.trackers, use=[name])
+        path.write_text(loading.to_toml(msgspec.structs.replace(config, trackers=section)))
+        command = [sys.executable, "-m", "cli.main", "track", str(path)]
+        with (tmp_path / "log").open("ab") as output:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        begun.append(process)
+        return process
+
+    yield follow
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_follower_that_is_killed_leaves_neither_a_gap_nor_a_double(
-    name: str, config: Config, begun: tuple[Store, str], tmp_path: Path
+    name: str,
+    config: Config,
+    begun: tuple[Store, str],
+    told_by: Callable[[str], subprocess.Popen[bytes]],
+    tmp_path: Path,
 ) -> None:
     store, run_id = begun
-    path, log = tmp_path / "run.toml", tmp_path / "log"
-    section = msgspec.structs.replace(config.trackers, use=[name])
-    path.write_text(loading.to_toml(msgspec.structs.replace(config, trackers=section)))
-
-    def follow() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "cli.main", "track", str(path)]
-        with log.open("ab") as output:
-            return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-
-    folder = config.home() / "trackers" / name
+    folder, log = config.home() / "trackers" / name, tmp_path / "log"
     for pause_s in (0.0, 0.3, 1.0):
-        process = follow()
+        process = told_by(name)
         eventually(lambda: any(folder.rglob("*")), within_s=60, text=log.read_text)
         time.sleep(pause_s)
         process.kill()
         process.wait()
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
-    process = follow()
-    try:
-        assert process.wait(60) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
+    assert told_by(name).wait(60) == 0, log.read_text()
     assert same(read(name, config, run_id), expected(store, run_id)), log.read_text()
+
+
+@pytest.mark.slow
+def test_figures_are_told_again_though_the_process_of_wandb_is_killed(
+    config: Config,
+    begun: tuple[Store, str],
+    told_by: Callable[[str], subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    store, run_id = begun
+    folder, log = config.home() / "trackers" / "wandb", tmp_path / "log"
+    process = told_by("wandb")
+    eventually(lambda: wandb_file.files(folder, run_id), within_s=60, text=log.read_text)
+    [core] = [c for c in psutil.Process(process.pid).children() if c.name() == "wandb-core"]
+    core.kill()
+    raised = (Reading("", "skipped", 1.0, 0.0, raised=True), None)
+    with store.write() as session:
+        runs.move_run(session, run_id, RunState.STOPPED, "enough")
+        alarms.add(session, run_id, None, 3, [raised])
+    assert process.wait(60) == 0, log.read_text()
+    assert "Connection lost" in log.read_text()
+    wanted = sorted([*expected(store, run_id), (3, "alarm/update/skipped", 1.0)])
+    assert same(read("wandb", config, run_id), wanted), log.read_text()
 
 
 class Fails:
