@@ -9,7 +9,7 @@ import contextlib
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ from core.access import admits, loopback
 from core.config import Metrics, secret
 from core.errors import ConfigError
 from core.logging import get_logger
-from core.metrics import Histogram, Instrument
+from core.metrics import Foreign, Histogram, Instrument
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Metric
 
 PLACES = 8  # scrapes at once; whoever comes then is hung up on
 SCRAPE_S = 5.0  # of a client's silence
@@ -52,9 +52,12 @@ def exported(config: Metrics, run: str, role: str, process: str = "") -> Iterato
     with contextlib.ExitStack() as stack:
         server = _listen(config, _page(registry), token)
         stack.callback(server.server_close)
+        own = {"run": run, "process": process or role}
         for each in chosen:
-            _bind(each, registry, {"run": run, "process": process or role})
+            _bind(each, registry, own)
             stack.callback(_unbind, each)
+        for program in metrics.foreign(role):
+            registry.register(_PassedOn(program, own))
         thread = threading.Thread(
             target=server.serve_forever, args=(END_S,), name="metrics", daemon=True
         )
@@ -110,6 +113,34 @@ def _bind(each: Instrument, registry: "CollectorRegistry", own: Mapping[str, str
 
 def _unbind(each: Instrument) -> None:
     each.child = each.forget = None
+
+
+class _PassedOn:
+    """A collector of prometheus-client's: asks the program at every scrape."""
+
+    def __init__(self, program: Foreign, own: Mapping[str, str]) -> None:
+        self._program = program
+        self._own = own
+
+    def collect(self) -> "Iterable[Metric]":
+        """Its metrics with our labels; none where it cannot be read."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        text = self._program.read() if self._program.read is not None else ""
+        try:
+            found = [
+                each
+                for each in text_string_to_metric_families(text)
+                if each.name.startswith(self._program.start)
+            ]
+        except ValueError as error:
+            log.warning("Metrics of another program cannot be read", error=str(error))
+            return []
+        for family in found:
+            family.samples = [
+                sample._replace(labels={**sample.labels, **self._own}) for sample in family.samples
+            ]
+        return found
 
 
 def _page(registry: "CollectorRegistry") -> Callable[[], tuple[str, bytes]]:

@@ -71,6 +71,19 @@ class Histogram(Instrument):
             self.child(labels).observe(value)
 
 
+@dataclass(slots=True, eq=False)
+class Foreign:
+    """Metrics that another program exports and this process passes on, with its own labels.
+
+    `start`: of their names; what else it exports is left out. `read`: its exposition as text,
+    empty while it is away; it never raises and returns within a scrape.
+    """
+
+    start: str
+    role: str
+    read: Callable[[], str] | None = None
+
+
 ALL_ROLES = ("dispatcher", "worker", "recorder", "trainer", "policy", "envs", "supervisor")
 DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS, SUPERVISOR = ((role,) for role in ALL_ROLES)
 
@@ -169,6 +182,8 @@ UPSTREAM = Counter("agentrl_upstream_tries_total", "Tries at an external model",
 SWAPS = Counter("agentrl_swaps_total", "Checkpoints that began to be served", POLICY, ("track",))
 SERVED = Gauge("agentrl_served_version", "Version that a track is served from", POLICY, ("track",))
 
+VLLM = Foreign("vllm:", "policy")
+
 # --- env server
 ENV_REQUESTS = Counter(
     "agentrl_environment_requests_total",
@@ -190,3 +205,9 @@ def instruments(role: str | None = None) -> list[Instrument]:
     """All, or those of one role, in the order of this file."""
     found = [each for each in globals().values() if isinstance(each, Instrument)]
     return [each for each in found if role is None or role in each.roles]
+
+
+def foreign(role: str) -> list[Foreign]:
+    """What a role passes on."""
+    found = [each for each in globals().values() if isinstance(each, Foreign)]
+    return [each for each in found if each.role == role]

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from core import manifest
+from core import manifest, metrics
 from core.config import Config, PolicyServer
 from core.errors import CheckpointError, PolicyError
 from core.logging import get_logger
@@ -32,6 +32,7 @@ from serving.vllm_process import NAME, VllmProcess
 from serving.vllm_wire import Answer
 
 STEP_S = 0.2  # between two looks at `stop` while we wait for a call
+COUNTED_S = 1.0  # of silence, when it is asked what it counts
 VOICE = (1, 2, 3, 1, 2, 3)  # tokens whose log-probabilities tell whether old weights came back
 
 log = get_logger()
@@ -65,6 +66,7 @@ class VllmEngine:
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
         self._zeros = config.home() / "zero" / server.name
         self._zero: Path | None = None  # once it is written
+        metrics.VLLM.read = self.counted
 
     @property
     def places(self) -> int | None:
@@ -153,10 +155,18 @@ class VllmEngine:
 
     def close(self) -> None:
         """End vLLM; what is unfinished fails."""
+        metrics.VLLM.read = None
         self._stop.set()
         self._process.close()
         self._answers.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
+
+    def counted(self) -> str:
+        """Its own metrics, as Prometheus reads them; empty while it is away or silent."""
+        try:
+            return self._process.line().get("/metrics", COUNTED_S).decode(errors="replace")
+        except (EngineAway, VllmError):
+            return ""
 
     def _model(self) -> Path:
         """What vLLM is launched with: the base of all adapters, or the weights that served last."""

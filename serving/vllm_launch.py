@@ -84,8 +84,10 @@ def launch(config: Config, server: PolicyServer) -> Launch:
         *("--skip-tokenizer-init", "--generation-config", "vllm"),
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"),
         *("--max-num-seqs", str(server.max_batch), "--seed", str(config.run.seed)),
-        *("--disable-log-stats", "--disable-uvicorn-access-log"),
+        "--disable-uvicorn-access-log",
     ]
+    if not config.metrics.port:  # else they are asked for (core/metrics.py VLLM)
+        command += ["--disable-log-stats"]
     environment = {
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",

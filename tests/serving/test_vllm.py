@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from running import eventually
+from scraping import dashboard, named, scraped, with_values
 from vllm_run import Asked, VllmRun, vllm_run
 
 from workers.client import NotServed
@@ -56,6 +57,16 @@ def test_temperature_0_takes_the_likeliest_token_and_tells_of_temperature_1(
     greedy = [each for each in greedy if each.ask.temperature == 0.0]
     assert greedy
     assert max(pool.off(each) for each in greedy) <= EXACT
+
+
+def test_what_it_counts_is_scraped_and_is_what_the_dashboard_asks_for(pool: VllmRun) -> None:
+    pool.ask(pool.live()["current"], random.Random(5))
+    text = scraped(pool.port)
+    assert named(dashboard(), r"\bvllm:[a-z_]+") <= with_values(text)
+    line = next(x for x in text.splitlines() if x.startswith("vllm:generation_tokens_total{"))
+    assert 'process="policy",run="v"' in line
+    assert float(line.split()[-1]) > 0
+    assert "agentrl_served_version{" in text
 
 
 def test_an_adapter_that_says_something_else_is_refused_and_the_old_one_stays(

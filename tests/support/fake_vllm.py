@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(200 if work else 404, work(body, fault) if work else {})
 
     def _send(self, status: int, body: Any) -> None:
-        content = json.dumps(body).encode()
+        content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
@@ -107,6 +107,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _health(self, *_: Any) -> Any:
         return {}
+
+    def _metrics(self, _: Any, fault: Any) -> Any:
+        if fault == "garbage":
+            return "no { exposition"
+        lines = [f'vllm:num_requests_running{{engine="0"}} {len(self.state.running)}']
+        return "\n".join(["# TYPE vllm:num_requests_running gauge", *lines, "python_info 1", ""])
 
     def _pause(self, *_: Any) -> Any:
         self.state.paused = True

@@ -50,10 +50,10 @@ def with_values(text: str) -> set[str]:
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
 
-def named(dashboard: dict[str, Any]) -> set[str]:
+def named(dashboard: dict[str, Any], pattern: str = NAME) -> set[str]:
     """The metrics that its panels ask for; those of a histogram without their endings."""
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    found = {name for expr in asked for name in re.findall(NAME, expr)}
+    found = {name for expr in asked for name in re.findall(pattern, expr)}
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
 

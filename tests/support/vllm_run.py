@@ -15,6 +15,7 @@ import torch
 from lineage import register
 from peft import PeftModel
 from running import ROOT, agentrl, eventually, processes_of
+from scraping import free_port
 from transformers import AutoModelForCausalLM
 
 from core import manifest
@@ -47,6 +48,8 @@ tracks = {tracks}
 drain_s = 1.0
 [policy.vllm]
 python = "{python}"
+[metrics]
+port = {port}
 """
 START_S = 600.0  # on a machine that is busy with other tests
 CPU = torch.device("cpu")
@@ -65,9 +68,11 @@ class Asked:
 class VllmRun:
     """A run whose checkpoints a test publishes; `truth` is transformers' own forward pass."""
 
-    def __init__(self, home: Path, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, home: Path, process: "subprocess.Popen[bytes]", port: int) -> None:
+        """port: of its metrics."""
         self.home = home
         self.process = process
+        self.port = port
         self.output = home / "output"
         eventually((home / "store.db").exists, within_s=90, text=self.output.read_text)
         self.store: Store = open_store(f"sqlite:///{home / 'store.db'}")
@@ -203,10 +208,13 @@ def vllm_run(home: Path, python: Path, rank: int, tracks: Sequence[str]) -> Iter
     """`agentrl policy CONFIG`, ended at the end if it has not."""
     config = home / "config.toml"
     model, words = ROOT / "models/tiny", str(list(tracks)).replace("'", '"')
-    config.write_text(CONFIG.format(home=home, model=model, rank=rank, tracks=words, python=python))
+    port = free_port()
+    config.write_text(
+        CONFIG.format(home=home, model=model, rank=rank, tracks=words, python=python, port=port)
+    )
     output = home / "output"
     with agentrl("policy", str(config), environment={}, output=output) as process:
-        run = VllmRun(home, process)
+        run = VllmRun(home, process, port)
         try:
             yield run
         finally:

@@ -1,0 +1,113 @@
+"""What vLLM counts of itself is scraped with its policy server, under its labels."""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fake_vllm
+import msgspec
+import pytest
+from fake_vllm import set_faults
+from running import eventually, processes_of
+from scraping import asked, free_port
+
+from core import config as sections
+from core import metrics
+from core.config import Config, Metrics, PolicyServer, Task, Vllm
+from core.exposition import exported
+from serving import vllm as engine_file
+from serving import vllm_process
+from serving.request import EngineAway
+from serving.vllm import VllmEngine
+from serving.vllm_launch import launch
+
+OURS = 'agentrl_upstream_tries_total{process="policy-p",run="mine"}'
+THEIRS = 'vllm:num_requests_running{engine="0",process="policy-p",run="mine"} 0.0'
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    for name, value in (("LOOK_S", 0.02), ("BACK_OFF_S", (0.05,))):
+        monkeypatch.setattr(vllm_process, name, value)
+    section = Vllm(python=str(fake_vllm.write_interpreter(tmp_path)), start_s=60.0)
+    return Config(
+        tasks={"dbbench": Task()},
+        run=sections.Run(home=str(tmp_path / "home")),
+        policy=[PolicyServer(name="p", engine="vllm", vllm=section)],
+        metrics=Metrics(port=free_port()),
+    )
+
+
+@pytest.fixture
+def engine(
+    config: Config, tmp_path: Path, save_model: Callable[[str], Path]
+) -> Iterator[VllmEngine]:
+    """A fake vLLM that is up, in a process that is scraped."""
+    made = VllmEngine(config, config.policy[0])
+    with exported(config.metrics, "mine", "policy", "policy-p"):
+        assert OURS in page(config)
+        assert "vllm:" not in page(config)  # it has not begun
+
+        def loaded() -> bool:
+            with contextlib.suppress(EngineAway):
+                made.load("c0", tmp_path / "c0")
+            return bool(made.names())
+
+        shutil.copytree(save_model("a"), tmp_path / "c0")
+        try:
+            eventually(loaded, within_s=60, text=lambda: "the fake does not start")
+            yield made
+        finally:
+            made.close()
+
+
+def page(config: Config) -> str:
+    status, text = asked(config.metrics.port)
+    assert status == 200
+    return text
+
+
+def test_what_vllm_counts_has_the_labels_of_its_policy_server(
+    config: Config, engine: VllmEngine
+) -> None:
+    text = page(config)
+    assert OURS in text
+    assert THEIRS in text
+    assert "# TYPE vllm:num_requests_running gauge" in text
+    assert "python_info 1" not in text  # it says the same of itself as we do of us
+    engine.close()
+    assert metrics.VLLM.read is None
+    assert OURS in page(config)
+
+
+def test_while_vllm_hangs_lies_or_is_down_ours_are_scraped_alone(
+    config: Config, engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_file, "COUNTED_S", 0.2)
+    for fault in ("hang", 500, "garbage"):
+        set_faults(tmp_path, metrics=fault)
+        began = time.monotonic()
+        text = page(config)
+        assert time.monotonic() - began < 2.0, fault
+        assert OURS in text
+        assert "vllm:" not in text
+    set_faults(tmp_path)
+    assert THEIRS in page(config)
+    set_faults(tmp_path, start="hang")
+    for pid in processes_of(tmp_path):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"fake_vllm.py" in words and b"vllm_guard" not in words:
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not engine.names(), within_s=10, text=lambda: "it is still there")
+    assert OURS in (text := page(config))
+    assert "vllm:" not in text
+
+
+def test_vllm_counts_only_where_it_is_asked(config: Config) -> None:
+    silent = msgspec.structs.replace(config, metrics=Metrics())
+    assert "--disable-log-stats" in launch(silent, silent.policy[0]).command
+    assert "--disable-log-stats" not in launch(config, config.policy[0]).command
