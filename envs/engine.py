@@ -33,6 +33,8 @@ ASK_S = 5.0
 CONNECTIONS = 64
 REMOVERS = 16  # threads that remove many containers
 REMOVAL_S = 5  # of a container that the engine is removing already
+REASON_S = 2.0  # after a container's end, to be told that memory was the reason
+KILLED = "137"  # how a container ends that SIGKILL ended
 REMOVING = 409  # what a removal is told that is on its way already
 OURS = {"agentrl-sandbox": "sandbox", "agentrl-os": "os"}  # image → its file in deploy/images
 INCLUSIVE = ("btrfs", "zfs")  # storage drivers that count the image in a container's size
@@ -127,12 +129,20 @@ class Engine:
         return self._inspect(container, size=1).get("SizeRw") or 0
 
     def out_of_memory(self, container: str) -> bool:
-        """Whether the kernel ended one of its processes for that; False where unknown."""
-        filters = {"container": container, "event": "oom"}
+        """Whether the kernel ended one of its processes for that; False where unknown.
+
+        Of a process that SIGKILL ended the engine may be told the reason after the end.
+        """
+        asked = {"container": container, "event": ["oom", "die"]}
+        until = f"{time.time() + REASON_S:.9f}"
         with contextlib.suppress(EnvironmentFailure), _told("events"):
-            told = self._api.events(since=1, until=f"{time.time():.9f}", filters=filters)
+            told = self._api.events(since=1, until=until, filters=asked, decode=True)
             with contextlib.closing(told):
-                return any(True for _ in told)
+                for event in told:
+                    if event["Action"] == "oom":
+                        return True
+                    if event["Actor"]["Attributes"].get("exitCode") != KILLED:
+                        return False
         return False
 
     def remove(self, container: str) -> None:
