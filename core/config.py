@@ -285,6 +285,8 @@ class Eval(Section, frozen=True):
     temperature: AtLeast0 | None = None  # sampling.temperature where absent; 0: greedy
     concurrency: Positive = 16  # episodes at once
     device: str = ""  # where it serves; model.device where empty
+    engine: Literal["local", "vllm"] = "local"  # of `agentrl eval`, too
+    vllm: Vllm = Vllm()
     nice: Annotated[int, Meta(ge=0, le=19)] = (
         10  # 10: a tenth of another process's weight; 19: 1/68
     )
@@ -415,6 +417,13 @@ class Config(Section, frozen=True):
             self,
             worker=replace(self.worker, concurrency=self.eval.concurrency),
             model=replace(self.model, device=self.eval.device or self.model.device),
+        )
+
+    def eval_server(self) -> PolicyServer:
+        """What the evaluator serves on, in its own process."""
+        asked = self.eval
+        return PolicyServer(
+            name="evaluator", engine=asked.engine, tracks=["pinned"], vllm=asked.vllm
         )
 
     def home(self) -> Path:

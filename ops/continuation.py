@@ -24,7 +24,8 @@ from core.types import SOLVED
 from db.recordings import Recording
 from db.registry import LivePolicy
 from ops.configs import check_model
-from ops.eval_target import Target, resolve, served
+from ops.eval_server import served
+from ops.eval_target import Target, resolve
 from ops.hold import held
 from ops.replay import LOOSE
 from ops.replayer import Replayer, opened, recorded, replaying

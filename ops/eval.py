@@ -21,7 +21,8 @@ from db import migrate
 from db.store import Store, open_store
 from envs.contract import TaskSource
 from ops.eval_record import Record, forget
-from ops.eval_target import Target, fitted, resolve, served, versions
+from ops.eval_server import Servers
+from ops.eval_target import Target, fitted, resolve, versions
 from ops.evaluate import Evaluator, Measured, Plan, Work, work_of
 from ops.hold import held
 from ops.roles import sources
@@ -67,11 +68,12 @@ def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
     make_home(config)
     with closing(open_store(config.store_url())) as store:
         migrate.ensure(store)
-        matrix = Matrix(config, store, found, work)
         if wish.again:
             for target in targets:
                 forget(store, fitted(config, target), target, plans)
-        results = [(t, one) for t, ones in matrix.measure(targets, quiet=as_json) for one in ones]
+        with closing(Matrix(config, store, found, work)) as matrix:
+            measured = matrix.measure(targets, quiet=as_json)
+        results = [(target, one) for target, ones in measured for one in ones]
     if as_json:
         print(msgspec.json.encode([described(target, one) for target, one in results]).decode())
     else:
@@ -114,6 +116,11 @@ class Matrix:
         self._sources = found
         self._work = work
         self._stop = stop
+        self._servers = Servers(stop)
+
+    def close(self) -> None:
+        """End what serves."""
+        self._servers.close()
 
     def measure(
         self, targets: Sequence[Target], *, quiet: bool = False
@@ -163,7 +170,7 @@ class Matrix:
         url = self._config.store_url()
         with (
             held(url, target),
-            served(own, target) as policy,
+            self._servers.served(own, target) as policy,
             closing(Evaluator(own, policy, self._sources, self._stop)) as evaluator,
         ):
             for ended in evaluator.play(record.todo()):

@@ -1,12 +1,9 @@
-"""What is measured: a name becomes a directory with its identity, and is served here.
-
-name ─▶ Target ─▶ LocalEngine behind its HTTP face, or the face of an external model ─▶ LivePolicy
-"""
+"""What is measured: a name becomes a directory with its identity."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +14,11 @@ from broker import weights
 from core import manifest
 from core.config import Config, PolicyServer
 from core.errors import ConfigError, nearest
-from core.types import CURRENT, CheckpointState
+from core.types import CheckpointState
 from db import lifecycle, registry, runs
 from db.external import track_of
 from db.models import Checkpoint, Run
 from db.readonly import open_history
-from db.registry import LivePolicy
 from ops import hub
 from ops.configs import check_external, check_model
 
@@ -109,36 +105,6 @@ def fitted(config: Config, target: Target) -> Config:
     check_model(path, config.model.chat_template)
     model = msgspec.structs.replace(config.model, path=str(path))
     return msgspec.structs.replace(config, model=model, policy=[])
-
-
-@contextmanager
-def served(config: Config, target: Target) -> Iterator[LivePolicy]:
-    """The target behind a local engine, or its own API, on a free loopback port."""
-    if target.external is not None:
-        from serving.external import measured
-
-        with measured(config, target.external) as policy:
-            yield policy
-        return
-    from serving.engine import LocalEngine
-    from serving.served import Served
-    from serving.server import Face, Server
-
-    limits = config.policy_servers()[0]
-    model = config.model
-    engine = LocalEngine(model.device, model.dtype, limits.max_batch, limits.cache_tokens)
-    try:
-        engine.load(target.checkpoint_id, target.path)
-        table = Served()
-        table.serve(CURRENT, target.checkpoint_id, target.version or 0)
-        http = Server(Face(engine, table, ""), "127.0.0.1", 0, guarded=False)
-        try:
-            version = target.version or 0
-            yield LivePolicy("eval", http.url, CURRENT, target.checkpoint_id, version)
-        finally:
-            http.close()
-    finally:
-        engine.close()
 
 
 def _external(name: str, config: Config) -> Target:

@@ -11,7 +11,7 @@ A checkpoint that cannot be measured is told of and passed over: training goes o
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from core.config import Config
@@ -45,8 +45,10 @@ def evaluate_run(
     plans = planned(own, wish(config))
     found = sources(only(own, plans))
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
-    with opened(own) as run:
-        matrix = Matrix(own, run.store, found, work, stop)
+    with (
+        opened(own) as run,
+        closing(Matrix(own, run.store, found, work, stop)) as matrix,
+    ):
 
         def due() -> Sequence[str]:
             every = config.eval.every

@@ -109,7 +109,8 @@ def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
 def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str, list[str]]:
     """Shares of a card too small for the vLLM that lives in them."""
     found: dict[str, list[str]] = {}
-    for server in config.policy_servers():
+    measuring = [config.eval_server()] if config.eval.every else []
+    for server in [*config.policy_servers(), *measuring]:
         device = vllm_device(config, server)
         if server.engine != "vllm" or device not in cards:
             continue

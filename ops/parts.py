@@ -62,8 +62,11 @@ def parts(config: Config, shape: Shape, cards: Mapping[str, int]) -> Iterator[Pa
         elif server.engine == "local":
             yield from _local(config, server, shape)
     if config.eval.every:
-        own = PolicyServer(name="evaluator", tracks=["pinned"])
-        yield from _local(config.as_evaluated(), own, shape)
+        own, server = config.as_evaluated(), config.eval_server()
+        if server.engine == "vllm":
+            yield from _vllm(own, server, shape, cards)
+        else:
+            yield from _local(own, server, shape)
     for n in range(config.workers):
         yield Part(HOST, f"worker-{n}", "process", WORKER, "workers")
     yield Part(HOST, "the rest", "dispatcher, recorder, supervisor", 3 * PLAIN)

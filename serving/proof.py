@@ -105,7 +105,7 @@ class Holder:
         try:
             probe = manifest.read(path).probe
             self._engine.load(name, path)
-            self._prove(name, path, probe)
+            prove(self._engine, name, path, probe, self._dtype)
         except EngineAway:
             return False
         except PolicyError as error:
@@ -135,28 +135,29 @@ class Holder:
         self._held.difference_update(gone)
         return gone
 
-    def _prove(self, name: str, path: Path, probe: Probe | None) -> None:
-        """Raise CheckpointError where the engine says something else; it is unloaded then."""
-        try:
-            said = None if probe is None else self._engine.score(name, probe.token_ids)
-            if probe is None or said is None:
-                return
-            off, bound = distance(said, probe.logprobs), AGREE.get(self._dtype, 0.1)
-            if not off <= bound:
-                raise CheckpointError(
-                    f"{path}: log-probabilities of its probe are off by {off:.2g}, above {bound:g}"
-                )
-        except (CheckpointError, PolicyError):
-            if name in self._engine.names():
-                self._engine.unload(name)
-            raise
-
     def _refuse(self, name: str, error: Exception, for_s: float) -> None:
         self._refused[name] = time.monotonic() + for_s
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
         log.error(
             "A checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again
         )
+
+
+def prove(engine: Loads, name: str, path: Path, probe: Probe | None, dtype: str) -> None:
+    """Raise CheckpointError where the engine says something else; it is unloaded then."""
+    try:
+        said = None if probe is None else engine.score(name, probe.token_ids)
+        if probe is None or said is None:
+            return
+        off, bound = distance(said, probe.logprobs), AGREE.get(dtype, 0.1)
+        if not off <= bound:
+            raise CheckpointError(
+                f"{path}: log-probabilities of its probe are off by {off:.2g}, above {bound:g}"
+            )
+    except (CheckpointError, PolicyError):
+        if name in engine.names():
+            engine.unload(name)
+        raise
 
 
 def distance(one: Sequence[float], other: Sequence[float]) -> float:

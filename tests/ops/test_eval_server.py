@@ -1,0 +1,175 @@
+"""Measuring on a vLLM of one's own, a small fake: one launch for a run, and nothing is left."""
+
+import os
+import shutil
+import signal
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+import fake_vllm
+import pytest
+from fake_vllm import set_faults
+from lineage import register
+from running import ROOT, eventually, processes_of
+from safetensors.numpy import load_file, save_file
+from sqlalchemy import func, select
+
+from core import loading, manifest
+from core.config import Config
+from core.errors import CheckpointError, PolicyError
+from db.models import EvaluationEpisode
+from db.store import open_store
+from ops import eval_server
+from ops.eval import Wish, evaluate
+from ops.eval_server import Servers
+from ops.eval_target import fitted, resolve
+from ops.memory import GIB, Machine, plans
+from ops.runs import begin
+from ops.shape import read
+from serving import vllm_process
+from workers.episode import Stopped
+
+TINY = ROOT / "models" / "tiny"
+TOKENS = [5, 9, 2, 30]
+FILE = """
+[run]
+name = "own"
+home = "{home}"
+[model]
+path = "{tiny}"
+[worker]
+concurrency = 4
+policy_wait_s = 60.0
+[sampling]
+max_step_tokens = 24
+max_tokens = 256
+[tasks.dbbench.options]
+style = "compact"
+items = 4
+test_items = 4
+[eval]
+engine = "vllm"
+vllm.python = "{python}"
+vllm.start_s = 60.0
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in (("LOOK_S", 0.02), ("BEAT_S", 0.1), ("BACK_OFF_S", (0.05,))):
+        monkeypatch.setattr(vllm_process, name, value)
+    monkeypatch.setattr(eval_server, "LOOK_S", 0.05)
+    path, python = tmp_path / "run.toml", fake_vllm.write_interpreter(tmp_path)
+    path.write_text(FILE.format(home=tmp_path / "home", tiny=TINY, python=python))
+    return path
+
+
+def publish(config: Config, run_id: str, version: int, *, lie: bool = False) -> None:
+    """A checkpoint of the run, with the probe that the fake would give."""
+    name, path = f"c{version}", config.home() / f"c{version}"
+    shutil.copytree(TINY, path)
+    weights = load_file(path / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] + version
+    save_file(weights, path / "model.safetensors")
+    truth = [fake_vllm.logprob(fake_vllm.digest(path), token) for token in TOKENS[1:]]
+    probe = manifest.Probe(TOKENS, [value + 0.5 * lie for value in truth])
+    (path / manifest.FILE).unlink(missing_ok=True)
+    manifest.write(path, manifest.Manifest(name, version, None, manifest.digests(path), probe))
+    with closing(open_store(config.store_url())) as store:
+        register(store, name, version, path, run_id=run_id)
+
+
+def fakes(folder: Path) -> list[int]:
+    found = []
+    for pid in processes_of(folder):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"fake_vllm.py" in words and b"vllm_guard" not in words:
+                found.append(pid)
+    return found
+
+
+def episodes(config: Config) -> int:
+    with closing(open_store(config.store_url())) as store, store.read() as session:
+        return session.scalar(select(func.count()).select_from(EvaluationEpisode)) or 0
+
+
+@pytest.mark.slow
+def test_checkpoints_of_a_run_are_measured_on_one_vllm_and_each_is_proven(
+    file: Path, tmp_path: Path
+) -> None:
+    config = loading.load(file)
+    run_id = begin(config)
+    for version in (1, 2, 3):
+        publish(config, run_id, version, lie=version == 3)
+    evaluate(file, Wish(checkpoints=("1", "2"), items=2), as_json=True)
+    assert episodes(config) == 4
+    assert len((tmp_path / "launches").read_text().split()) == 1
+    assert fakes(tmp_path) == []
+    with pytest.raises(CheckpointError, match=r"are off by 0\.5"):
+        evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
+    assert episodes(config) == 4
+    evaluate(file, Wish(policies=(str(TINY),), items=2), as_json=True)  # of no run: not proven
+    assert episodes(config) == 6
+    assert fakes(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_vllm_that_is_killed_comes_back_and_the_measurement_goes_on(
+    file: Path, tmp_path: Path
+) -> None:
+    config = loading.load(file)
+    set_faults(tmp_path, token_s=0.05)
+    wish = Wish(policies=(str(TINY),), items=4, repeats=3)
+    thread = threading.Thread(target=evaluate, args=(file, wish), kwargs={"as_json": True})
+    thread.start()
+    try:
+        begun = tmp_path / "launches"
+        eventually(begun.exists, within_s=60, text=lambda: "no launch")
+        eventually(lambda: episodes(config) > 0, within_s=60, text=lambda: "no episode")
+        for pid in fakes(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        thread.join(120)
+    assert len(begun.read_text().split()) == 2
+    assert episodes(config) == 12
+    assert fakes(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_vllm_that_does_not_start_is_an_error_and_one_that_hangs_is_not_waited_for(
+    file: Path, tmp_path: Path
+) -> None:
+    config, target = loading.load(file), resolve(str(TINY), loading.load(file))
+    own, stop = fitted(config, target), threading.Event()
+    set_faults(tmp_path, start=500)
+    with (
+        closing(Servers(stop)) as servers,
+        pytest.raises(
+            PolicyError, match=r"eval\.engine: vLLM does not start: .*vllm-evaluator\.log"
+        ),
+        servers.served(own, target),
+    ):
+        pass
+    set_faults(tmp_path, start="hang")
+    timer = threading.Timer(1.0, stop.set)
+    timer.start()
+    with closing(Servers(stop)) as servers, pytest.raises(Stopped), servers.served(own, target):
+        pass
+    timer.join()
+    assert fakes(tmp_path) == []
+
+
+def test_the_memory_plan_counts_the_evaluators_vllm(file: Path) -> None:
+    device = {"AGENTRL__MODEL__DEVICE": "cuda", "AGENTRL__EVAL__EVERY": "4"}
+    share = {"AGENTRL__EVAL__VLLM__ARGS": '["--gpu-memory-utilization", "0.25"]'}
+    machine = Machine(64 * GIB, {"cuda:0": 80 * GIB})
+    card, host = plans(loading.load(file, device | share), read(TINY), machine)
+    words = card.processes()["policy evaluator"]
+    assert "25% of the card 20.0 GiB" in words
+    assert "vLLM and its proxy" in host.processes()["policy evaluator"]
+    tight = {"AGENTRL__EVAL__VLLM__ARGS": '["--gpu-memory-utilization", "0.001"]'}
+    card, _ = plans(loading.load(file, device | tight), read(TINY), machine)
+    assert "policy evaluator: vLLM needs" in card.words()
+    assert not card.fits
