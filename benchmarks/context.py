@@ -1,9 +1,10 @@
 """Peak memory of an update by the length of its one trajectory.
 
-    python benchmarks/context.py [--lengths 4096 8192 16384 32768] [--checkpointing] [--json]
+    python benchmarks/context.py [--lengths 4096 8192 16384 32768] [--vocabulary 32768]
+        [--checkpointing] [--json]
 
-Each length in a process of its own: a random Qwen3 of 2 layers, hidden 32, and a vocabulary of
-32,768, so that all logits at once would be 128 KiB a token. Half of the tokens are loss tokens.
+Each length in a process of its own: a random Qwen3 of 2 layers, hidden 32; with a vocabulary of
+32,768 all logits at once would be 128 KiB a token. Half of the tokens are loss tokens.
 `per_token`: what the peak (the kernel's VmHWM) is above that of the shortest, a token.
 """
 
@@ -19,22 +20,22 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-VOCABULARY = 2**15
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lengths", nargs="+", type=int, default=[4096, 8192, 16384, 32768])
+    parser.add_argument("--vocabulary", type=int, default=2**15)
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        print(peak(chosen.one, checkpointing=chosen.checkpointing))
+        print(peak(chosen.one, chosen.vocabulary, checkpointing=chosen.checkpointing))
         return
-    command = [sys.executable, __file__, *["--checkpointing"] * chosen.checkpointing]
+    command = [sys.executable, __file__, "--vocabulary", str(chosen.vocabulary)]
+    command += ["--checkpointing"] * chosen.checkpointing
     rows: list[dict[str, float]] = []
     for length in sorted(chosen.lengths):
         told = subprocess.run(
@@ -50,7 +51,7 @@ def main() -> None:
         print(json.dumps(rows))
 
 
-def peak(length: int, *, checkpointing: bool) -> int:
+def peak(length: int, vocabulary: int, *, checkpointing: bool) -> int:
     """Bytes."""
     from core.config import Trainer
     from trainer.learner import Hardware
@@ -59,18 +60,18 @@ def peak(length: int, *, checkpointing: bool) -> int:
 
     chosen = settings(Trainer(gradient_checkpointing=checkpointing))
     with tempfile.TemporaryDirectory() as folder:
-        _model().save_pretrained(folder)
+        _model(vocabulary).save_pretrained(folder)
         learner = TorchLearner(Path(folder), chosen, Hardware())
-    learner.update(_batch(length))
+    learner.update(_batch(length, vocabulary))
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _model() -> Any:
+def _model(vocabulary: int) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     shape = Qwen3Config(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=96,
         num_hidden_layers=2,
@@ -83,13 +84,13 @@ def _model() -> Any:
     return Qwen3ForCausalLM(shape)  # type: ignore[no-untyped-call]
 
 
-def _batch(length: int) -> Any:
+def _batch(length: int, vocabulary: int) -> Any:
     from trainer.batch import Batch
 
     drawn = np.random.default_rng(0)
     mask = np.arange(length) % 60 >= 30
     return Batch(
-        tokens=drawn.integers(0, VOCABULARY, length),
+        tokens=drawn.integers(0, vocabulary, length),
         loss_mask=mask,
         behaviour=np.full(length, -10.0, np.float32),
         temperature=np.ones(length, np.float32),

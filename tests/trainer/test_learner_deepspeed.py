@@ -1,20 +1,18 @@
 """Torch's engine and DeepSpeed's, on the same batches: the same updates, snapshots, checkpoints."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import crew
-import msgspec
 import numpy as np
 import pytest
 import torch
 from backends import NEEDS_DEEPSPEED
 from torch import Tensor
+from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
-from broker.messages import Trajectory
-from core.config import DeepSpeed, Lora, Trainer
+from core.config import Trainer
 from trainer import snapshots
 from trainer.batch import Batch, TrainableGroup, assemble
 from trainer.learner import Hardware
@@ -23,17 +21,7 @@ from trainer.presets import settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
-MakeTrajectory = Callable[..., Trajectory]
-Tensors = Mapping[str, Tensor]
-
-BASE = Trainer(learning_rate=1e-3, weight_decay=0.1, task_norm_min_tokens=8, micro_batch_tokens=100)
-LORA = Lora(rank=4, targets=["q_proj", "v_proj", "down_proj"])
 RANKS = (1, 2)
-
-
-def _with(trainer: Trainer, zero: int = 2, **changes: Any) -> Trainer:
-    section = DeepSpeed(zero=zero, timeout_s=60.0)  # type: ignore[arg-type]
-    return msgspec.structs.replace(trainer, deepspeed=section, **changes)
 
 
 def _equal() -> dict[str, Trainer]:
@@ -43,41 +31,22 @@ def _equal() -> dict[str, Trainer]:
         for rule in ("adamw", "sgd"):
             for budget in (100, 100_000):
                 name = f"zero{stage}-{rule}-{budget}"
-                found[name] = _with(BASE, stage, optimizer=rule, micro_batch_tokens=budget)
-    found["zero3-apart"] = _with(BASE, 3, packing=False)
-    found["zero2-again"] = _with(BASE, 2, gradient_checkpointing=True)
-    found["zero3-again"] = _with(BASE, 3, gradient_checkpointing=True)
-    found["zero3-lora"] = _with(BASE, 3, lora=LORA)
-    found["zero2-lora-kl"] = _with(BASE, 2, lora=LORA, kl_weight=0.1)
-    found["zero3-kl"] = _with(BASE, 3, kl_weight=0.1)
-    found["zero2-gspo"] = _with(
+                found[name] = sharded(BASE, stage, optimizer=rule, micro_batch_tokens=budget)
+    found["zero3-apart"] = sharded(BASE, 3, packing=False)
+    found["zero2-again"] = sharded(BASE, 2, gradient_checkpointing=True)
+    found["zero3-again"] = sharded(BASE, 3, gradient_checkpointing=True)
+    found["zero3-lora"] = sharded(BASE, 3, lora=LORA)
+    found["zero2-lora-kl"] = sharded(BASE, 2, lora=LORA, kl_weight=0.1)
+    found["zero3-kl"] = sharded(BASE, 3, kl_weight=0.1)
+    found["zero2-gspo"] = sharded(
         BASE, 2, loss="gspo", old="behaviour", clip_high=0.5, mixed_sequences=True
     )
     return found
 
 
-def _batch(make_trajectory: MakeTrajectory, seed: int = 0, groups: int = 3) -> Batch:
-    """Lengths 14 to 34, two spans each, two temperatures."""
-    made = []
-    for number, task in enumerate(("db", "kg", "db")[:groups]):
-        members = tuple(
-            make_trajectory(
-                [(3, 7), (9, 12 + 4 * member)],
-                14 + 4 * member,
-                reward=float(member % 2),
-                task=task,
-                temperatures=(0.7, 0.0),
-                seed=100 * seed + 10 * number + member,
-            )
-            for member in range(6)
-        )
-        made.append(TrainableGroup(f"g{number}", task, members))
-    return assemble(made, settings(BASE))
-
-
 @pytest.fixture(scope="module")
 def batches(make_trajectory: MakeTrajectory) -> list[Batch]:
-    return [_batch(make_trajectory, seed) for seed in (0, 1)]
+    return [ragged(make_trajectory, seed) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +75,20 @@ def done(
 
     jobs = [job(name, trainer, paths) for name, trainer in _equal().items()]
     for stage in (0, 1, 2, 3):
-        plain = _with(BASE, stage)
+        plain = sharded(BASE, stage)
         bad = [*spoilt] if stage < 3 else [spoilt[0], spoilt[2]]  # ZeRO 3 adds norms up in fp64
         jobs.append(job(f"spoilt{stage}", plain, [paths[0], *bad, paths[1]]))
         jobs.append(job(f"alone{stage}", plain, [alone]))
         jobs.append(job(f"half{stage}", plain, paths[:1], save=str(folder / f"half{stage}")))
-        other = _with(BASE, 3 - stage)
+        other = sharded(BASE, 3 - stage)
         snapshot = str(folder / f"half{stage}.snapshot")
         jobs.append(job(f"resumed{stage}", other, paths[1:], snapshot=snapshot))
     _torch_half(tiny, batches[0], folder / "torch.snapshot")
     given = {"snapshot": str(folder / "torch.snapshot")}
-    jobs += [job(f"moved{stage}", _with(BASE, stage), paths[1:], **given) for stage in (0, 2, 3)]
-    adapter = _with(BASE, 3, lora=LORA)
+    jobs += [job(f"moved{stage}", sharded(BASE, stage), paths[1:], **given) for stage in (0, 2, 3)]
+    adapter = sharded(BASE, 3, lora=LORA)
     jobs.append(job("adapter", adapter, paths, save=str(folder / "adapter")))
-    low = _with(BASE, 3)
+    low = sharded(BASE, 3)
     jobs.append(job("low", low, paths, dtype="bfloat16", save=str(folder / "low")))
     return crew.run(jobs, request.param, folder), folder
 
@@ -142,35 +111,18 @@ def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
     snapshots.save(path, learner.state(), checkpoint_id="c", version=1, parent=None)
 
 
-def _torch(tiny: Path, trainer: Trainer, batches: list[Batch]) -> tuple[Tensors, Tensors, Any]:
-    """State before, state after, metrics of the last update."""
-    learner = TorchLearner(tiny, settings(trainer), Hardware())
-    before = learner.state().tensors
-    metrics = [learner.update(batch) for batch in batches]
-    return before, learner.state().tensors, metrics[-1].values
-
-
-def _flat(tensors: Tensors, prefix: str) -> Tensor:
-    return torch.cat([tensors[name].flatten() for name in sorted(tensors) if prefix in name])
-
-
-def _off(found: Tensor, expected: Tensor) -> float:
-    assert expected.norm() > 0
-    return float((found - expected).norm() / expected.norm())
-
-
 @pytest.mark.parametrize("name", sorted(_equal()))
 def test_the_same_batches_give_the_same_updates_as_on_torch(
     done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], name: str
 ) -> None:
     trainer, ours = _equal()[name], done[0][name]
-    before, after, metrics = _torch(tiny, trainer, batches)
+    before, after, metrics = on_torch(tiny, trainer, batches)
     assert set(ours.tensors) == set(after)
-    start, end = _flat(before, "weights/"), _flat(after, "weights/")
-    assert _off(_flat(ours.tensors, "weights/") - start, end - start) < 1e-4
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < 1e-4
     if trainer.optimizer == "adamw":
         for key in ("exp_avg/", "exp_avg_sq/", "step/"):
-            assert _off(_flat(ours.tensors, key), _flat(after, key)) < 1e-4
+            assert off(flat(ours.tensors, key), flat(after, key)) < 1e-4
     found = dict(ours.metrics[-1])
     assert found.keys() == metrics.keys()
     for key in found.keys() - {"seconds"}:
@@ -184,19 +136,19 @@ def test_what_is_not_finite_moves_nothing_on_any_rank_and_the_next_update_is_as_
     ours = done[0][f"spoilt{stage}"]
     reasons = ["loss is not finite", "gradient norm is not finite", "no loss token"]
     assert ours.skipped == ["", *(reasons if stage < 3 else reasons[::2]), ""]
-    before, after, _ = _torch(tiny, BASE, batches)
-    start, end = _flat(before, "weights/"), _flat(after, "weights/")
-    assert _off(_flat(ours.tensors, "weights/") - start, end - start) < 1e-4
+    before, after, _ = on_torch(tiny, BASE, batches)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_rank_without_work_takes_part(
     done: tuple[dict[str, crew.Done], Path], tiny: Path, lonely: Batch, stage: int
 ) -> None:
-    before, after, _ = _torch(tiny, BASE, [lonely])
-    start, end = _flat(before, "weights/"), _flat(after, "weights/")
-    found = _flat(done[0][f"alone{stage}"].tensors, "weights/")
-    assert _off(found - start, end - start) < 1e-4
+    before, after, _ = on_torch(tiny, BASE, [lonely])
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    found = flat(done[0][f"alone{stage}"].tensors, "weights/")
+    assert off(found - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -205,19 +157,19 @@ def test_a_snapshot_goes_on_under_another_sharding_as_if_nothing_had_been(
 ) -> None:
     through = done[0][f"zero{3 - stage}-adamw-100"].tensors
     resumed, half = done[0][f"resumed{stage}"].tensors, done[0][f"half{stage}"].tensors
-    assert _off(_flat(half, "weights/"), _flat(through, "weights/")) > 1e-4
+    assert off(flat(half, "weights/"), flat(through, "weights/")) > 1e-4
     for key in ("weights/", "exp_avg/", "exp_avg_sq/", "step/"):
-        assert _off(_flat(resumed, key), _flat(through, key)) < 1e-6
+        assert off(flat(resumed, key), flat(through, key)) < 1e-6
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_snapshot_of_torch_goes_on_under_deepspeed(
     done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
 ) -> None:
-    before, after, _ = _torch(tiny, BASE, batches)
-    start, end = _flat(before, "weights/"), _flat(after, "weights/")
-    found = _flat(done[0][f"moved{stage}"].tensors, "weights/")
-    assert _off(found - start, end - start) < 1e-4
+    before, after, _ = on_torch(tiny, BASE, batches)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    found = flat(done[0][f"moved{stage}"].tensors, "weights/")
+    assert off(found - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -227,10 +179,10 @@ def test_a_snapshot_of_deepspeed_goes_on_under_torch(
     learner = TorchLearner(tiny, settings(BASE), Hardware())
     learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot"))
     assert learner.update(batches[1]).skipped == ""
-    before, after, _ = _torch(tiny, BASE, batches)
-    start, end = _flat(before, "weights/"), _flat(after, "weights/")
-    found = _flat(learner.state().tensors, "weights/")
-    assert _off(found - start, end - start) < 1e-4
+    before, after, _ = on_torch(tiny, BASE, batches)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    found = flat(learner.state().tensors, "weights/")
+    assert off(found - start, end - start) < 1e-4
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -268,8 +220,8 @@ def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
     before = learner.state().tensors
     for batch in batches:
         learner.update(batch)
-    start, end = _flat(before, "weights/"), _flat(learner.state().tensors, "weights/")
-    assert _off(_flat(ours.tensors, "weights/") - start, end - start) < 0.1
+    start, end = flat(before, "weights/"), flat(learner.state().tensors, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < 0.1
     saved = load_file(path / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
     assert ours.probe == pytest.approx(learner.probe().logprobs, abs=0.05)

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from broker.messages import Trajectory
 from core.config import Trainer
@@ -90,3 +93,47 @@ def test_an_empty_micro_batch_costs_nothing_and_gives_every_weight_a_gradient_of
         assert parameter.grad is not None, name
         assert not parameter.grad.any(), name
     assert not recorded.logprobs.any()
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that any operation gave, backward passes among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        sizes = [each.numel() for each in tree_leaves(found) if isinstance(each, Tensor)]
+        self.elements = max(self.elements, *sizes, 0)
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_tensor_of_a_pass_is_larger_than_the_logits_that_may_exist_at_once(
+    make_trajectory: MakeTrajectory, dtype: str
+) -> None:
+    """With the words of Qwen2.5: 60 loss tokens have twice the logits that the default allows."""
+    words, allowed = 151_936, Hardware().chunk_logits
+    config = Qwen3Config(
+        vocab_size=words,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    model: Any = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
+    members = tuple(make_trajectory([(2, 32)], 34, reward=float(n), seed=n) for n in range(2))
+    batch = assemble([TrainableGroup("g", "db", members)], PLAIN)
+    assert int(batch.loss_mask.sum()) * words > 2 * allowed
+    [micro] = micro_batches(batch, 1000)
+    pack(model)
+    objective = Objective(PLAIN, Hardware(dtype=dtype), lambda: nullcontext(model))
+    with Largest() as largest:
+        loss = objective.loss(model, micro, batch, Recorded.empty(batch.tokens.size))
+        torch.autograd.backward(loss)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert allowed - words < largest.elements <= allowed

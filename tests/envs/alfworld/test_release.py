@@ -32,6 +32,7 @@ def test_the_figures_of_a_few_games_are_as_wanted(
 
 
 @pytest.mark.oracles
+@pytest.mark.timeout(1500)
 def test_random_walks_through_the_release_equal_textworlds(
     oracles: Path, release: games.Release
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracle import Arrays, answered
+from oracle import GROUP, ROWS, Arrays, answered, ragged
 
 from trainer.advantages import group_advantages
 from trainer.losses import cispo, gspo, kl, ppo_clip
@@ -18,7 +18,6 @@ from trainer.presets import Clip
 pytestmark = pytest.mark.oracles
 
 SCRIPT = Path(__file__).parents[2] / "oracles" / "trl_losses.py"
-ROWS, WIDTH, GROUP = 24, 17, 4
 BETA = 0.3
 LOSSES = {
     "clipped": (ppo_clip.token_loss, Clip(0.2, 0.28, 3.0)),
@@ -30,20 +29,8 @@ LOSSES = {
 
 @pytest.fixture(scope="module")
 def asked() -> Arrays:
-    random = np.random.default_rng(0)
-    lengths = random.integers(0, WIDTH + 1, ROWS)
-    lengths[0] = WIDTH
-    holes = random.random((ROWS, WIDTH)) < 0.8  # observations inside a trajectory
-    old = random.uniform(-4.0, -0.1, (ROWS, WIDTH))
-    return {
-        "old": old,
-        "current": old + random.normal(0.0, 0.7, old.shape),
-        "reference": old + random.normal(0.0, 0.5, old.shape),
-        "advantages": random.normal(0.0, 1.0, ROWS),
-        "mask": (np.arange(WIDTH) < lengths[:, None]) & holes,
-        "rewards": random.choice([0.0, 0.3, 1.0], ROWS),
-        "group": np.array(GROUP),
-    }
+    given = ragged(0, moved=0.7)
+    return {**given, "advantages": given["advantages"][:, 0], "group": np.array(GROUP)}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from oracle import Arrays, answered
+from oracle import GROUP, ROWS, Arrays, answered, ragged
 
 from trainer.advantages import Kind, group_advantages
 from trainer.losses import cispo, gspo, importance, ppo_clip
@@ -19,7 +19,6 @@ from trainer.presets import Clip, Importance
 pytestmark = pytest.mark.oracles
 
 SCRIPT = Path(__file__).parents[2] / "oracles" / "verl_losses.py"
-ROWS, WIDTH, GROUP = 24, 17, 4
 LOSSES = {
     "vanilla": (ppo_clip.token_loss, Clip(0.2, 0.28, 3.0)),
     "cispo": (cispo.token_loss, Clip(0.9, 1.5, 3.0)),
@@ -29,20 +28,8 @@ LOSSES = {
 
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def asked(request: pytest.FixtureRequest) -> Arrays:
-    random = np.random.default_rng(request.param)
-    lengths = random.integers(0, WIDTH + 1, ROWS)
-    lengths[0] = WIDTH
-    holes = random.random((ROWS, WIDTH)) < 0.8  # observations inside a trajectory
-    old = random.uniform(-4.0, -0.1, (ROWS, WIDTH))
-    return {
-        "old": old,
-        "current": old + random.normal(0.0, 0.4, old.shape),
-        "behaviour": old + random.normal(0.0, 0.7, old.shape),
-        "advantages": random.normal(0.0, 1.0, (ROWS, 1)) * np.ones((1, WIDTH)),
-        "mask": (np.arange(WIDTH) < lengths[:, None]) & holes,
-        "rewards": random.choice([0.0, 0.3, 1.0], ROWS),
-        "groups": np.repeat(np.arange(ROWS // GROUP), GROUP),
-    }
+    groups = np.repeat(np.arange(ROWS // GROUP), GROUP)
+    return {**ragged(request.param, moved=0.4), "groups": groups}
 
 
 @pytest.fixture(scope="module")

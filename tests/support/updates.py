@@ -1,0 +1,68 @@
+"""Updates that torch's engine and DeepSpeed's are both asked for, and how far apart they come."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from broker.messages import Trajectory
+from core.config import DeepSpeed, Lora, Trainer
+from trainer.batch import Batch, TrainableGroup, assemble
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
+from trainer.presets import settings
+
+MakeTrajectory = Callable[..., Trajectory]
+Tensors = Mapping[str, Tensor]
+
+BASE = Trainer(learning_rate=1e-3, weight_decay=0.1, task_norm_min_tokens=8, micro_batch_tokens=100)
+LORA = Lora(rank=4, targets=["q_proj", "v_proj", "down_proj"])
+
+
+def sharded(trainer: Trainer, zero: int = 2, **changes: Any) -> Trainer:
+    """The same trainer under DeepSpeed."""
+    section = DeepSpeed(zero=zero, timeout_s=60.0)  # type: ignore[arg-type]
+    return msgspec.structs.replace(trainer, deepspeed=section, **changes)
+
+
+def ragged(make_trajectory: MakeTrajectory, seed: int = 0) -> Batch:
+    """Three groups of two tasks; lengths 14 to 34, two spans each, two temperatures."""
+    made = []
+    for number, task in enumerate(("db", "kg", "db")):
+        members = tuple(
+            make_trajectory(
+                [(3, 7), (9, 12 + 4 * member)],
+                14 + 4 * member,
+                reward=float(member % 2),
+                task=task,
+                temperatures=(0.7, 0.0),
+                seed=100 * seed + 10 * number + member,
+            )
+            for member in range(6)
+        )
+        made.append(TrainableGroup(f"g{number}", task, members))
+    return assemble(made, settings(BASE))
+
+
+def on_torch(
+    model: Path, trainer: Trainer, batches: Sequence[Batch], dtype: str = "float32"
+) -> tuple[Tensors, Tensors, Mapping[str, float]]:
+    """State before, state after, metrics of the last update."""
+    learner = TorchLearner(model, settings(trainer), Hardware(dtype=dtype))
+    before = learner.state().tensors
+    metrics = [learner.update(batch) for batch in batches]
+    return before, learner.state().tensors, metrics[-1].values
+
+
+def flat(tensors: Tensors, part: str) -> Tensor:
+    """All tensors that have it in their names, end to end."""
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors) if part in name])
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    """Relative distance."""
+    assert expected.norm() > 0
+    return float((found - expected).norm() / expected.norm())

@@ -1,0 +1,109 @@
+"""What may be asked of DeepSpeed at once, on two ranks: adapters, bfloat16, layers computed again,
+other architectures. Each against torch's engine, asked for the same.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import crew
+import msgspec
+import pytest
+import torch
+import transformers
+from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
+
+from core.config import Trainer
+from trainer.batch import Batch
+
+pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+LLAMA = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.2}
+MODELS: dict[str, Any] = {
+    "gpt2": transformers.GPT2Config(**GPT2, **ENDS),
+    "llama, head and words apart": transformers.LlamaConfig(
+        **LLAMA, **HEADS, **ENDS, tie_word_embeddings=False, attention_bias=True, mlp_bias=True
+    ),
+}
+NEAR = {"float32": 1e-4, "bfloat16": 0.01}  # of two updates, relative
+
+
+class Asked(NamedTuple):
+    trainer: Trainer
+    dtype: str = "float32"
+    model: str = ""
+
+
+def _asked() -> dict[str, Asked]:
+    """With every sharding: an adapter, bfloat16 and layers computed again, two and three at once.
+
+    bfloat16 and gpt2, whose keys' biases change nothing, step by the gradient itself: Adam's first
+    step magnifies rounding where that is ~0.
+    """
+    found = {}
+    plain = msgspec.structs.replace(BASE, optimizer="sgd", learning_rate=0.1, weight_decay=0.0)
+    for stage in (0, 1, 2, 3):
+        low = sharded(plain, stage, gradient_checkpointing=True)
+        adapter = sharded(BASE, stage, gradient_checkpointing=True, lora=LORA)
+        found[f"zero{stage} again, bfloat16"] = Asked(low, "bfloat16")
+        found[f"zero{stage} again, adapter"] = Asked(adapter)
+        both = msgspec.structs.replace(low, lora=LORA)
+        found[f"zero{stage} again, adapter, bfloat16"] = Asked(both, "bfloat16")
+    for model in MODELS:
+        for stage in (2, 3):
+            found[f"zero{stage} {model}"] = Asked(sharded(plain, stage), model=model)
+    return found
+
+
+@pytest.fixture(scope="module")
+def batches(make_trajectory: MakeTrajectory) -> list[Batch]:
+    return [ragged(make_trajectory, seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    found = {"": tiny}
+    auto: Any = transformers.AutoModelForCausalLM
+    for name, config in MODELS.items():
+        torch.manual_seed(0)
+        found[name] = folder / config.model_type
+        auto.from_config(config).save_pretrained(found[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def done(
+    models: dict[str, Path], batches: list[Batch], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, crew.Done]:
+    """Everything that two ranks do in these tests, done once."""
+    folder = tmp_path_factory.mktemp("together")
+    paths = [crew.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
+    jobs = [
+        crew.Job(name, str(models[model]), trainer, paths, dtype=dtype)
+        for name, (trainer, dtype, model) in _asked().items()
+    ]
+    return crew.run(jobs, 2, folder)
+
+
+@pytest.mark.parametrize("name", sorted(_asked()))
+def test_what_is_asked_for_together_gives_the_updates_of_torch(
+    done: dict[str, crew.Done], models: dict[str, Path], batches: list[Batch], name: str
+) -> None:
+    trainer, dtype, model = _asked()[name]
+    before, after, metrics = on_torch(models[model], trainer, batches, dtype)
+    ours = done[name]
+    assert ours.skipped == ["", ""]
+    assert {key: value.dtype for key, value in ours.tensors.items()} == {
+        key: value.dtype for key, value in after.items()
+    }
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < NEAR[dtype]
+    loss, norm = ours.metrics[-1]["loss"], ours.metrics[-1]["grad_norm"]
+    near = NEAR[dtype]
+    assert (loss, norm) == pytest.approx(
+        (metrics["loss"], metrics["grad_norm"]), rel=near, abs=near
+    )
