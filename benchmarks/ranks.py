@@ -15,12 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from shapes import make_model, ragged_batch
 
 from core.config import DeepSpeed, Trainer
 from core.process import MEETING, place
-from trainer.batch import Batch
 from trainer.lead import follow, leading
 from trainer.learner import Hardware, Learner
 from trainer.learner_deepspeed import DeepSpeedLearner
@@ -28,14 +26,13 @@ from trainer.learner_torch import TorchLearner
 from trainer.presets import settings
 from trainer.ranks import joined
 
-VOCABULARY = 768
-WIDTHS = {"1M": (128, 4), "5M": (256, 6)}  # hidden size, layers
+SIZES = ("1M", "5M", "25M")  # of benchmarks/shapes.py
 
 
 def main() -> None:
     """The arms, or, told a place, one rank of one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=WIDTHS, default="1M")
+    parser.add_argument("--model", choices=SIZES, default="1M")
     parser.add_argument("--zero", type=int, choices=range(4), default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--micro-batch-tokens", type=int, default=4096)
@@ -46,7 +43,7 @@ def main() -> None:
         arm(options)
         return
     with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder) / "model", *WIDTHS[options.model])
+        make_model(options.model, Path(folder) / "model")
         result = compare(Path(folder), options)
     listed = "\n".join(f"{name:>22}  {value}" for name, value in result.items())
     print(json.dumps(result) if options.json else listed)
@@ -66,7 +63,7 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         asked(processes[0], "end")
         for process in processes:
             process.wait(60)
-    tokens = int(make_batch().tokens.size)
+    tokens = int(ragged_batch(settings(Trainer())).tokens.size)
     speeds = {name: tokens / statistics.median(each[1:]) for name, each in seconds.items()}
     pairs = list(zip(seconds["deepspeed_1"][1:], seconds["deepspeed_2"][1:], strict=True))
     return {
@@ -129,7 +126,7 @@ def arm(options: argparse.Namespace) -> None:
 
 def answer(learner: Learner) -> None:
     """An update for every line, until one says `end`."""
-    batch = make_batch()
+    batch = ragged_batch(settings(Trainer()))
     for line in sys.stdin:
         if line.strip() == "end":
             return
@@ -137,49 +134,6 @@ def answer(learner: Learner) -> None:
         if metrics.skipped:
             raise RuntimeError(metrics.skipped)
         print("seconds", metrics.values["seconds"], flush=True)
-
-
-def make_batch() -> Batch:
-    """64 sequences of 64 to 512 tokens, half of them sampled in turns of 16."""
-    random = np.random.default_rng(0)
-    lengths = random.integers(64, 513, 64)
-    count = int(lengths.sum())
-    places = np.concatenate([np.arange(length) for length in lengths])
-    mask = (places // 16) % 2 == 1
-    return Batch(
-        tokens=random.integers(0, VOCABULARY, count),
-        loss_mask=mask,
-        behaviour=np.where(mask, -np.log(VOCABULARY), 0.0).astype(np.float32),
-        temperature=np.ones(count, np.float32),
-        advantages=np.repeat(random.normal(size=64), lengths).astype(np.float32),
-        fresh=mask,
-        shares=(mask / mask.sum()).astype(np.float32),
-        lengths=lengths,
-        task_ids=np.zeros(64, np.int64),
-        tasks=("task",),
-        rewards=np.zeros(64, np.float32),
-        successes=np.zeros(64, np.bool_),
-        unnormalised=frozenset(),
-    )
-
-
-def make_model(path: Path, hidden: int, layers: int) -> None:
-    """A random Qwen3."""
-    from transformers import AutoModelForCausalLM, Qwen3Config
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        intermediate_size=5 * hidden // 2,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=hidden // 4,
-        tie_word_embeddings=True,
-    )
-    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.save_pretrained(path)
 
 
 if __name__ == "__main__":
