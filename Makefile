@@ -76,6 +76,7 @@ lock: ## resolve the versions of requirements/ anew, with uv
 up: .env ## train in containers; http://127.0.0.1:8501 shows it; PROFILE=gpu on a GPU (docs/deploy.md)
 	$(COMPOSE) --profile $(PROFILE) build $(IMAGES)
 	AGENTRL_CONFIG=$(AGENTRL_CONFIG) $(COMPOSE) --profile $(PROFILE) up -d
+	@echo "The dashboard asks for DASHBOARD_TOKEN, which is in .env"
 
 down: ## end it, and remove its containers and networks; volumes stay
 	$(COMPOSE) --profile cpu --profile gpu down --remove-orphans

@@ -15,7 +15,10 @@ def add(app: typer.Typer) -> None:
 def dashboard(
     config: Path = CONFIG,
     port: int = typer.Option(8501, min=1, max=65535, help="To listen on."),
-    host: str = typer.Option("127.0.0.1", help="Another address lets in whoever reaches it."),
+    host: str = typer.Option("127.0.0.1", help="Another address asks for a token."),
+    token_env: str = typer.Option(
+        "", metavar="VARIABLE", help="Whose value the page asks for; required off loopback."
+    ),
 ) -> None:
     """Show a run in the browser, read-only.
 
@@ -23,4 +26,4 @@ def dashboard(
     """
     from ops.dashboard import start
 
-    start(config, port, host)
+    start(config, port, host, token_env)

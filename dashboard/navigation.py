@@ -60,6 +60,15 @@ def show(store: Store, configured: str) -> None:
     st.navigation(pages).run()
 
 
+def show_instead(draw: Callable[[], None]) -> None:
+    """One thing in place of every page, whichever the address names, and no menu."""
+    pages = [
+        st.Page(draw, title=each.name, url_path=each.name.lower(), default=each.name == FIRST)
+        for each in PAGES
+    ]
+    st.navigation(pages, position="hidden").run()
+
+
 def _choice(names: list[str], configured: str) -> str:
     """The run's name: as the URL says where that is new, else as chosen in the sidebar."""
     asked = st.query_params.get("run", "")

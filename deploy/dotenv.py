@@ -17,6 +17,7 @@ SECRETS = (
     "READER_PASSWORD",
     "POLICY_TOKEN",
     "ENVS_TOKEN",
+    "DASHBOARD_TOKEN",
 )
 SOCKET = "/var/run/docker.sock"
 

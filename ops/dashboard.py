@@ -4,20 +4,29 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from core import loading
-from core.errors import AgentRLError
+from core.access import loopback
+from core.config import secret
+from core.errors import AgentRLError, ConfigError
 from db.readonly import open_history
 
 HOST = "127.0.0.1"
 
 
-def start(path: Path, port: int, host: str = HOST) -> None:
-    """Become the dashboard, which asks nobody for a password.
+def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
+    """Become the dashboard. `token_env`: the variable with the token that it asks for.
 
-    Raises AgentRLError for a missing package, store or free port.
+    Raises AgentRLError for a missing package, store or free port; ConfigError off loopback without
+    a token.
     """
+    if not secret(token_env) and not loopback(host):
+        raise ConfigError(
+            f"dashboard on {host}: a token is required off loopback",
+            mend="name its variable: --token-env VARIABLE",
+        )
     config = loading.load(path)
     found = importlib.util.find_spec("streamlit")
     if found is None:
@@ -27,11 +36,12 @@ def start(path: Path, port: int, host: str = HOST) -> None:
     open_history(config.store_url()).close()
     refuse_taken(port, host)
     print(f"http://{host}:{port} shows run {config.run.name}; Ctrl-C ends it", flush=True)
-    os.execv(sys.executable, command(path, port, host))  # noqa: S606 - no shell is the point
+    given = [str(path), token_env] if token_env else [str(path)]
+    os.execv(sys.executable, command(given, port, host))  # noqa: S606 - no shell is the point
 
 
-def command(path: Path, port: int, host: str = HOST) -> list[str]:
-    """Streamlit's command line."""
+def command(given: Sequence[str], port: int, host: str = HOST) -> list[str]:
+    """Streamlit's command line. `given`: the arguments of dashboard/script/app.py."""
     script = importlib.util.find_spec("dashboard.script.app")
     options = {
         "--server.address": host,
@@ -43,7 +53,7 @@ def command(path: Path, port: int, host: str = HOST) -> list[str]:
     }
     settings = [f"{name}={value}" for name, value in options.items()]
     origin = str(script.origin) if script else ""
-    return [sys.executable, "-m", "streamlit", "run", origin, *settings, "--", str(path)]
+    return [sys.executable, "-m", "streamlit", "run", origin, *settings, "--", *given]
 
 
 def refuse_taken(port: int, host: str = HOST) -> None:

@@ -15,9 +15,10 @@ from core.config import Config
 from core.errors import AgentRLError, BrokerError, StoreError
 from core.process import place
 from ops import hub, roles
-from ops.runs import begin
+from ops.runs import RunOver, begin
 
 PR_SET_PDEATHSIG = 1
+STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
 
 
@@ -28,7 +29,11 @@ class Away(AgentRLError):
 
 
 def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None:
-    """Run a role until its run is over or a signal. `supervised`: end with the supervisor."""
+    """Run a role until its run is over or a signal. `supervised`: end with the supervisor.
+
+    Of a run that was over before, those who end with it have nothing to do, and those who stay are
+    there: containers that are started again come to rest.
+    """
     config = loading.load(path)
     if role != "envs":  # it knows tasks, and no run
         config = hub.resolved(config)  # before signals are only noted: it may take long
@@ -40,7 +45,11 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
     own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
     if not (supervised or role == "envs" or (own is not None and own.rank)):
-        begin(config)
+        try:
+            begin(config, over=role in STAY)
+        except RunOver as error:
+            print(f"{role}: {error}; nothing is left to do", flush=True)
+            return
     if deepspeed and own is None:
         from ops.ranked import run_ranks
 

@@ -31,6 +31,10 @@ from workers.app import celery_app, purge
 from workers.template import TEMPLATE
 
 
+class RunOver(StoreError):
+    """The run is over: nothing of it is left to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """What every process of a run holds."""
@@ -58,11 +62,11 @@ def opened(config: Config) -> Iterator[Opened]:
         store.close()
 
 
-def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
+def begin(config: Config, *, state: RunState = RunState.RUNNING, over: bool = False) -> str:
     """The run's id: made with schema, first checkpoint and queues, or found as it was left.
 
-    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and
-    StoreError for a run that is over.
+    `over`: also one that is over. Raises ConfigError, ItemError, BrokerError, StoreError before
+    anything is written, and RunOver.
     """
     config = hub.resolved(config)
     configs.check(config)
@@ -72,7 +76,7 @@ def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
     with closing(broker.connect(config.broker_url())) as link:
         with closing(open_store(config.store_url())) as store:
             migrate.upgrade(store)
-            run_id = _found_or_made(store, config, state)
+            run_id = _found_or_made(store, config, state, over=over)
             with _alone(config.home()):
                 _first_checkpoint(store, config, run_id)
         link.declare_run(run_id)
@@ -127,7 +131,7 @@ def shelf(config: Config, run_id: str) -> Shelf:
     return Shelf(checkpoints_home(config, run_id), config.cache(), config.run.checkpoints)
 
 
-def _found_or_made(store: Store, config: Config, state: RunState) -> str:
+def _found_or_made(store: Store, config: Config, state: RunState, *, over: bool) -> str:
     """The run of that name; two processes that begin it at once agree on one row."""
     try:
         with store.write() as session:
@@ -135,8 +139,10 @@ def _found_or_made(store: Store, config: Config, state: RunState) -> str:
             if run is None:
                 run = _new_run(config, state)
                 session.add(run)
+            elif run.state in RUN_OVER and over:
+                return run.run_id
             elif run.state in RUN_OVER:
-                raise StoreError(
+                raise RunOver(
                     f"run {run.name} is over ({run.state}: {run.reason})",
                     mend="give run.name another name, or `agentrl run fork` it",
                 )

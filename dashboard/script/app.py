@@ -1,16 +1,19 @@
-"""Streamlit's script, started by `agentrl dashboard`; its one argument is the TOML file.
+"""Streamlit's script, started by `agentrl dashboard`: the TOML file, and the token's variable.
 
 In a folder of its own: Streamlit takes a folder `pages` beside its script for scripts to run.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
 
 from core import loading
+from core.config import secret
 from core.errors import AgentRLError
-from dashboard.navigation import show
+from dashboard.door import admitted, ask
+from dashboard.navigation import show, show_instead
 from dashboard.parts import tell
 from db.readonly import open_history
 from db.store import Store
@@ -23,10 +26,18 @@ def history(url: str) -> Store:
 
 
 def main(arguments: list[str]) -> None:
-    """The pages of a TOML file's store; an error is one line on the page."""
+    """The pages of a TOML file's store; an error is one line on the page.
+
+    `arguments`: the file, and the variable with the token that is asked for, if any is.
+    """
     st.set_page_config(page_title="AgentRL", layout="wide")
+    path, *named = arguments
     try:
-        config = loading.load(Path(arguments[0]))
+        token = secret(named[0]) if named else ""
+        if token and not admitted(token):
+            show_instead(partial(ask, token))
+            return
+        config = loading.load(Path(path))
         show(history(config.store_url()), config.run.name)
     except AgentRLError as error:
         tell(error)

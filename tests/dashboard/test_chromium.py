@@ -5,10 +5,12 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from history import begun, trained
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from running import ROOT, agentrl, eventually
 
@@ -87,16 +89,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environment
 
 
-@pytest.fixture(scope="module")
-def shown(
-    run: dict[str, str], chromium: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shown]:
-    """`agentrl dashboard` on a free port, and a browser."""
-    log = tmp_path_factory.mktemp("dashboard") / "log"
+@contextmanager
+def served(environment: dict[str, str], log: Path, *options: str) -> Iterator[str]:
+    """`agentrl dashboard` on a free port: its address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    root = f"http://127.0.0.1:{port}"
-    arguments = ("dashboard", str(ROOT / "configs" / "quickstart.toml"), "--port", str(port))
+    config = str(ROOT / "configs" / "quickstart.toml")
 
     def up() -> bool:
         try:
@@ -105,13 +103,28 @@ def shown(
         except OSError:
             return False
 
-    with agentrl(*arguments, environment=run, output=log):
+    arguments = ("dashboard", config, "--port", str(port), *options)
+    with agentrl(*arguments, environment=environment, output=log):
         eventually(up, within_s=60, text=log.read_text)
-        with sync_playwright() as playwright:
-            expect.set_options(timeout=PATIENCE_MS)
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            yield Shown(browser, root)
-            browser.close()
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE_MS)
+        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def shown(
+    run: dict[str, str], browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shown]:
+    """The dashboard, and a browser."""
+    with served(run, tmp_path_factory.mktemp("dashboard") / "log") as root:
+        yield Shown(browser, root)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -205,3 +218,37 @@ def test_a_statement_is_run_and_its_rows_are_taken_along(shown: Shown, tmp_path:
     lines = (tmp_path / "answer.csv").read_text().splitlines()
     assert lines == ["version,state", "1,committed", "2,committed", "3,committed"]
     page.context.close()
+
+
+def test_a_token_is_asked_for_once_by_each_browser(
+    browser: Browser, url: str, tmp_path: Path
+) -> None:
+    store, run_id = begun(url, NAME)
+    trained(store, run_id, 2)
+    store.close()
+    environment = {
+        "AGENTRL__RUN__NAME": NAME,
+        "AGENTRL__STORE__URL": url,
+        "DASHBOARD_TOKEN": "a-token-of-a-test",
+    }
+    options = ("--host", "0.0.0.0", "--token-env", "DASHBOARD_TOKEN")  # noqa: S104
+    with served(environment, tmp_path / "log", *options) as root:
+        page = Shown(browser, root).open(f"/episodes?run={NAME}")
+        expect(page.locator("h1")).to_have_text("AgentRL")
+        page.get_by_label("Token", exact=True).fill("another")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("That is not the token.")).to_be_visible()
+        assert page.locator(".rows").count() == 0
+        page.get_by_label("Token", exact=True).fill("a-token-of-a-test")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Episodes")
+        settled(page)
+        first = page.locator(".rows a").first  # a link: the page is loaded anew
+        named = first.inner_text()
+        first.click()
+        expect(page.locator("h1")).to_have_text(f"Episode {named}")
+        settled(page)
+        page.context.close()
+        other = Shown(browser, root).open("/")
+        expect(other.locator("h1")).to_have_text("AgentRL")
+        other.context.close()

@@ -11,7 +11,7 @@ from broker.weights import fetch
 from core.config import Broker, Config, Model, Run, Store, Task
 from core.errors import ConfigError
 from core.manifest import verify
-from ops.runs import begin
+from ops.runs import RunOver, begin
 
 
 def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
@@ -26,6 +26,22 @@ def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
     rows = connection.execute("SELECT path, version FROM checkpoints").fetchall()
     connection.close()
     assert [verify(Path(path)).version for path, _ in rows] == [0]
+
+
+def test_a_run_that_is_over_begins_only_for_who_stays_and_is_left_as_it_is(
+    tmp_path: Path,
+) -> None:
+    tasks, model = {"dbbench": Task()}, Model(path=str(ROOT / "models" / "tiny"))
+    config = Config(tasks=tasks, run=Run(home=str(tmp_path)), model=model)
+    run_id = begin(config)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("UPDATE runs SET state = 'completed', reason = 'enough', config = ''")
+    with pytest.raises(RunOver, match="is over \\(completed: enough\\)"):
+        begin(config)
+    assert begin(config, over=True) == run_id
+    rows = connection.execute("SELECT state, config FROM runs").fetchall()
+    connection.close()
+    assert rows == [("completed", "")]
 
 
 def test_the_first_checkpoint_of_a_model_of_relative_links_is_whole(tmp_path: Path) -> None:
