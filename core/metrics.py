@@ -84,8 +84,11 @@ class Foreign:
     read: Callable[[], str] | None = None
 
 
-ALL_ROLES = ("dispatcher", "worker", "recorder", "trainer", "policy", "envs", "supervisor")
-DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS, SUPERVISOR = ((role,) for role in ALL_ROLES)
+PLAYERS = ("dispatcher", "worker", "recorder", "trainer", "policy", "envs")
+BESIDE = ("evaluator", "track", "supervisor")
+ALL_ROLES = (*PLAYERS, *BESIDE)
+DISPATCHER, WORKER, RECORDER, TRAINER, POLICY, ENVS = ((role,) for role in PLAYERS)
+EVALUATOR, TRACK, SUPERVISOR = ((role,) for role in BESIDE)
 
 # --- every process
 SPANS = Counter(
@@ -195,6 +198,18 @@ ENV_REQUEST = Histogram(
     "agentrl_environment_request_seconds", "One request to an environment", ENVS, ("task",)
 )
 SESSIONS = Gauge("agentrl_sessions", "Episodes that have not ended", ENVS, ("task",))
+
+# --- evaluator, trackers
+MEASURED = Counter(
+    "agentrl_measured_episodes_total",
+    "Episodes measured: a status, or failed",
+    EVALUATOR,
+    ("task", "status"),
+)
+TOLD = Counter("agentrl_told_rows_total", "Rows told to a tracker", TRACK, ("name",))
+UNTOLD = Counter(
+    "agentrl_tracker_failures_total", "Looks that a tracker or the store failed", TRACK, ("name",)
+)
 
 # --- supervisor
 RESTARTS = Counter("agentrl_restarts_total", "Processes started again", SUPERVISOR, ("name",))

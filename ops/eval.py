@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from core import loading, logging
+from core import loading, logging, metrics
 from core.config import Config
 from core.errors import AgentRLError, ConfigError, nearest
 from db import migrate
@@ -175,6 +175,9 @@ class Matrix:
         ):
             for ended in evaluator.play(record.todo()):
                 record.add(ended)
+                for work, played in ended:
+                    status = str(played.status) if played else "failed"
+                    metrics.MEASURED.add(task=work.plan.task, status=status)
                 tick(len(ended))
 
 

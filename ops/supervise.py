@@ -91,10 +91,11 @@ def children(config: Config, path: Path) -> list[Child]:
         *workers,
         *evaluators,
         child("dispatcher", "dispatcher", file, phase=0),
+        *([child(TRACK, "track", file, phase=1)] if config.trackers.use else []),
     ]
     for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
         each.metrics = port  # after the supervisor's own
-    return [*found, *([child(TRACK, "track", file, phase=1)] if config.trackers.use else [])]
+    return found
 
 
 class Supervisor:

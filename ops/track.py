@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from core import loading, logging
+from core import exposition, loading, logging, metrics
 from core.config import Config
 from core.errors import AgentRLError, ConfigError, in_words
 from core.types import RUN_OVER
@@ -41,6 +41,11 @@ def track(path: Path, *, supervised: bool) -> None:
     logging.configure("track", level=logs.level, form=logs.format, run=config.run.name)
     if not config.trackers.use:
         raise ConfigError("trackers.use names no tracker", mend='use = ["tensorboard"]')
+    with exposition.exported(config.metrics, config.run.name, "track"):
+        _tell_all(config, stop)
+
+
+def _tell_all(config: Config, stop: threading.Event) -> None:
     followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
     threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
     for thread in threads:
@@ -83,6 +88,7 @@ class Follower:
                 )
                 over = False
                 failures += 1
+                metrics.UNTOLD.add(name=self._name)
                 self._drop()
             if over or last:
                 break
@@ -121,6 +127,7 @@ class Follower:
         }
         if new:
             self._tracker.log(line.version, new)
+            metrics.TOLD.add(name=self._name)
         self._told = line.told
 
     def _drop(self) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 ELSEWHERE = {  # of an external model, or of what went wrong
     *("agentrl_alarms", "agentrl_redraws_total", "agentrl_reissues_total"),
-    *("agentrl_restarts_total", "agentrl_upstream_tries_total"),
+    *("agentrl_restarts_total", "agentrl_tracker_failures_total", "agentrl_upstream_tries_total"),
 }
 
 
@@ -28,6 +28,10 @@ def environment(home: Path, base: int, **more: str) -> dict[str, str]:
         "AGENTRL__ENVS__URL": f"http://127.0.0.1:{base}",
         "AGENTRL__METRICS__PORT": str(base + 1),
         "AGENTRL__METRICS__LOOK_S": "0.5",
+        "AGENTRL__EVAL__EVERY": "1",
+        "AGENTRL__EVAL__ITEMS": "1",
+        "AGENTRL__EVAL__NICE": "0",
+        "AGENTRL__TRACKERS__USE": '["tensorboard"]',
     } | more
 
 
@@ -62,7 +66,7 @@ def test_a_run_tells_what_the_dashboard_asks_for_and_traces_its_attempts(tmp_pat
                 within_s=200,
                 text=lambda: f"never exported: {wanted - with_values(text())}\n{logs()}",
             )
-            assert len(set(ports())) == 7
+            assert len(set(ports())) == 9
             process.terminate()
             assert process.wait(20) == 0
     with pytest.raises(ConnectionRefusedError):

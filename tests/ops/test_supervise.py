@@ -199,7 +199,8 @@ def test_an_env_server_of_another_machine_is_not_started() -> None:
 def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
     tmp_path: Path, begin: Begin
 ) -> None:
-    config = loading.loads("workers = 2\n[tasks.dbbench]\n[metrics]\nport = 9300")
+    more = '[eval]\nevery = 1\n[trackers]\nuse = ["tensorboard"]'
+    config = loading.loads(f"workers = 2\n[tasks.dbbench]\n[metrics]\nport = 9300\n{more}")
     ports = {child.name: child.metrics for child in children(config, Path("x.toml"))}
     assert ports == {
         "policy-policy": 9301,
@@ -207,7 +208,9 @@ def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
         "trainer": 9303,
         "worker-0": 9304,
         "worker-1": 9305,
-        "dispatcher": 9306,
+        "evaluator": 9306,
+        "dispatcher": 9307,
+        "track": 9308,
     }
     none = children(loading.loads("[tasks.dbbench]"), Path("x.toml"))
     assert {child.metrics for child in none} == {0}
