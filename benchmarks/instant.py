@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core import manifest
@@ -13,6 +13,7 @@ from db.store import Store, now
 from envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
 
 TURNS, ITEMS = 5, 1_000
+Sleep = Callable[[float], None]
 LOOK = strings("look", "Look at a thing.", "thing")
 
 
@@ -21,8 +22,9 @@ class Instant:
 
     tools: tuple[Tool, ...] = (LOOK,)
 
-    def __init__(self, pause_s: float) -> None:
+    def __init__(self, pause_s: float, sleep: Sleep) -> None:
         self._pause_s = pause_s
+        self._sleep = sleep
         self._left = TURNS
         self._won = uuid.uuid4().int % 2
 
@@ -30,7 +32,7 @@ class Instant:
         return Observation((Message("user", "Look around."),))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002 - the contract's
-        time.sleep(self._pause_s)
+        self._sleep(self._pause_s)
         self._left -= 1
         if self._left:
             return Outcome((Message("tool", "A table, a lamp and a book.", "look"),))
@@ -47,14 +49,15 @@ class InstantSource:
     name = "instant"
     max_turns = TURNS
 
-    def __init__(self, pause_s: float) -> None:
+    def __init__(self, pause_s: float, sleep: Sleep = time.sleep) -> None:
         self._pause_s = pause_s
+        self._sleep = sleep
 
     def items(self, split: str) -> list[Item]:  # noqa: ARG002 - the contract's
         return [Item(self.name, f"item-{n}", {}) for n in range(ITEMS)]
 
     def make(self, item: Item) -> Instant:  # noqa: ARG002 - the contract's
-        return Instant(self._pause_s)
+        return Instant(self._pause_s, self._sleep)
 
 
 def begin(store: Store, home: Path) -> str:

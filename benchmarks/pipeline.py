@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
@@ -93,17 +93,21 @@ def worker(place: Place, store: Store, link: broker.api.Broker) -> None:
     source: Any = InstantSource(place.pause_s)
     episodes = EpisodeWorker(place.config, place.run_id, store, publisher, {"instant": source})
     episodes.start()
-
-    def leave(code: int) -> None:
-        """Episodes that still wait are given back, as by a worker of a run."""
-        place.report("worker")
-        os._exit(code)
-
-    threading.Thread(target=leave_in_time, args=(episodes, stop, leave), daemon=True).start()
+    leaving(place, episodes, stop)
     app = celery.celery_app(place.config, place.run_id)
     celery.serve(app, episodes.run, stop, place.config.worker.concurrency)
     episodes.close()
     publisher.close()
+
+
+def leaving(place: Place, episodes: EpisodeWorker, stop: threading.Event) -> None:
+    """Episodes that still wait at the end are given back, as by a worker of a run."""
+
+    def leave(code: int) -> None:
+        place.report("worker")
+        os._exit(code)
+
+    threading.Thread(target=leave_in_time, args=(episodes, stop, leave), daemon=True).start()
 
 
 def recorder(place: Place, store: Store, link: broker.api.Broker) -> None:
@@ -132,7 +136,8 @@ def policy(place: Place, store: Store, link: broker.api.Broker) -> None:
     serve_policy(place.config, place.config.policy[0], followed, told(place))
 
 
-ROLES = {
+Role = Callable[[Place, Store, broker.api.Broker], None]
+ROLES: Mapping[str, Role] = {
     "dispatcher": dispatcher,
     "worker": worker,
     "recorder": recorder,
@@ -155,7 +160,7 @@ def told(place: Place, *, kill: bool = False) -> threading.Event:
     return stop
 
 
-def process(role: str, place: Place) -> None:
+def process(role: str, loop: "Role", place: Place) -> None:
     """One process, from its connections to what it used."""
     logging.configure(role, level="ERROR")
     config, place = place.config, replace(place, before=time.process_time())
@@ -163,7 +168,7 @@ def process(role: str, place: Place) -> None:
         closing(open_store(config.store_url(), threads=16)) as store,
         closing(broker.connect(config.broker.url)) as link,
     ):
-        ROLES[role](place, store, link)
+        loop(place, store, link)
     place.report(role)
 
 
@@ -206,7 +211,9 @@ def run(given: argparse.Namespace, workers: int, home: Path) -> Mapping[str, flo
         link.declare_run(run_id)
         place = Place(config, run_id, given.pause, context.Event(), context.Queue())
         roles = ["policy", "recorder", "trainer", *["worker"] * workers, "dispatcher"]
-        children = [context.Process(target=process, args=(role, place)) for role in roles]
+        children = [
+            context.Process(target=process, args=(role, ROLES[role], place)) for role in roles
+        ]
         for child in children:
             child.start()
         try:

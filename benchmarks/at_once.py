@@ -1,0 +1,316 @@
+"""Thousands of episodes claimed and stepping at once over a few worker processes.
+
+    python benchmarks/at_once.py --store POSTGRES --broker AMQP [--episodes 1000 4000 10000]
+        [--workers 4] [--turn 60] [--arms threads loop] [--json]
+
+The path of benchmarks/pipeline.py: dispatcher, Celery, workers, RabbitMQ, recorder, Postgres. An
+episode has five turns; the policy server takes half of `--turn` seconds for its answer, so that its
+connection stands open, and the environment the other half. All episodes are admitted at once; a run
+ends when every body is stored. `--turn` must be long enough that the last is claimed before the
+first has ended: a fifth of N ÷ (claims a second), and N ÷ turn steps a second must be affordable.
+
+Arms: `threads`, a thread of Celery's pool for each episode, as the product runs; `loop`
+(benchmarks/one_loop.py), one event loop a process, fed by a task that returns at once.
+
+Figures: `at_once`, most episodes running at one look; `steps_s` while at least 99 % of them were;
+`ms_step`: processor time of the workers for a step, claim and finish included; `pss_mib`: the
+workers' memory, summed, at its most; `beat_late_s`: how long after it was due the latest beat of a
+lease came, to the look's 0.25 s; `lost`: leases that ran out. Of every episode: `retried` attempts,
+`refused` transitions, `redrawn` steps, and `accounting`, rows of the view.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from instant import TURNS, InstantSource, begin
+from one_loop import HoppingPublisher, LoopWorker, OneLoop
+from one_loop import sleep as loop_sleep
+from pipeline import MODEL, ROLES, SIZE, STALLED_S, Place, leaving, process, told
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+import broker
+from core.config import Broker as BrokerConfig
+from core.config import Config, Dispatch, Model, Sampling, Task
+from core.config import Run as RunConfig
+from core.config import Store as StoreConfig
+from core.config import Worker as WorkerConfig
+from core.types import EpisodeState
+from db import migrate, registry
+from db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
+from db.store import Store, now, open_store
+from serving.request import Completion, Request
+from serving.scripted import ScriptedEngine, limits_of
+from serving.served import Served
+from serving.server import Face, Server
+from workers import app as celery
+
+LOOK_S, PSS_S = 0.25, 5.0
+ADMITTED = 5  # times groups_per_update, by the default of max_staleness
+FEEDERS = 4  # threads that hand commands to the loop
+LONG_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Timed(Place):
+    """`steps`: sampled so far, by all workers. `pause_s`: of a policy, and of an environment."""
+
+    steps: Any = None
+
+
+class SlowEngine(ScriptedEngine):
+    """Answers after a while, without a thread for it."""
+
+    def __init__(self, place: Timed) -> None:
+        super().__init__(limits=limits_of(Path(MODEL)))
+        self._place = place
+
+    def submit(self, request: Request) -> "Future[Completion]":
+        answer = super().submit(request).result()
+        future: Future[Completion] = Future()
+        future.set_running_or_notify_cancel()
+        asyncio.get_running_loop().call_later(self._place.pause_s, future.set_result, answer)
+        with self._place.steps.get_lock():
+            self._place.steps.value += 1
+        return future
+
+
+def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
+    """A policy server of the run's only checkpoint."""
+    engine, served = SlowEngine(place), Served()
+    engine.load(place.run_id, Path())
+    served.serve("current", place.run_id, 0)
+    http = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = PolicyServer(
+        server_id=place.run_id, run_id=place.run_id, name="slow", engine="scripted", url=http.url
+    )
+
+    def register(session: Session) -> None:
+        registry.register_server(session, server, lease_s=LONG_S)
+        session.flush()
+        (checkpoint,) = registry.live_checkpoints(session, place.run_id)
+        registry.mark_serving(session, place.run_id, "current", checkpoint)
+
+    store.transact(register)
+    told(place).wait()
+    http.close()
+
+
+def threads(place: Place, store: Store, link: broker.api.Broker) -> None:
+    """A worker as of a run."""
+    ROLES["worker"](place, store, link)
+
+
+def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
+    """A worker whose episodes share one loop."""
+    publisher, stop = HoppingPublisher(link.publisher()), told(place, kill=True)
+    source: Any = InstantSource(place.pause_s, loop_sleep)
+    episodes = LoopWorker(place.config, place.run_id, store, publisher, {"instant": source})
+    episodes.start()
+    leaving(place, episodes, stop)
+    run = OneLoop(place.config.worker.concurrency).thin(episodes.run)
+    celery.serve(celery.celery_app(place.config, place.run_id), run, stop, FEEDERS)
+    episodes.close()
+    publisher.close()
+
+
+ARMS = {"threads": threads, "loop": loop}
+
+
+def configured(given: argparse.Namespace, episodes: int, home: str) -> Config:
+    """As many groups open as there are episodes, a place for each."""
+    return Config(
+        run=RunConfig(home=home),
+        store=StoreConfig(given.store),
+        broker=BrokerConfig(given.broker, given.broker),
+        tasks={"instant": Task()},
+        model=Model(path=MODEL),
+        sampling=Sampling(strategy="current", max_step_tokens=16),
+        dispatch=Dispatch(groups_per_update=episodes // SIZE // ADMITTED, group_size=SIZE),
+        worker=WorkerConfig(
+            concurrency=-(-episodes // given.workers),
+            attempt_deadline_s=LONG_S,
+            policy_wait_s=given.turn + 60,
+        ),
+    )
+
+
+@dataclass
+class Seen:
+    """What the looks at one run found. Times are of the monotonic clock."""
+
+    began: float = 0.0
+    most: int = 0
+    full_from: float = 0.0
+    full_to: float = 0.0
+    steps_before: int = 0
+    full_steps: int = 0
+    ended: float = 0.0
+    late_s: float = 0.0
+    lost: set[str] = field(default_factory=set)
+    pss_mib: float = 0.0
+    pss_at: float = 0.0
+
+
+def running(session: Session, run_id: str) -> tuple[int, int, Mapping[str, float]]:
+    """Episodes that run; whose bodies are stored; seconds each worker's lease has left."""
+    run = select(func.count()).where(
+        Episode.run_id == run_id, Episode.state == EpisodeState.RUNNING
+    )
+    stored = select(func.count()).where(StoredTrajectory.run_id == run_id)
+    left = select(Worker.worker_id, Worker.lease_until - now()).where(
+        Worker.run_id == run_id, Worker.ended_at.is_(None)
+    )
+    leases = {worker_id: float(left_s) for worker_id, left_s in session.execute(left)}
+    return session.scalar(run) or 0, session.scalar(stored) or 0, leases
+
+
+def look(seen: Seen, place: Timed, store: Store, pids: list[int]) -> bool:
+    """One look; whether every body is stored."""
+    episodes = place.config.dispatch.groups_per_update * ADMITTED * SIZE
+    run, stored, leases = store.ask(lambda session: running(session, place.run_id))
+    clock = time.monotonic()
+    if not seen.began and run:
+        seen.began = clock
+    seen.most = max(seen.most, run)
+    if run >= 0.99 * episodes:
+        if not seen.full_from:
+            seen.full_from, seen.steps_before = clock, place.steps.value
+        seen.full_to, seen.full_steps = clock, place.steps.value - seen.steps_before
+    if seen.began:
+        worker = place.config.worker
+        late = [worker.lease_s - worker.beat_s - left for left in leases.values()]
+        seen.late_s = max([seen.late_s, *late])
+        seen.lost |= {worker_id for worker_id, left in leases.items() if left < 0}
+    if clock - seen.pss_at > PSS_S:
+        seen.pss_at, seen.pss_mib = clock, max(seen.pss_mib, sum(map(pss_mib, pids)))
+    seen.ended = clock
+    return stored >= episodes
+
+
+def pss_mib(pid: int) -> float:
+    """Proportional set size of a process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def watch(place: Timed, store: Store, pids: list[int], episodes: int) -> Seen:
+    """Look until every body is stored."""
+    seen, moved, last = Seen(), time.monotonic(), -1
+    while not look(seen, place, store, pids):
+        if (steps := place.steps.value) != last:
+            moved, last = time.monotonic(), steps
+        if time.monotonic() - moved > STALLED_S + place.pause_s:
+            raise SystemExit(f"no step for {STALLED_S + place.pause_s} s of {episodes} episodes")
+        time.sleep(LOOK_S)
+    return seen
+
+
+def told_of(session: Session, run_id: str) -> dict[str, float]:
+    """What the rows say of the whole run."""
+    again = select(func.count()).where(Episode.run_id == run_id, Episode.fence > 1)
+    refused = select(func.count()).where(Refusal.run_id == run_id)
+    redrawn = select(func.coalesce(func.sum(Step.redrawn), 0)).where(Step.run_id == run_id)
+    broken = text("SELECT count(*) FROM accounting WHERE run_id = :run_id")
+    return {
+        "retried": session.scalar(again) or 0,
+        "refused": session.scalar(refused) or 0,
+        "redrawn": session.scalar(redrawn) or 0,
+        "accounting": session.scalar(broken, {"run_id": run_id}) or 0,
+    }
+
+
+def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mapping[str, Any]:
+    """Figures of one run."""
+    context = multiprocessing.get_context("spawn")
+    config = configured(given, episodes, str(home))
+    with (
+        closing(open_store(given.store)) as store,
+        closing(broker.connect(given.broker)) as link,
+    ):
+        run_id = begin(store, home)
+        link.declare_run(run_id)
+        place = Timed(
+            config,
+            run_id,
+            given.turn / 2,
+            context.Event(),
+            context.Queue(),
+            steps=context.Value("q", 0),
+        )
+        loops = {"policy": policy, "recorder": ROLES["recorder"], "worker": ARMS[arm]}
+        roles = ["policy", "recorder", *["worker"] * given.workers, "dispatcher"]
+        loops["dispatcher"] = ROLES["dispatcher"]
+        children = [
+            context.Process(target=process, args=(role, loops[role], place)) for role in roles
+        ]
+        for child in children:
+            child.start()
+        workers = [c.pid or 0 for c, role in zip(children, roles, strict=True) if role == "worker"]
+        try:
+            seen = watch(place, store, workers, episodes)
+            rows = store.ask(lambda session: told_of(session, run_id))
+        finally:
+            place.stop.set()
+            used = [place.ended.get(timeout=60) for _ in children]
+            for child in children:
+                child.join(30)
+            celery.purge(celery.celery_app(config, run_id), run_id)
+            link.delete_run(run_id)
+    worker_s = sum(cpu for role, cpu, _ in used if role == "worker")
+    full_s = seen.full_to - seen.full_from
+    return {
+        "arm": arm,
+        "episodes": episodes,
+        "at_once": seen.most,
+        "full_s": round(full_s, 1),
+        "steps_s": round(seen.full_steps / full_s, 1) if full_s else 0.0,
+        "ms_step": round(1000 * worker_s / TURNS / episodes, 2),
+        "pss_mib": round(seen.pss_mib),
+        "beat_late_s": round(seen.late_s, 2),
+        "lost": len(seen.lost),
+        "seconds": round(seen.ended - seen.began),
+        **rows,
+    }
+
+
+def main() -> None:
+    """One run after another."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--broker", required=True)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--episodes", type=int, nargs="+", default=[1000, 4000, 10000])
+    parser.add_argument("--turn", type=float, nargs="+", default=[10.0, 30.0, 75.0])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with closing(open_store(given.store)) as store:
+        migrate.upgrade(store)
+    found = []
+    with tempfile.TemporaryDirectory() as home:
+        for episodes, turn in zip(given.episodes, given.turn, strict=True):
+            given.turn = turn
+            for arm in given.arms:
+                found.append(run(given, arm, episodes, Path(home)))
+                figures = (f"{name} {value}" for name, value in found[-1].items())
+                print(*figures, sep=" · ", flush=True)
+    if given.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
