@@ -143,7 +143,7 @@ def configured(given: argparse.Namespace, episodes: int, home: str) -> Config:
         worker=WorkerConfig(
             concurrency=-(-episodes // given.workers),
             attempt_deadline_s=LONG_S,
-            policy_wait_s=given.turn + 60,
+            policy_wait_s=LONG_S,
         ),
     )
 

@@ -22,13 +22,12 @@ from core.types import (
     EpisodeState,
     GroupState,
     Reason,
-    RunState,
     Status,
     Transition,
 )
-from db import refusals
-from db.groups import lock_group, member_ended
-from db.models import Episode, Group, Run, StoredTrajectory, Worker
+from db import prepared, refusals
+from db.groups import hold_group, lock_group, member_ended
+from db.models import Episode, Group, StoredTrajectory, Worker
 from db.store import now
 
 
@@ -78,6 +77,7 @@ class Result:
 
 FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins at running
 RESULT = tuple(field.name for field in dataclasses.fields(Result))
+FINISHED = prepared.finish(RESULT)
 
 
 def due_to_send(
@@ -107,55 +107,25 @@ def claim(
     session: Session, episode_id: str, fence: int, worker_id: str, *, deadline_s: float
 ) -> Claimed | None:
     """queued → running: counts the attempt, starts its deadline. None if not ours to take."""
-    running = exists().where(Run.run_id == Episode.run_id, Run.state == RunState.RUNNING)
-    statement = (
-        update(Episode)
-        .where(
-            Episode.episode_id == episode_id,
-            Episode.fence == fence,
-            Episode.state == EpisodeState.QUEUED,
-            running,
-        )
-        .values(
-            state=EpisodeState.RUNNING,
-            worker_id=worker_id,
-            attempts=Episode.attempts + 1,
-            started_at=now(),
-            due_at=now() + deadline_s,
-        )
-        .returning(
-            Episode.group_id,
-            Episode.member,
-            Episode.task,
-            Episode.item_id,
-            Episode.attempts,
-            (now() - Episode.queued_at).label("waited_s"),
-        )
-        .execution_options(synchronize_session=False)
-    )
-    row = session.execute(statement).one_or_none()
+    named = {"claimed": episode_id, "of_fence": fence, "by": worker_id, "deadline_s": deadline_s}
+    row = session.execute(prepared.CLAIM, named).one_or_none()
     if row is None:
         refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
-    group_id, member, task, item_id, attempt, waited_s = row
-    most = session.scalar(select(Group.horizon).where(Group.group_id == group_id))
+    group_id, member, task, item_id, attempt, waited_s, most = row
     return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s)
 
 
 def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:
     """running → finished, for a body that is already published; False if the claim has lapsed."""
-    lock_group(session, claimed.group_id)
-    finished = {
-        "state": EpisodeState.FINISHED,
-        "reason": None,
-        "ended_at": now(),
-        "due_at": now() + body_timeout_s,
-        **dataclasses.asdict(result),
-    }
-    moved = _move(session, Transition.FINISH, claimed, finished)
-    if moved:
-        member_ended(session, claimed.group_id)
-    return moved
+    hold_group(session, claimed.group_id)
+    named = {f"of_{name}": value for name, value in dataclasses.asdict(result).items()}
+    named |= {"claimed": claimed.episode_id, "of_fence": claimed.fence}
+    done = session.execute(FINISHED, named | {"body_timeout_s": body_timeout_s})
+    if not _counted(session, Transition.FINISH, claimed, done):
+        return False
+    member_ended(session, claimed.group_id)
+    return True
 
 
 def retry(
@@ -281,7 +251,7 @@ def _queued(fence: Any) -> dict[str, Any]:
 def _move(
     session: Session, transition: Transition, claimed: Claimed, values: dict[str, Any]
 ) -> bool:
-    """The compare-and-set of a claimed attempt; where it changes nothing, that is counted."""
+    """The compare-and-set of a claimed attempt."""
     result = session.execute(
         update(Episode)
         .where(
@@ -292,7 +262,12 @@ def _move(
         .values(**values)
         .execution_options(synchronize_session=False)
     )
-    moved = cast(CursorResult[Any], result).rowcount == 1
+    return _counted(session, transition, claimed, result)
+
+
+def _counted(session: Session, transition: Transition, claimed: Claimed, done: Any) -> bool:
+    """Whether a compare-and-set moved its row; where not, that is counted."""
+    moved = cast(CursorResult[Any], done).rowcount == 1
     if not moved:
         refusals.of_episode(session, transition, claimed.episode_id, claimed.fence)
     return moved

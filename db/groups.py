@@ -13,7 +13,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
-from db import refusals
+from db import prepared, refusals
 from db.models import Episode, Group, Run
 from db.store import now
 
@@ -74,15 +74,14 @@ def lock_group(session: Session, group_id: str) -> Group | None:
     return session.get(Group, group_id, with_for_update=True, populate_existing=True)
 
 
+def hold_group(session: Session, group_id: str) -> None:
+    """As `lock_group`, for whom the row itself does not matter."""
+    session.execute(prepared.HOLD, {"held": group_id})
+
+
 def member_ended(session: Session, group_id: str) -> None:
     """One member less is open; the last one settles the (locked) group."""
-    pending = session.scalar(
-        update(Group)
-        .where(Group.group_id == group_id)
-        .values(pending=Group.pending - 1)
-        .returning(Group.pending)
-        .execution_options(synchronize_session=False)
-    )
+    pending = session.scalar(prepared.ENDED, {"held": group_id})
     if pending != 0:
         return
     survivors = session.scalar(

@@ -7,6 +7,7 @@ Deliveries are acknowledged early: leases in the database recover what a dead wo
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,10 @@ from core.errors import BrokerError
 
 TASK = "agentrl.run_episode"
 EMBEDDED = "workers.files:Transport"
+# Seconds for which a thread waits for Python's lock before it asks for it. With 5 ms, the default,
+# a thousand threads that could all go on spend their time on asking (docs/adr/0019); those of
+# episodes give the lock away by themselves, whenever they wait.
+SWITCH_S = 1.0
 PATIENCE = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
 
 
@@ -99,7 +104,12 @@ def serve(
     )
     if stop.is_set():
         return
-    worker.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        worker.start()
+    finally:
+        sys.setswitchinterval(before)
     if not stop.is_set():
         raise RuntimeError("Celery's consumer ended by itself")
 

@@ -1,7 +1,9 @@
 import dataclasses
 from functools import partial
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 from world import SIZE, World, at_once
 
 from core.types import EpisodeState, GroupState, Reason, RunState, Status
@@ -52,6 +54,23 @@ def test_due_rows_are_sent_once_and_again_after_the_time_to_claim(world: World) 
     assert len(first) == SIZE
     assert sorted(due(60.0)) == sorted(first)
     assert due(60.0) == []
+
+
+def test_a_claim_is_one_statement_and_a_finish_three(world: World) -> None:
+    (group_id,) = world.admit(0)
+    asked: list[str] = []
+
+    def tell(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        asked.append(statement.split(maxsplit=1)[0])
+
+    event.listen(world.store.engine, "before_cursor_execute", tell)
+    claimed = world.claim(f"{group_id}-0")
+    assert claimed is not None
+    claim, body = [each for each in asked if each != "BEGIN"], world.body(claimed)
+    asked.clear()
+    assert world.finish(claimed, body)
+    assert claim == ["UPDATE"]
+    assert [each for each in asked if each != "BEGIN"] == ["SELECT", "UPDATE", "UPDATE"]
 
 
 def test_a_claim_counts_the_attempt_and_wins_once(world: World) -> None:

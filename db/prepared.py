@@ -1,0 +1,72 @@
+"""What a worker does to rows for every episode, as statements made once, of tables.
+
+An ORM update costs several times as much to prepare, at each execution. Like any statement of a
+table, these flush nothing that the session holds.
+"""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from sqlalchemy import Float, Select, Table, Update, bindparam, exists, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from core.types import EpisodeState, RunState
+from db.models import Episode, Group, Run
+from db.store import now
+
+_EPISODES, _GROUPS = cast(Table, Episode.__table__), cast(Table, Group.__table__)
+_AT = _EPISODES.c
+_OURS = (_AT.episode_id == bindparam("claimed"), _AT.fence == bindparam("of_fence"))
+
+# queued → running; of `claimed`, `of_fence`, `by` (the worker) and `deadline_s`
+CLAIM: ReturningUpdate[Any] = (
+    update(_EPISODES)
+    .where(
+        *_OURS,
+        _AT.state == EpisodeState.QUEUED,
+        exists().where(Run.run_id == _AT.run_id, Run.state == RunState.RUNNING),
+    )
+    .values(
+        state=EpisodeState.RUNNING,
+        worker_id=bindparam("by"),
+        attempts=_AT.attempts + 1,
+        started_at=now(),
+        due_at=now() + bindparam("deadline_s", type_=Float(53)),
+    )
+    .returning(
+        _AT.group_id,
+        _AT.member,
+        _AT.task,
+        _AT.item_id,
+        _AT.attempts,
+        now() - _AT.queued_at,
+        select(Group.horizon).where(Group.group_id == _AT.group_id).scalar_subquery(),
+    )
+)
+
+# The lock of group `held`, and one of its members less that is open
+HOLD: Select[Any] = (
+    select(_GROUPS.c.group_id).where(_GROUPS.c.group_id == bindparam("held")).with_for_update()
+)
+ENDED: ReturningUpdate[Any] = (
+    update(_GROUPS)
+    .where(_GROUPS.c.group_id == bindparam("held"))
+    .values(pending=_GROUPS.c.pending - 1)
+    .returning(_GROUPS.c.pending)
+)
+
+
+def finish(columns: Iterable[str]) -> Update:
+    """running → finished; of `claimed`, `of_fence`, `body_timeout_s` and `of_` each column."""
+    told = {name: bindparam(f"of_{name}", type_=_AT[name].type) for name in columns}
+    return (
+        update(_EPISODES)
+        .where(*_OURS, _AT.state == EpisodeState.RUNNING)
+        .values(
+            state=EpisodeState.FINISHED,
+            reason=None,
+            ended_at=now(),
+            due_at=now() + bindparam("body_timeout_s", type_=Float(53)),
+            **told,
+        )
+    )
