@@ -1,13 +1,13 @@
 """Thousands of episodes claimed and stepping at once over a few worker processes.
 
     python benchmarks/at_once.py --store POSTGRES --broker AMQP [--episodes 1000 4000 10000]
-        [--workers 4] [--turn 60] [--arms threads loop] [--json]
+        [--workers 4] [--turn 10 30 75] [--arms threads loop] [--json]
 
-The path of benchmarks/pipeline.py: dispatcher, Celery, workers, RabbitMQ, recorder, Postgres. An
-episode has five turns; the policy server takes half of `--turn` seconds for its answer, so that its
-connection stands open, and the environment the other half. All episodes are admitted at once; a run
-ends when every body is stored. `--turn` must be long enough that the last is claimed before the
-first has ended: a fifth of N ÷ (claims a second), and N ÷ turn steps a second must be affordable.
+The path of benchmarks/pipeline.py without a trainer. An episode has five turns; the policy server
+takes half of `--turn` seconds (one for each N) for its answer, with an open connection, and the
+environment the other half. All are admitted at once; a run ends when every body is stored. The last
+must be claimed before the first ends, and N ÷ turn steps a second be affordable: beyond that a
+machine is busy with threads alone.
 
 Arms: `threads`, a thread of Celery's pool for each episode, as the product runs; `loop`
 (benchmarks/one_loop.py), one event loop a process, fed by a task that returns at once.
@@ -20,14 +20,12 @@ lease came, to the look's 0.25 s; `lost`: leases that ran out. Of every episode:
 """
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +33,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from instant import TURNS, InstantSource, begin
+from instant import TURNS, InstantSource, SlowEngine, begin
 from one_loop import HoppingPublisher, LoopWorker, OneLoop
 from one_loop import sleep as loop_sleep
 from pipeline import MODEL, ROLES, SIZE, STALLED_S, Place, leaving, process, told
-from sqlalchemy import func, select, text
+from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 
 import broker
@@ -52,8 +50,6 @@ from core.types import EpisodeState
 from db import migrate, registry
 from db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
 from db.store import Store, now, open_store
-from serving.request import Completion, Request
-from serving.scripted import ScriptedEngine, limits_of
 from serving.served import Served
 from serving.server import Face, Server
 from workers import app as celery
@@ -71,26 +67,9 @@ class Timed(Place):
     steps: Any = None
 
 
-class SlowEngine(ScriptedEngine):
-    """Answers after a while, without a thread for it."""
-
-    def __init__(self, place: Timed) -> None:
-        super().__init__(limits=limits_of(Path(MODEL)))
-        self._place = place
-
-    def submit(self, request: Request) -> "Future[Completion]":
-        answer = super().submit(request).result()
-        future: Future[Completion] = Future()
-        future.set_running_or_notify_cancel()
-        asyncio.get_running_loop().call_later(self._place.pause_s, future.set_result, answer)
-        with self._place.steps.get_lock():
-            self._place.steps.value += 1
-        return future
-
-
 def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
     """A policy server of the run's only checkpoint."""
-    engine, served = SlowEngine(place), Served()
+    engine, served = SlowEngine(MODEL, place.pause_s, place.steps), Served()
     engine.load(place.run_id, Path())
     served.serve("current", place.run_id, 0)
     http = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
@@ -109,11 +88,6 @@ def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
     http.close()
 
 
-def threads(place: Place, store: Store, link: broker.api.Broker) -> None:
-    """A worker as of a run."""
-    ROLES["worker"](place, store, link)
-
-
 def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
     """A worker whose episodes share one loop."""
     publisher, stop = HoppingPublisher(link.publisher()), told(place, kill=True)
@@ -127,7 +101,7 @@ def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
     publisher.close()
 
 
-ARMS = {"threads": threads, "loop": loop}
+ARMS = {"threads": ROLES["worker"], "loop": loop}
 
 
 def configured(given: argparse.Namespace, episodes: int, home: str) -> Config:
@@ -207,30 +181,27 @@ def pss_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def watch(place: Timed, store: Store, pids: list[int], episodes: int) -> Seen:
+def watch(place: Timed, store: Store, pids: list[int]) -> Seen:
     """Look until every body is stored."""
-    seen, moved, last = Seen(), time.monotonic(), -1
+    seen, moved, last, patience_s = Seen(), time.monotonic(), -1, STALLED_S + place.pause_s
     while not look(seen, place, store, pids):
         if (steps := place.steps.value) != last:
             moved, last = time.monotonic(), steps
-        if time.monotonic() - moved > STALLED_S + place.pause_s:
-            raise SystemExit(f"no step for {STALLED_S + place.pause_s} s of {episodes} episodes")
+        if time.monotonic() - moved > patience_s:
+            raise SystemExit(f"no step for {patience_s} s")
         time.sleep(LOOK_S)
     return seen
 
 
 def told_of(session: Session, run_id: str) -> dict[str, float]:
     """What the rows say of the whole run."""
-    again = select(func.count()).where(Episode.run_id == run_id, Episode.fence > 1)
-    refused = select(func.count()).where(Refusal.run_id == run_id)
-    redrawn = select(func.coalesce(func.sum(Step.redrawn), 0)).where(Step.run_id == run_id)
-    broken = text("SELECT count(*) FROM accounting WHERE run_id = :run_id")
-    return {
-        "retried": session.scalar(again) or 0,
-        "refused": session.scalar(refused) or 0,
-        "redrawn": session.scalar(redrawn) or 0,
-        "accounting": session.scalar(broken, {"run_id": run_id}) or 0,
+    counted: dict[str, Executable] = {
+        "retried": select(func.count()).where(Episode.run_id == run_id, Episode.fence > 1),
+        "refused": select(func.count()).where(Refusal.run_id == run_id),
+        "redrawn": select(func.sum(Step.redrawn)).where(Step.run_id == run_id),
+        "accounting": text("SELECT count(*) FROM accounting WHERE run_id = :id").params(id=run_id),
     }
+    return {name: session.scalar(query) or 0 for name, query in counted.items()}
 
 
 def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mapping[str, Any]:
@@ -251,9 +222,8 @@ def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mappi
             context.Queue(),
             steps=context.Value("q", 0),
         )
-        loops = {"policy": policy, "recorder": ROLES["recorder"], "worker": ARMS[arm]}
+        loops = {**ROLES, "policy": policy, "worker": ARMS[arm]}
         roles = ["policy", "recorder", *["worker"] * given.workers, "dispatcher"]
-        loops["dispatcher"] = ROLES["dispatcher"]
         children = [
             context.Process(target=process, args=(role, loops[role], place)) for role in roles
         ]
@@ -261,7 +231,7 @@ def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mappi
             child.start()
         workers = [c.pid or 0 for c, role in zip(children, roles, strict=True) if role == "worker"]
         try:
-            seen = watch(place, store, workers, episodes)
+            seen = watch(place, store, workers)
             rows = store.ask(lambda session: told_of(session, run_id))
         finally:
             place.stop.set()

@@ -1,9 +1,12 @@
 """A run whose environment answers at once, or after a pause: five turns, whatever is said."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from core import manifest
 from core.types import CheckpointState, RunState, Status
@@ -11,6 +14,8 @@ from db import registry
 from db.models import Checkpoint, Run
 from db.store import Store, now
 from envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
+from serving.request import Completion, Request
+from serving.scripted import ScriptedEngine, limits_of
 
 TURNS, ITEMS = 5, 1_000
 Sleep = Callable[[float], None]
@@ -58,6 +63,24 @@ class InstantSource:
 
     def make(self, item: Item) -> Instant:  # noqa: ARG002 - the contract's
         return Instant(self._pause_s, self._sleep)
+
+
+class SlowEngine(ScriptedEngine):
+    """A policy that answers after `wait_s`, without a thread for it; `steps` counts (shared)."""
+
+    def __init__(self, model: str, wait_s: float, steps: Any) -> None:
+        super().__init__(limits=limits_of(Path(model)))
+        self._wait_s = wait_s
+        self._steps = steps
+
+    def submit(self, request: Request) -> "Future[Completion]":
+        answer = super().submit(request).result()
+        future: Future[Completion] = Future()
+        future.set_running_or_notify_cancel()
+        asyncio.get_running_loop().call_later(self._wait_s, future.set_result, answer)
+        with self._steps.get_lock():
+            self._steps.value += 1
+        return future
 
 
 def begin(store: Store, home: Path) -> str:
