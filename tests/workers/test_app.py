@@ -157,7 +157,9 @@ def test_poison_never_stops_a_worker_whose_threads_wait_patiently(
         ran: dict[bytes, bytes] = {}  # the interval at which waiting threads ask for Python's lock
         try:
             while len(ran) < 3 and (line := worker.stdout.readline()):
-                ran |= [line.split()[1:]] if line.startswith(b"ran") else []
+                if line.startswith(b"ran"):
+                    _, name, interval = line.split()
+                    ran[name] = interval
         finally:
             worker.terminate()
         assert ran == dict.fromkeys((b"first", b"second", b"third"), b"1.0")
