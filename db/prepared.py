@@ -7,7 +7,18 @@ table, these flush nothing that the session holds.
 from collections.abc import Iterable
 from typing import Any, cast
 
-from sqlalchemy import Float, Select, Table, Update, bindparam, exists, select, update
+from sqlalchemy import (
+    Float,
+    Integer,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    exists,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from core.types import EpisodeState, RunState
@@ -40,7 +51,10 @@ CLAIM: ReturningUpdate[Any] = (
         _AT.item_id,
         _AT.attempts,
         now() - _AT.queued_at,
-        select(Group.horizon).where(Group.group_id == _AT.group_id).scalar_subquery(),
+        # by hand: for SQLite SQLAlchemy leaves tables' names out here, and group_id = group_id
+        literal_column(
+            "(SELECT g.horizon FROM groups g WHERE g.group_id = episodes.group_id)", Integer
+        ),
     )
 )
 
