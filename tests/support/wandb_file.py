@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from wandb.proto.wandb_internal_pb2 import Record
+from wandb.proto import wandb_internal_pb2 as messages
 
 HEAD, BLOCK, PIECE = 7, 32_768, 7  # bytes: of a file, of a block, before each piece
 
@@ -22,7 +22,7 @@ def figures(folder: Path, run: str) -> Iterator[tuple[int, str, float]]:
     """Version, name and value of all rows of all of them."""
     for path in files(folder, run):
         for written in _records(path.read_bytes()):
-            record = Record.FromString(written)
+            record = messages.Record.FromString(written)  # type: ignore[attr-defined]  # made at import
             if record.WhichOneof("record_type") == "history":
                 items = record.history.item
                 row = {i.key or ".".join(i.nested_key): float(i.value_json) for i in items}
