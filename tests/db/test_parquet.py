@@ -20,6 +20,8 @@ from db.parquet import TABLES, Wanted, export
 from db.readonly import open_history
 from db.store import Store
 
+pytestmark = pytest.mark.slow
+
 PEAK = """
 import resource, sys
 from pathlib import Path
@@ -151,7 +153,6 @@ def test_without_pyarrow_one_line_says_how_to_get_it(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_bodies(store: Store, tmp_path: Path) -> None:
     """240 MiB of bodies pass through a process that grows by far less."""
     add = text(

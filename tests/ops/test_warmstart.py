@@ -154,6 +154,7 @@ def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
     assert transcript.turns[0].answer[0].content == "mug"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_demonstration_learns_the_experts_words_and_each_end(
     made: tuple[Path, list[Progress]], name: str
