@@ -17,14 +17,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from running import ROOT, agentrl, eventually, processes_of
+from backends import NEEDS_DEEPSPEED
+from running import ROOT, agentrl, eventually, processes_of, version_of
 
 from core.types import RunState
 from db import progress, runs
 from db.store import open_store
 
-pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
 CONFIG = str(ROOT / "configs" / "quickstart.toml")
 TRAINER = ["--no_local_rank", "--module", "cli.main", "trainer", CONFIG]
@@ -108,14 +108,6 @@ def launched(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Launche
     made.end()
 
 
-def _version(home: Path) -> int:
-    if not (home / "store.db").exists():
-        return -1
-    with closing(open_store(f"sqlite:///{home / 'store.db'}")) as store, store.read() as session:
-        run = runs.run_named(session, "launched")
-        return run.version if run else -1
-
-
 def _port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -126,7 +118,9 @@ def test_a_launchers_ranks_train_lose_one_another_and_go_on_on_other_machines(
     beside: None, launched: Launched
 ) -> None:
     launched.start("deepspeed", "--num_accelerators", "2", "--master_port", _port())
-    eventually(lambda: _version(launched.home) >= 1, within_s=START_S, text=launched.said)
+    eventually(
+        lambda: version_of(launched.home, "launched") >= 1, within_s=START_S, text=launched.said
+    )
     ranks = launched.ranks()
     assert sorted(ranks) == [0, 1]
     died = time.monotonic()

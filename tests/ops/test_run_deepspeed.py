@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from backends import NEEDS_DEEPSPEED
-from running import ROOT, agentrl, eventually, processes_of
+from running import ROOT, agentrl, eventually, processes_of, version_of
 from sqlalchemy import text
 
 from core.types import RunState
@@ -38,14 +38,6 @@ def _environment(home: Path) -> dict[str, str]:
     }
 
 
-def _version(home: Path) -> int:
-    if not (home / "store.db").exists():
-        return -1
-    with closing(open_store(f"sqlite:///{home / 'store.db'}")) as store, store.read() as session:
-        run = runs.run_named(session, "ranks")
-        return run.version if run else -1
-
-
 def _rank(home: Path, number: int) -> int:
     """The process of a rank."""
     for pid in processes_of(home):
@@ -64,7 +56,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
         return "\n".join([log.read_text(), *tails])
 
     with agentrl("up", config, environment=environment, output=log) as process:
-        eventually(lambda: _version(home) >= 2, within_s=150, text=logs)
+        eventually(lambda: version_of(home, "ranks") >= 2, within_s=150, text=logs)
         os.kill(_rank(home, 1), signal.SIGKILL)
         eventually(
             lambda: "rank 1 of 2 was ended by SIGKILL" in log.read_text(), within_s=60, text=logs
@@ -77,7 +69,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
         assert process.wait(20) == 0, logs()
         assert time.monotonic() - told < 12, logs()  # 10 s and a busy machine
     assert processes_of(home) == []
-    stopped_at = _version(home)
+    stopped_at = version_of(home, "ranks")
 
     with agentrl("up", config, environment=environment, output=log) as process:
         eventually(lambda: process.poll() is not None, within_s=240, text=logs)

@@ -6,8 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+
+from core.errors import StoreError
+from db import runs
+from db.store import open_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +48,21 @@ def eventually(what: Callable[[], object], *, within_s: float, text: Callable[[]
     while not what():
         assert time.monotonic() < deadline, text()
         time.sleep(0.2)
+
+
+def version_of(home: Path, name: str) -> int:
+    """How far a run of the embedded store is; -1 while there is none."""
+    if not (home / "store.db").exists():
+        return -1
+    try:
+        with (
+            closing(open_store(f"sqlite:///{home / 'store.db'}")) as store,
+            store.read() as session,
+        ):
+            run = runs.run_named(session, name)
+            return run.version if run else -1
+    except StoreError:  # its tables are not made yet
+        return -1
 
 
 def processes_of(home: Path) -> list[int]:

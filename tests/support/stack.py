@@ -15,6 +15,8 @@ from docker.models.containers import Container
 from running import ROOT, eventually
 
 CACHE = Path(os.environ.get("AGENTRL_CACHE", "/var/tmp/agentrl-cache"))
+ASKED = 5  # times, where an answer does not come whole
+WHOLE = "END OF ROWS"
 EXTRAS = ("quickstart", "tasks", "tracing")  # the Dockerfile's own
 CODE = (
     *("broker", "cli", "configs", "core", "dashboard", "db", "envs", "models/tiny", "ops"),
@@ -121,12 +123,16 @@ class Stack:
         return found
 
     def sql(self, query: str) -> list[list[str]]:
-        """The rows of a query, as the store's owner."""
-        shell = 'PGPASSWORD=$POSTGRES_PASSWORD psql -h 127.0.0.1 -U agentrl -At -F "|" -c "$0"'
+        """The rows of a query, as the store's owner; asked again where the answer got lost."""
+        ask = 'PGPASSWORD=$POSTGRES_PASSWORD psql -h 127.0.0.1 -U agentrl -At -F "|" -c "$0"'
         (postgres,) = self.containers("postgres")
-        code, output = postgres.exec_run(["/bin/sh", "-c", shell, query])
-        assert code == 0, output.decode()
-        return [line.split("|") for line in output.decode().splitlines()]
+        for _ in range(ASKED):
+            code, output = postgres.exec_run(["/bin/sh", "-c", f"{ask} && echo '{WHOLE}'", query])
+            assert code == 0, output.decode()
+            *rows, last = output.decode().splitlines() or [""]
+            if last == WHOLE:
+                return [row.split("|") for row in rows]
+        raise AssertionError(f"no answer to {query}: {output!r}")
 
     def number(self, query: str) -> int:
         return int(self.sql(query)[0][0])

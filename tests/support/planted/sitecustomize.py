@@ -49,14 +49,19 @@ def claim_before_publish(worker: ModuleType) -> None:
 
 def no_fence(episodes: Any) -> None:
     """An attempt that lost its row to a later one moves it all the same."""
-    move = episodes._move
+    move, finish = episodes._move, episodes.finish
+
+    def newest(session: Any, claimed: Any) -> Any:
+        row = session.get(episodes.Episode, claimed.episode_id, populate_existing=True)
+        return episodes.dataclasses.replace(claimed, fence=row.fence)
 
     def moved(session: Any, transition: Any, claimed: Any, values: Any) -> Any:
-        row = session.get(episodes.Episode, claimed.episode_id, populate_existing=True)
-        newest = episodes.dataclasses.replace(claimed, fence=row.fence)
-        return move(session, transition, newest, values)
+        return move(session, transition, newest(session, claimed), values)
 
-    episodes._move = moved
+    def finished(session: Any, claimed: Any, result: Any, **named: Any) -> Any:
+        return finish(session, newest(session, claimed), result, **named)
+
+    episodes._move, episodes.finish = moved, finished
 
 
 def late_ends(worker: ModuleType) -> None:
