@@ -4,14 +4,14 @@ import os
 import shutil
 import signal
 import threading
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import fake_vllm
 import pytest
 from fake_vllm import set_faults
 from lineage import register
-from running import ROOT, eventually, processes_of
+from running import ROOT, eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import func, select
 
@@ -80,16 +80,6 @@ def publish(config: Config, run_id: str, version: int, *, lie: bool = False) -> 
         register(store, name, version, path, run_id=run_id)
 
 
-def fakes(folder: Path) -> list[int]:
-    found = []
-    for pid in processes_of(folder):
-        with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"fake_vllm.py" in words and b"vllm_guard" not in words:
-                found.append(pid)
-    return found
-
-
 def episodes(config: Config) -> int:
     with closing(open_store(config.store_url())) as store, store.read() as session:
         return session.scalar(select(func.count()).select_from(EvaluationEpisode)) or 0
@@ -106,13 +96,13 @@ def test_checkpoints_of_a_run_are_measured_on_one_vllm_and_each_is_proven(
     evaluate(file, Wish(checkpoints=("1", "2"), items=2), as_json=True)
     assert episodes(config) == 4
     assert len((tmp_path / "launches").read_text().split()) == 1
-    assert fakes(tmp_path) == []
+    assert fakes_of(tmp_path) == []
     with pytest.raises(CheckpointError, match=r"are off by 0\.5"):
         evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
     assert episodes(config) == 4
     evaluate(file, Wish(policies=(str(TINY),), items=2), as_json=True)  # of no run: not proven
     assert episodes(config) == 6
-    assert fakes(tmp_path) == []
+    assert fakes_of(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -128,13 +118,13 @@ def test_a_vllm_that_is_killed_comes_back_and_the_measurement_goes_on(
         begun = tmp_path / "launches"
         eventually(begun.exists, within_s=60, text=lambda: "no launch")
         eventually(lambda: episodes(config) > 0, within_s=60, text=lambda: "no episode")
-        for pid in fakes(tmp_path):
+        for pid in fakes_of(tmp_path):
             os.kill(pid, signal.SIGKILL)
     finally:
         thread.join(120)
     assert len(begun.read_text().split()) == 2
     assert episodes(config) == 12
-    assert fakes(tmp_path) == []
+    assert fakes_of(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -158,7 +148,7 @@ def test_a_vllm_that_does_not_start_is_an_error_and_one_that_hangs_is_not_waited
     with closing(Servers(stop)) as servers, pytest.raises(Stopped), servers.served(own, target):
         pass
     timer.join()
-    assert fakes(tmp_path) == []
+    assert fakes_of(tmp_path) == []
 
 
 def test_the_memory_plan_counts_the_evaluators_vllm(file: Path) -> None:

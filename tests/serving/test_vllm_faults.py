@@ -1,6 +1,5 @@
 """The vLLM engine and its follower before a small fake: what fails, hangs, dies or lies."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ import pytest
 import torch
 from fake_vllm import set_faults
 from lineage import begin, register
-from running import eventually, processes_of
+from running import eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import select
 
@@ -125,19 +124,8 @@ class Bench:
 
     def vllm(self) -> int:
         """The pid of the fake."""
-        (found,) = _fakes(self.folder)
+        (found,) = fakes_of(self.folder)
         return found
-
-
-def _fakes(folder: Path) -> list[int]:
-    """Pids of the servers that run there."""
-    found = []
-    for pid in processes_of(folder):
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"fake_vllm.py" in words and b"vllm_guard" not in words:
-                found.append(pid)
-    return found
 
 
 Start = Callable[..., Bench]
@@ -162,7 +150,7 @@ def start(tmp_path: Path, migrated_sqlite: Path, save_model: Save) -> Iterator[S
         bench.engine.close()
         assert time.monotonic() - began < 10
     store.close()
-    eventually(lambda: not _fakes(tmp_path), within_s=10, text=lambda: "a fake was left")
+    eventually(lambda: not fakes_of(tmp_path), within_s=10, text=lambda: "a fake was left")
 
 
 def test_weights_are_exchanged_in_place_and_proven(start: Start) -> None:
@@ -465,11 +453,11 @@ print("up", flush=True); time.sleep(60)
         assert owner.stdout is not None
         try:
             assert any(line == b"up\n" for line in owner.stdout)
-            assert _fakes(tmp_path)
+            assert fakes_of(tmp_path)
         finally:
             owner.kill()
     eventually(
-        lambda: not _fakes(tmp_path),
+        lambda: not fakes_of(tmp_path),
         within_s=30,
         text=lambda: "vLLM outlives its policy server",
     )

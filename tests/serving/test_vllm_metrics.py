@@ -12,7 +12,7 @@ import fake_vllm
 import msgspec
 import pytest
 from fake_vllm import set_faults
-from running import eventually, processes_of
+from running import eventually, fakes_of
 from scraping import asked, free_port
 
 from core import config as sections
@@ -99,10 +99,8 @@ def test_while_vllm_hangs_lies_or_is_down_ours_are_scraped_alone(
     set_faults(tmp_path)
     assert THEIRS in page(config)
     set_faults(tmp_path, start="hang")
-    for pid in processes_of(tmp_path):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"fake_vllm.py" in words and b"vllm_guard" not in words:
-            os.kill(pid, signal.SIGKILL)
+    for pid in fakes_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
     eventually(lambda: not engine.names(), within_s=10, text=lambda: "it is still there")
     assert OURS in (text := page(config))
     assert "vllm:" not in text

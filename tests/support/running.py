@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from core.errors import StoreError
@@ -78,4 +78,15 @@ def processes_of(home: Path) -> list[int]:
             continue
         if not zombie and str(home).encode() in told:
             found.append(int(entry.name))
+    return found
+
+
+def fakes_of(folder: Path) -> list[int]:
+    """Live stand-ins of vLLM (`fake_vllm.py`) that were started for the folder."""
+    found = []
+    for pid in processes_of(folder):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"fake_vllm.py" in words and b"vllm_guard" not in words:
+                found.append(pid)
     return found
