@@ -13,12 +13,13 @@ from core.config import DeepSpeed, Lora, Trainer
 from trainer.batch import Batch, TrainableGroup, assemble
 from trainer.learner import Hardware
 from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
+from trainer.presets import Settings, settings
 
 MakeTrajectory = Callable[..., Trajectory]
 Tensors = Mapping[str, Tensor]
 
 BASE = Trainer(learning_rate=1e-3, weight_decay=0.1, task_norm_min_tokens=8, micro_batch_tokens=100)
+BASE_SETTINGS = settings(BASE)
 LORA = Lora(rank=4, targets=["q_proj", "v_proj", "down_proj"])
 
 
@@ -28,7 +29,9 @@ def sharded(trainer: Trainer, zero: int = 2, **changes: Any) -> Trainer:
     return msgspec.structs.replace(trainer, deepspeed=section, **changes)
 
 
-def ragged(make_trajectory: MakeTrajectory, seed: int = 0) -> Batch:
+def ragged(
+    make_trajectory: MakeTrajectory, seed: int = 0, chosen: Settings = BASE_SETTINGS
+) -> Batch:
     """Three groups of two tasks; lengths 14 to 34, two spans each, two temperatures."""
     made = []
     for number, task in enumerate(("db", "kg", "db")):
@@ -44,7 +47,7 @@ def ragged(make_trajectory: MakeTrajectory, seed: int = 0) -> Batch:
             for member in range(6)
         )
         made.append(TrainableGroup(f"g{number}", task, members))
-    return assemble(made, settings(BASE))
+    return assemble(made, chosen)
 
 
 def on_torch(

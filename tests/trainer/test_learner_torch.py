@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from updates import ragged
 
 from broker.messages import Trajectory
 from core.config import Lora, Trainer
@@ -16,7 +17,7 @@ from trainer.learner import Hardware
 from trainer.learner_torch import TorchLearner
 from trainer.metrics import Recorded
 from trainer.model import load_model
-from trainer.presets import Settings, settings
+from trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
 CPU = Hardware()
@@ -25,26 +26,7 @@ SETTINGS = settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
 
 @pytest.fixture
 def batch(make_trajectory: MakeTrajectory) -> Batch:
-    return _batch(make_trajectory, SETTINGS)
-
-
-def _batch(make_trajectory: MakeTrajectory, chosen: Settings) -> Batch:
-    """Two tasks, lengths 12 to 40, two spans each, temperatures 0.7 and 0 (trained at 1)."""
-    groups = []
-    for number, task in enumerate(("db", "kg", "db")):
-        members = tuple(
-            make_trajectory(
-                [(3, 7), (9, 12 + 4 * member)],
-                14 + 4 * member,
-                reward=float(member % 2),
-                task=task,
-                temperatures=(0.7, 0.0),
-                seed=10 * number + member,
-            )
-            for member in range(6)
-        )
-        groups.append(TrainableGroup(f"g{number}", task, members))
-    return assemble(groups, chosen)
+    return ragged(make_trajectory, chosen=SETTINGS)
 
 
 def _weights(learner: TorchLearner) -> dict[str, Tensor]:
@@ -130,7 +112,7 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
     tiny: Path, make_trajectory: MakeTrajectory, config: Trainer
 ) -> None:
     chosen = replace(settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
-    batch = _batch(make_trajectory, chosen)
+    batch = ragged(make_trajectory, chosen=chosen)
     before = _flat(TorchLearner(tiny, chosen, CPU), "weights/")
     changes = []
     for budget, packing, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):
@@ -152,7 +134,7 @@ def test_the_gradient_of_gspo_is_that_of_its_sequence_form(
 
     config = Trainer(loss="gspo", old="behaviour", clip_low=1.0, clip_high=1e9, normalise="none")
     chosen = replace(settings(config), mixed_sequences=True, max_grad_norm=1e9)
-    batch = _batch(make_trajectory, chosen)
+    batch = ragged(make_trajectory, chosen=chosen)
     learner = TorchLearner(tiny, chosen, CPU)
     norm = learner.update(batch).values["grad_norm"]
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
