@@ -84,11 +84,10 @@ def due_to_send(
     session: Session, run_id: str, *, claim_timeout_s: float, limit: int = 500
 ) -> list[tuple[str, int]]:
     """Queued episodes to send now, as (episode_id, fence); due again after `claim_timeout_s`."""
+    at = select(now()).scalar_subquery()  # asked once, so that the index is read up to it
     query = (
         select(Episode.episode_id, Episode.fence)
-        .where(
-            Episode.run_id == run_id, Episode.state == EpisodeState.QUEUED, Episode.due_at <= now()
-        )
+        .where(Episode.run_id == run_id, Episode.state == EpisodeState.QUEUED, Episode.due_at <= at)
         .order_by(Episode.due_at, Episode.queued_at)
         .limit(limit)
         .with_for_update(skip_locked=True)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import String, cast, func, insert, literal, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
 
 from core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
 from db import prepared, refusals
@@ -34,40 +35,49 @@ class NewGroup:
     horizon: int | None = None
 
 
-def admit(session: Session, run: Run, groups: Sequence[NewGroup]) -> None:
-    """Open groups with all their members queued and due to be sent."""
+def admit(
+    session: Session, run: Run, groups: Sequence[NewGroup], *, claim_timeout_s: float = 0.0
+) -> list[tuple[str, int]]:
+    """Open groups with all their members queued; returns these as (episode_id, fence), to be sent.
+
+    They are due to be sent again after `claim_timeout_s`.
+    """
     if not groups:
-        return
-    at = session.scalar(select(now()))
-    common = {"run_id": run.run_id}
-    group_rows = [
-        {
-            **common,
-            **dataclasses.asdict(group),
-            "pending": group.size,
-            "state": GroupState.OPEN,
-            "admitted_version": run.version,
-            "admitted_at": at,
-        }
-        for group in groups
-    ]
-    episode_rows = [
-        {
-            **common,
-            "episode_id": f"{group.group_id}-{member}",
-            "group_id": group.group_id,
-            "member": member,
-            "task": group.task,
-            "item_id": group.item_id,
-            "state": EpisodeState.QUEUED,
-            "due_at": 0.0,
-            "queued_at": at,
-        }
-        for group in groups
-        for member in range(group.size)
-    ]
-    session.execute(insert(Group), group_rows)
-    session.execute(insert(Episode), episode_rows)
+        return []
+    opened = {
+        "run_id": run.run_id,
+        "state": GroupState.OPEN,
+        "admitted_version": run.version,
+        "admitted_at": session.scalar(select(now())),
+    }
+    rows = [opened | dataclasses.asdict(group) | {"pending": group.size} for group in groups]
+    session.execute(insert(Group), rows)
+    queued = _queued([group.group_id for group in groups], claim_timeout_s)
+    return [(row.episode_id, row.fence) for row in session.execute(queued)]
+
+
+def _queued(group_ids: Sequence[str], claim_timeout_s: float) -> ReturningInsert[str, int]:
+    """A queued episode for each member of the groups, made by the database of the groups' rows."""
+    member = select(literal(0).label("member")).cte(recursive=True)
+    most = select(func.max(Group.size)).where(Group.group_id.in_(group_ids)).scalar_subquery()
+    member = member.union_all(select(member.c.member + 1).where(member.c.member + 1 < most))
+    made = {
+        Episode.episode_id: Group.group_id + "-" + cast(member.c.member, String),
+        Episode.run_id: Group.run_id,
+        Episode.group_id: Group.group_id,
+        Episode.member: member.c.member,
+        Episode.task: Group.task,
+        Episode.item_id: Group.item_id,
+        Episode.state: literal(EpisodeState.QUEUED),
+        Episode.due_at: Group.admitted_at + claim_timeout_s,
+        Episode.queued_at: Group.admitted_at,
+    }
+    members = select(*made.values()).join(member, member.c.member < Group.size)
+    return (
+        insert(Episode)
+        .from_select(list(made), members.where(Group.group_id.in_(group_ids)))
+        .returning(Episode.episode_id, Episode.fence)
+    )
 
 
 def lock_group(session: Session, group_id: str) -> Group | None:

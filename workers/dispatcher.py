@@ -32,6 +32,7 @@ from workers.stream import ItemStream
 
 AWAY_S = 1.0  # between two ticks while the broker is away
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
+ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
 log = get_logger()
@@ -102,13 +103,13 @@ class Dispatcher:
         self._recover(session)
         if run.state == RunState.PAUSED:
             return []
-        if not self._admit(session, run):
+        timeout_s = self._config.claim_timeout_s
+        due = episodes.due_to_send(session, self._run_id, claim_timeout_s=timeout_s)
+        new = self._admit(session, run)
+        if new is None:
             runs.move_run(session, self._run_id, RunState.EXHAUSTED, "every item is retired")
             return []
-        session.flush()
-        return episodes.due_to_send(
-            session, self._run_id, claim_timeout_s=self._config.claim_timeout_s
-        )
+        return due + new
 
     def _recover(self, session: Session) -> None:
         """Re-issue attempts whose worker or time is gone, and bodies that never arrived."""
@@ -122,18 +123,23 @@ class Dispatcher:
             metrics.REISSUES.add(reason="body_lost")
             log.warning("body lost", episode_id=claimed.episode_id)
 
-    def _admit(self, session: Session, run: Run) -> bool:
-        """Fill the free slots; False once no item is left and what is open makes no batch."""
+    def _admit(self, session: Session, run: Run) -> list[tuple[str, int]] | None:
+        """Fill the free slots, some ADMITTED episodes at a time; what is to be sent of them.
+
+        None once no item is left and what is open makes no batch.
+        """
         taken = groups.open_groups(session, self._run_id)
         free = self._bound - sum(taken.values())
         if free <= 0 or self._awaits_checkpoint(session, run):
-            return True
-        new = self._admission.next_groups(session, run, free)
-        groups.admit(session, run, new)
+            return []
+        most = max(1, ADMITTED // self._config.group_size)
+        new = self._admission.next_groups(session, run, min(free, most))
         for group in new:
             metrics.GROUPS_ADMITTED.add(task=group.task)
         ready = taken.get(GroupState.READY, 0)
-        return bool(new) or GroupState.OPEN in taken or ready >= self._fewest
+        if not new and GroupState.OPEN not in taken and ready < self._fewest:
+            return None
+        return groups.admit(session, run, new, claim_timeout_s=self._config.claim_timeout_s)
 
     def _awaits_checkpoint(self, session: Session, run: Run) -> bool:
         """Whether what began now would be too old to train: on policy, until servers follow.
