@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from core.errors import BrokerError
+from core.process import unlocked
 
 BUSY_S = 10.0  # how long a write waits for another process's
 LOOK_S = 1.0  # between two looks at an empty queue while nobody writes to the file
@@ -95,6 +96,6 @@ class QueueFile:
             self._connection.close()
 
     def _failure(self, error: Exception) -> BrokerError:
-        return BrokerError(
-            f"queue file {self._path}: {error}", mend="check the folder's rights and free space"
-        )
+        locked = "locked" in str(error)
+        mend = unlocked(self._path) if locked else "check the folder's rights and free space"
+        return BrokerError(f"queue file {self._path}: {error}", mend=mend)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,41 @@ def process_began(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[19])
+
+
+def unlocked(database: str | Path) -> str:
+    """What a person does about an SQLite file that another process keeps locked, and which one.
+
+    /proc/locks tells: the lock for writing lies on the index of the write-ahead log, or on the file
+    itself. The holder is not to be seen from within another container.
+    """
+    inodes, holders = set(), set()
+    for name in (f"{database}-shm", str(database)):
+        with suppress(OSError):
+            inodes.add(str(Path(name).stat().st_ino))
+    for fields in _locks():
+        if fields[3] == "WRITE" and fields[5].rpartition(":")[2] in inodes:
+            holders.add(f"pid {fields[4]} ({_command(fields[4])})")
+    named = " and ".join(sorted(holders)) or "another process"
+    return f"{named} writes to it: wait until that is done, or end it"
+
+
+def _locks() -> list[list[str]]:
+    """The lines of /proc/locks: number, kind, mode, access, pid, device and inode, range."""
+    try:
+        return [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return []
+
+
+def _command(pid: str, most: int = 60) -> str:
+    """What a process was started as: its first `most` characters."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        return "?"  # it has just ended, or is not ours to see
+    line = " ".join(words.decode(errors="replace").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def resident_bytes() -> int:

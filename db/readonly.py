@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from core.errors import StoreError
 from db import migrate
 from db.roles import READER, become_reader
-from db.store import BUSY_TIMEOUT_S, Store
+from db.store import BUSY_TIMEOUT_S, Store, mended
 
 TIMEOUT_S = 60.0  # of one statement
 READS = frozenset({"select", "with", "values", "explain", "pragma", "show", "table"})
@@ -60,10 +60,10 @@ def open_readonly(url: str) -> Store:
     except (ArgumentError, NoSuchModuleError) as error:
         raise StoreError(f"store.url is no database URL: {error}") from error
     except DBAPIError as error:
-        shown = make_url(url).render_as_string(hide_password=True)
+        parsed, reason = make_url(url), _first_line(error.orig)
         raise StoreError(
-            f"store {shown} is unreachable: {_first_line(error.orig)}",
-            mend="start the database, or mend store.url",
+            f"store {parsed.render_as_string(hide_password=True)} is unreachable: {reason}",
+            mend=f"{mended(parsed, reason)}, or mend store.url",
         ) from error
     return Store(engine)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from psycopg.errors import IdleInTransactionSessionTimeout
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
-from sqlalchemy.engine import ExceptionContext, make_url
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -23,6 +23,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Float, Integer
 
 from core.errors import StoreError
+from core.process import unlocked
 
 BUSY_TIMEOUT_S = 10.0
 IDLE_S = 10.0  # between two statements of one transaction on Postgres
@@ -132,7 +133,9 @@ class Store:
             yield
         except AWAY as error:
             reason = str(error.orig).strip().splitlines()[0]
-            raise StoreError(f"store {self.url}: {reason}", mend="start the database") from error
+            raise StoreError(
+                f"store {self.url}: {reason}", mend=mended(self.engine.url, reason)
+            ) from error
 
     def clock(self) -> float:
         """Now, on the database's clock."""
@@ -159,9 +162,19 @@ def open_store(url: str, *, threads: int = 8) -> Store:
         reason = str(error.orig).strip().splitlines()[0]
         shown = parsed.render_as_string(hide_password=True)
         raise StoreError(
-            f"store {shown} is unreachable: {reason}", mend="start the database, or mend store.url"
+            f"store {shown} is unreachable: {reason}",
+            mend=f"{mended(parsed, reason)}, or mend store.url",
         ) from error
     return Store(engine)
+
+
+def mended(url: URL, reason: str) -> str:
+    """What a person does about a store that cannot be used. `reason`: the driver's words."""
+    if url.get_backend_name() != "sqlite":
+        return "start the database"
+    if "locked" in reason:
+        return unlocked(url.database or "")
+    return "look at the file, its folder's rights and the free space"
 
 
 def _postgres(url: str, threads: int) -> Engine:

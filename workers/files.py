@@ -16,6 +16,8 @@ from kombu.transport import filesystem, virtual
 
 from core.logging import get_logger
 
+LOOK_S = 0.2  # at most, within one wait for a message
+
 
 class Channel(filesystem.Channel):
     """A channel whose messages appear at once."""
@@ -50,3 +52,12 @@ class Transport(filesystem.Transport):
     """What `Celery(broker_transport=…)` names."""
 
     Channel = Channel
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver one message. Raises TimeoutError after `timeout` seconds, or LOOK_S.
+
+        Celery's loop asks for 2 s, looks whether it shall end, and asks once more before it does:
+        up to 4 s, more than a worker has.
+        """
+        soon = None if timeout is None else min(timeout, LOOK_S)
+        super().drain_events(connection, timeout=soon)  # type: ignore[no-untyped-call]

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from locking import locked
 from trajectories import finished
 
 from broker import connect, embedded
@@ -71,6 +72,18 @@ def test_a_folder_that_cannot_hold_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BrokerError, match=str(tmp_path)):
         connect(f"sqlite:///{tmp_path / 'file' / 'queue.db'}")
+
+
+def test_who_keeps_the_file_locked_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.embedded_file.BUSY_S", 0.05)
+    broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
+    with locked(tmp_path / "queue.db") as holder:
+        with pytest.raises(BrokerError, match="database is locked") as refused:
+            broker.declare_run("run")
+    broker.close()
+    assert refused.value.mend.startswith(f"pid {holder} (")
 
 
 def test_a_message_is_received_soon_after_its_commit_by_another_process_or_this(

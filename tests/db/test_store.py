@@ -1,8 +1,11 @@
+import os
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from locking import locked
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
@@ -18,6 +21,29 @@ def test_a_database_that_goes_away_is_a_store_error(
     for begin in (store.read, store.write):
         with pytest.raises(StoreError, match="server closed the connection"), begin():
             raise kind("SELECT 1", None, Exception("server closed the connection\nabruptly"))
+
+
+def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("db.store.BUSY_TIMEOUT_S", 0.05)
+    path = tmp_path / "store.db"
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        with locked(path) as holder, store.read() as session:
+            session.execute(text("SELECT count(*) FROM sqlite_master"))
+            with pytest.raises(StoreError, match="database is locked") as refused:
+                store.transact(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
+        assert refused.value.mend.startswith(f"pid {holder} (")
+        assert str(os.getpid()) not in refused.value.mend
+        assert refused.value.mend.endswith(") writes to it: wait until that is done, or end it")
+        store.transact(lambda session: session.execute(text("SELECT 1")), patience_s=0.0)
+
+
+def test_a_file_that_cannot_be_used_is_to_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises(StoreError, match="not a database") as refused:
+        open_store(f"sqlite:///{tmp_path / 'store.db'}")
+    assert refused.value.mend.startswith("look at the file")
 
 
 def test_what_a_statement_violates_stays_its_own_error(store: Store) -> None:
