@@ -1,12 +1,14 @@
 """One process: logging, signals, and its role until it ends."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -14,12 +16,21 @@ from core import exposition, loading, logging, otlp
 from core.config import Config
 from core.errors import AgentRLError, BrokerError, StoreError
 from core.process import place
+from core.types import RUN_OVER
+from db import runs
+from db.store import open_store
+from db.updates import TrainerReplaced
 from ops import hub, roles
 from ops.runs import RunOver, begin
 
 PR_SET_PDEATHSIG = 1
 STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
+ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
+TOLD = 128 + signal.SIGTERM  # exit code of one alone that ends with its run and was told to before
+REST_S = 2.0  # between two looks at the run
+
+log = logging.get_logger()
 
 
 class Away(AgentRLError):
@@ -32,7 +43,8 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     """Run a role until its run is over or a signal. `supervised`: end with the supervisor.
 
     Of a run that was over before, those who end with it have nothing to do, and those who stay are
-    there: containers that are started again come to rest.
+    there: containers that are started again come to rest. Of those alone who end with the run, 0
+    says that it is over: an engine that stops one, to move it for instance, starts it elsewhere.
     """
     config = loading.load(path)
     if role != "envs":  # it knows tasks, and no run
@@ -48,26 +60,61 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         try:
             begin(config, over=role in STAY)
         except RunOver as error:
-            print(f"{role}: {error}; nothing is left to do", flush=True)
+            print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
             return
+    alone = not supervised and own is None
     if deepspeed and own is None:
         from ops.ranked import run_ranks
 
-        sys.exit(run_ranks(config, path, stop, supervised=supervised))
-    try:
+        code = run_ranks(config, path, stop, supervised=supervised)
+        replaced = alone and code == TrainerReplaced.exit_code
+        if code and not replaced:
+            sys.exit(code)
+    else:
+        work = partial(roles.policy, name=name) if role == "policy" else roles.ROLES[role]
         with _watched(config, role, name, first=own is None or not own.rank):
-            if role == "policy":
-                roles.policy(config, stop, name)
-            else:
-                roles.ROLES[role](config, stop)
-    except (StoreError, BrokerError) as error:
-        if not supervised or error.exit_code != AgentRLError.exit_code:
-            raise
-        raise Away(str(error), mend=error.mend) from error
+            replaced = _replaced(partial(work, config, stop), supervised=supervised, alone=alone)
+    if replaced:
+        _rest(config, stop)
+    if alone and role in ENDS and stop.is_set():
+        sys.exit(TOLD)
     if own is not None:  # all is closed; what libraries would still tidy up takes seconds
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _replaced(work: Callable[[], None], *, supervised: bool, alone: bool) -> bool:
+    """Do the work; whether it ended because a trainer that is `alone` was replaced by another."""
+    try:
+        work()
+    except TrainerReplaced:
+        if not alone:
+            raise
+        return True
+    except (StoreError, BrokerError) as error:
+        if not supervised or error.exit_code != AgentRLError.exit_code:
+            raise
+        raise Away(str(error), mend=error.mend) from error
+    return False
+
+
+def _rest(config: Config, stop: threading.Event) -> None:
+    """Of a trainer that was replaced: take no part until the run is over, or `stop`.
+
+    An engine would start again what ends, and the two would replace one another for ever.
+    """
+    gc.collect()  # the model
+    log.warning("replaced by another trainer: rests until the run is over")
+    with closing(open_store(config.store_url())) as store:
+        while not stop.wait(REST_S):
+            try:
+                with store.read() as session:
+                    run = runs.run_named(session, config.run.name)
+                    if run is None or run.state in RUN_OVER:
+                        return
+            except StoreError as error:
+                log.warning("store is away", error=str(error))
 
 
 @contextmanager

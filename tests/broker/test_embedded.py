@@ -79,9 +79,9 @@ def test_who_keeps_the_file_locked_is_named(
 ) -> None:
     monkeypatch.setattr("broker.embedded_file.BUSY_S", 0.05)
     broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
-    with locked(tmp_path / "queue.db") as holder:
-        with pytest.raises(BrokerError, match="database is locked") as refused:
-            broker.declare_run("run")
+    refusal = pytest.raises(BrokerError, match="database is locked")
+    with locked(tmp_path / "queue.db") as holder, refusal as refused:
+        broker.declare_run("run")
     broker.close()
     assert refused.value.mend.startswith(f"pid {holder} (")
 

@@ -4,14 +4,22 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from running import ROOT
+from running import ROOT, agentrl, eventually
+from world import World
 
 from core import loading
-from core.config import Config, Model, Run, Task
+from core.config import Config, Dispatch, Model, Run, Task
+from core.types import RunState
+from db import runs
+from db.models import Worker
+from db.store import open_store
+from ops.process import TOLD
 from ops.runs import begin
 
 
@@ -40,6 +48,61 @@ def test_a_store_that_is_away_is_tried_again_where_somebody_supervises(
     assert "is unreachable" in line
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A run that has begun, with a worker; its file is `run.toml`."""
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=Run(home=str(tmp_path / "home")),
+        model=Model(path=str(ROOT / "models" / "tiny")),
+        dispatch=Dispatch(groups_per_update=1),
+    )
+    (tmp_path / "run.toml").write_text(loading.to_toml(config))
+    run_id = begin(config)
+    with closing(open_store(config.store_url())) as store:
+        made = World(store, run_id, f"worker-{uuid.uuid4().hex}")
+        with store.write() as session:
+            worker = Worker(worker_id=made.worker_id, run_id=run_id, host="here", pid=1)
+            runs.register_worker(session, worker, lease_s=600.0)
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", [True, False])
+def test_a_trainer_that_was_replaced_rests_and_does_not_take_turns_with_the_other(
+    world: World, tmp_path: Path, over: bool
+) -> None:
+    """Until the run is over, which alone is an end with 0, or it is told to end."""
+    log = tmp_path / "log"
+    with agentrl("trainer", str(tmp_path / "run.toml"), environment={}, output=log) as trainer:
+        eventually(lambda: world.run().trainer_epoch, within_s=120, text=log.read_text)
+        world.sql("UPDATE runs SET trainer_epoch = trainer_epoch + 1")  # as another that begins
+        world.ready(0)
+        eventually(lambda: "rests until" in log.read_text(), within_s=120, text=log.read_text)
+        with pytest.raises(subprocess.TimeoutExpired):
+            trainer.wait(3.0)
+        assert (world.run().trainer_epoch, world.run().version) == (2, 0)
+        if over:
+            with world.store.write() as session:
+                runs.move_run(session, world.run_id, RunState.COMPLETED, "enough")
+        else:
+            trainer.terminate()
+        assert trainer.wait(20) == (0 if over else TOLD), log.read_text()
+
+
+@pytest.mark.slow
+def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
+    world: World, tmp_path: Path
+) -> None:
+    log, file = tmp_path / "log", str(tmp_path / "run.toml")
+    with agentrl("dispatcher", file, environment={}, output=log) as dispatcher:
+        held = "SELECT dispatcher_until > 0 FROM runs"
+        eventually(lambda: world.ask(held)[0][0], within_s=120, text=log.read_text)
+        dispatcher.terminate()
+        assert dispatcher.wait(20) == TOLD, log.read_text()
+    assert world.run().state == RunState.RUNNING
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["dispatcher", "trainer", "evaluator"])
 def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
@@ -56,3 +119,4 @@ def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(f"{role}: run run is over (completed: enough)")
+    assert "give run.name another name" in ended.stdout

@@ -69,12 +69,15 @@ def test_a_wait_for_a_file_lets_celery_look_for_its_end_several_times_a_second(
     tmp_path: Path,
 ) -> None:
     app = celery_app(Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path))), "run")
-    with app.connection_for_read() as connection, connection.channel() as channel:
-        with app.amqp.TaskConsumer(channel, on_message=print):
-            began = time.monotonic()
-            with pytest.raises(TimeoutError):
-                connection.drain_events(timeout=2.0)
-            assert 0.05 < time.monotonic() - began < 1.0
+    with (
+        app.connection_for_read() as connection,
+        connection.channel() as channel,
+        app.amqp.TaskConsumer(channel, on_message=print),
+    ):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=2.0)
+        assert 0.05 < time.monotonic() - began < 1.0
     app.close()
 
 
