@@ -18,6 +18,8 @@ VLLM_NOT := torchvision torchaudio torchcodec triton
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 SERVICES = $(COMPOSE) -f docker-compose.yml -f deploy/services.yml
 PROFILE ?= cpu
+# Its first line says where the run stands, or that it is over; nothing of one that begins just now.
+STATUS = 'agentrl status "$$CONFIG"'
 IMAGES = migrate dashboard sandbox$(if $(filter gpu,$(PROFILE)), policy-gpu)
 AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null), \
 	$(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml))
@@ -76,6 +78,7 @@ lock: ## resolve the versions of requirements/ anew, with uv
 up: .env ## train in containers; http://127.0.0.1:8501 shows it; PROFILE=gpu on a GPU (docs/deploy.md)
 	$(COMPOSE) --profile $(PROFILE) build $(IMAGES)
 	AGENTRL_CONFIG=$(AGENTRL_CONFIG) $(COMPOSE) --profile $(PROFILE) up -d
+	@AGENTRL_CONFIG=$(AGENTRL_CONFIG) $(COMPOSE) run --rm --no-deps -T migrate $(STATUS) 2>/dev/null | head -1
 	@echo "The dashboard asks for DASHBOARD_TOKEN, which is in .env"
 
 down: ## end it, and remove its containers and networks; volumes stay

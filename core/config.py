@@ -2,6 +2,7 @@
 
 Every key with its unit and default; `core/loading.py` reads and writes them.
 Secrets stay out of files: `${NAME}` in a URL is replaced from the environment where it is used.
+Paths are relative to the directory in which a command is started.
 """
 
 import os

@@ -23,6 +23,12 @@ def status(path: Path, *, as_json: bool) -> None:
         print(json.dumps(found))
         return
     out, totals = console(), found["totals"]
+    if totals["state"] in RUN_OVER:
+        why = f"{totals['state']}: {found['reason']}"
+        out.print(
+            f"run {found['run']} is over ({why}) and trains no more: "
+            "give run.name another name, or `agentrl run fork` it"
+        )
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
     out.print(
         f"run {found['run']}: {totals['state']} · version {totals['version']} · "
@@ -63,6 +69,7 @@ def look(config: Config) -> dict[str, Any]:
             return {
                 "run": run.name,
                 "run_id": run.run_id,
+                "reason": run.reason,
                 "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
                 "groups": progress.groups_by_state(session, run.run_id),
                 "policies": [

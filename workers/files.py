@@ -53,7 +53,7 @@ class Transport(filesystem.Transport):
 
     Channel = Channel
 
-    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+    def drain_events(self, connection: Any, timeout: float | None = None, **_options: Any) -> None:
         """Deliver one message. Raises TimeoutError after `timeout` seconds, or LOOK_S.
 
         Celery's loop asks for 2 s, looks whether it shall end, and asks once more before it does:

@@ -5,8 +5,9 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -53,7 +54,8 @@ def test_the_stack_trains_recovers_scales_and_leaves_nothing(stack: Stack) -> No
     assert len(stack.containers("worker")) == 2
     stack.until(lambda: set(stack.health().values()) == {"healthy"}, within_s=300)
 
-    _the_dashboard_shows_it_and_reaches_the_database_alone(stack)
+    _the_dashboard_answers(stack)
+    _the_dashboard_reaches_the_database_alone(stack)
     _only_the_env_server_holds_the_socket(stack)
     _what_is_killed_comes_back(stack, "trainer")
     _what_is_killed_comes_back(stack, "worker")
@@ -65,19 +67,25 @@ def test_the_stack_trains_recovers_scales_and_leaves_nothing(stack: Stack) -> No
     stack.until(lambda: stack.number(VERSION) >= later, within_s=300)
     assert stack.number("SELECT count(*) FROM accounting") == 0, stack.sql("TABLE accounting")
 
+    _what_has_ended_with_its_run_rests(stack)
+
     stack.compose("down", "-v", "-t", "60")
     assert stack.left() == []
     sandboxes = {"label": f"{RUN}={stack.project}"}
     assert stack.engine.containers.list(all=True, filters=sandboxes) == []
 
 
-def _the_dashboard_shows_it_and_reaches_the_database_alone(stack: Stack) -> None:
+def _the_dashboard_answers(stack: Stack) -> None:
     (dashboard,) = stack.containers("dashboard")
     port = dashboard.attrs["NetworkSettings"]["Ports"]["8501/tcp"][0]["HostPort"]
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=20)
     connection.request("GET", "/")
     assert b"streamlit" in connection.getresponse().read().lower()
     connection.close()
+
+
+def _the_dashboard_reaches_the_database_alone(stack: Stack) -> None:
+    (dashboard,) = stack.containers("dashboard")
 
     def inside(script: str) -> tuple[int, str]:
         code, output = dashboard.exec_run(["python", "-c", script])
@@ -126,3 +134,36 @@ def _what_is_killed_comes_back(stack: Stack, service: str) -> None:
 
     stack.until(back, within_s=300)
     stack.until(lambda: stack.number(VERSION) >= version + 1, within_s=300)
+
+
+def _what_has_ended_with_its_run_rests(stack: Stack) -> None:
+    """Also where it is started once more, as `make up` does; the others stay, and are well."""
+    roles = ("dispatcher", "trainer")
+
+    def ended() -> Mapping[str, str]:
+        """When each ended, well."""
+        for role in roles:
+            stack.until(lambda name=role: _state(stack, name)["Status"] == "exited", within_s=90)
+        states = {role: _state(stack, role) for role in roles}
+        assert {role: states[role]["ExitCode"] for role in roles} == dict.fromkeys(roles, 0)
+        return {role: states[role]["FinishedAt"] for role in roles}
+
+    restarts = [_state(stack, role)["RestartCount"] for role in roles]
+    stop = ["agentrl", "run", "stop", "configs/compose.toml"]
+    code, said = stack.containers("recorder")[0].exec_run(stop)
+    assert code == 0, said.decode()
+    first = ended()
+    _the_dashboard_answers(stack)
+    stack.compose("up", "-d", "--no-build", "--no-recreate", "--scale", "worker=2")
+    again = ended()
+    assert all(again[role] > first[role] for role in roles), "`up` has not started them"
+    assert [_state(stack, role)["RestartCount"] for role in roles] == restarts
+    told = ["run", "--rm", "--no-deps", "-T", "migrate", 'agentrl status "$CONFIG"']
+    assert stack.compose(*told).startswith(f"run {stack.project} is over (stopped: by command)")
+    assert len(stack.containers("worker")) == 2
+    assert set(stack.health().values()) == {"healthy"}
+
+
+def _state(stack: Stack, service: str) -> Mapping[str, Any]:
+    (found,) = stack.containers(service, all=True)
+    return found.attrs["State"] | {"RestartCount": found.attrs["RestartCount"]}

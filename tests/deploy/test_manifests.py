@@ -13,6 +13,7 @@ from cli.main import app
 from core import loading
 from ops import configs
 from ops.health import PROBES
+from ops.process import ENDS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy" / "k8s").glob("*.yaml"))
@@ -74,6 +75,25 @@ def test_every_process_is_probed_by_a_question_of_its_own_role() -> None:
     }
     assert asked == applied
     assert set(asked.values()) == set(PROBES)
+
+
+def test_who_ends_with_the_run_is_left_ended_and_who_stays_is_started_again() -> None:
+    """What ends with 0 has done its work; a Deployment would start it again for ever."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    ours = {name: s for name, s in compose.items() if "agentrl}:" in s["image"]}
+    for name, service in ours.items():
+        ends = name == "migrate" or service["command"][0] in ENDS
+        assert service["restart"] == ("on-failure" if ends else "unless-stopped"), name
+    applied = [parameter.values[0] for parameter in documents()]
+    jobs = {each["metadata"]["name"]: each["spec"] for each in applied if each["kind"] == "Job"}
+    kept = {
+        each["spec"]["template"]["spec"]["containers"][0]["args"][0]
+        for each in applied
+        if each["kind"] in ("Deployment", "StatefulSet") and each["metadata"]["name"] in ours
+    }
+    assert set(jobs) == {"migrate"} | {s["command"][0] for s in ours.values()} & ENDS
+    assert not kept & ENDS
+    assert {job["template"]["spec"]["restartPolicy"] for job in jobs.values()} == {"OnFailure"}
 
 
 def test_passwords_come_from_the_environment_alone() -> None:

@@ -36,16 +36,22 @@ def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture
     assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
 
 
-def test_only_a_run_that_is_not_over_can_be_started(
+def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_first(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status(config, as_json=False)
-    assert f"no processes; start them: agentrl up {config}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith("run run: running")
+    assert f"no processes; start them: agentrl up {config}" in told
     with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
         run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
-        store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED))
+        store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED, "enough"))
     status(config, as_json=False)
-    assert "no processes\n" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "run run is over (stopped: enough) and trains no more: give run.name another"
+    )
+    assert "no processes\n" in told
 
 
 def test_status_as_json_has_alarms_with_their_figures(
