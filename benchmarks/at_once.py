@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from instant import TURNS, InstantSource, SlowEngine, begin
 from one_loop import HoppingPublisher, LoopWorker, OneLoop
 from one_loop import sleep as loop_sleep
-from pipeline import MODEL, ROLES, SIZE, STALLED_S, Place, leaving, process, told
+from pipeline import MODEL, ROLES, SIZE, STALLED_S, Place, leaving, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 
@@ -128,9 +128,9 @@ class Seen:
 
     began: float = 0.0
     most: int = 0
-    full_from: float = 0.0
-    full_to: float = 0.0
-    steps_before: int = 0
+    full_at: float = 0.0  # the look before, where that found them all
+    steps_then: int = 0
+    full_s: float = 0.0
     full_steps: int = 0
     ended: float = 0.0
     late_s: float = 0.0
@@ -160,10 +160,11 @@ def look(seen: Seen, place: Timed, store: Store, pids: list[int]) -> bool:
     if not seen.began and run:
         seen.began = clock
     seen.most = max(seen.most, run)
-    if run >= 0.99 * episodes:
-        if not seen.full_from:
-            seen.full_from, seen.steps_before = clock, place.steps.value
-        seen.full_to, seen.full_steps = clock, place.steps.value - seen.steps_before
+    steps, full = place.steps.value, run >= 0.99 * episodes
+    if full and seen.full_at:
+        seen.full_s += clock - seen.full_at
+        seen.full_steps += steps - seen.steps_then
+    seen.full_at, seen.steps_then = (clock if full else 0.0), steps
     if seen.began:
         worker = place.config.worker
         late = [worker.lease_s - worker.beat_s - left for left in leases.values()]
@@ -223,32 +224,20 @@ def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mappi
             steps=context.Value("q", 0),
         )
         loops = {**ROLES, "policy": policy, "worker": ARMS[arm]}
-        roles = ["policy", "recorder", *["worker"] * given.workers, "dispatcher"]
-        children = [
-            context.Process(target=process, args=(role, loops[role], place)) for role in roles
-        ]
-        for child in children:
-            child.start()
-        workers = [c.pid or 0 for c, role in zip(children, roles, strict=True) if role == "worker"]
-        try:
+        names = ["policy", "recorder", *["worker"] * given.workers, "dispatcher"]
+        with playing(place, link, loops, names) as played:
+            workers = [
+                pid for pid, name in zip(played.pids, names, strict=True) if name == "worker"
+            ]
             seen = watch(place, store, workers)
             rows = store.ask(lambda session: told_of(session, run_id))
-        finally:
-            place.stop.set()
-            used = [place.ended.get(timeout=60) for _ in children]
-            for child in children:
-                child.join(30)
-            celery.purge(celery.celery_app(config, run_id), run_id)
-            link.delete_run(run_id)
-    worker_s = sum(cpu for role, cpu, _ in used if role == "worker")
-    full_s = seen.full_to - seen.full_from
     return {
         "arm": arm,
         "episodes": episodes,
         "at_once": seen.most,
-        "full_s": round(full_s, 1),
-        "steps_s": round(seen.full_steps / full_s, 1) if full_s else 0.0,
-        "ms_step": round(1000 * worker_s / TURNS / episodes, 2),
+        "full_s": round(seen.full_s, 1),
+        "steps_s": round(seen.full_steps / seen.full_s, 1) if seen.full_s else 0.0,
+        "ms_step": round(1000 * played.cpu_s("worker") / TURNS / episodes, 2),
         "pss_mib": round(seen.pss_mib),
         "beat_late_s": round(seen.late_s, 2),
         "lost": len(seen.lost),

@@ -5,8 +5,11 @@
 
 PYTHON: of an environment made by `pip install verifiers==0.4.0 aiohttp`. Each round runs verifiers
 in one process, against a chat server that answers at once, and then ours as `pipeline.py` does,
-policy server and database included, with so many workers. verifiers' harness plays within its
-process (`verifiers_arm.py`), not in a program for each episode, its default. `ratio`: our turns a
+policy server and database included, with so many workers. The two are not the same to the letter:
+an answer of their chat server is JSON of 109 tokens, through verifiers' interception server; ours
+is ids of our scripted engine, in a process of its own. They warm up with 64 episodes, ours does
+not. verifiers' harness plays within its process (`verifiers_arm.py`), not in a program for each
+episode, its default. `ratio`: our turns a
 second over its own of the same round; `ratio_cpu`: turns of a second of the workers' processor time
 over those of its process.
 """

@@ -1,6 +1,6 @@
 """Threads that could all go on, and how long each waits before it asks for Python's lock.
 
-    python benchmarks/lock.py [--threads 1000 2500] [--intervals 0.005 0.1 1.0] [--json]
+    python benchmarks/lock.py [--threads 1000 2500] [--intervals 0.005 0.1 0.25 1.0] [--json]
 
 Each thread works four times for a fraction of a millisecond, as an episode does between two waits,
 then waits for a second: together more than one core can do. `bursts_s`: of four, in 8 s, by a
@@ -8,6 +8,7 @@ process that only counts; `cpu_s_s`: processor seconds a second, `system` those 
 """
 
 import argparse
+import contextlib
 import json
 import mmap
 import os
@@ -62,14 +63,17 @@ def run(threads: int, interval_s: float) -> dict[str, float]:
         worked(counts, threads, interval_s)
     try:
         while not counts[8 * threads]:
+            if os.waitpid(pid, os.WNOHANG) != (0, 0):
+                raise SystemExit(f"{threads} threads could not be started")
             time.sleep(0.1)
         time.sleep(WARM_S)
         began, before = time.monotonic(), look(counts, threads, pid)
         time.sleep(MEASURED_S)
         after, seconds = look(counts, threads, pid), time.monotonic() - began
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     done, user, system = ((b - a) / seconds for a, b in zip(before, after, strict=True))
     return {
         "threads": threads,
@@ -83,7 +87,7 @@ def run(threads: int, interval_s: float) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1000, 2500])
-    parser.add_argument("--intervals", type=float, nargs="+", default=[0.005, 0.1, 1.0])
+    parser.add_argument("--intervals", type=float, nargs="+", default=[0.005, 0.1, 0.25, 1.0])
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = []

@@ -22,12 +22,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from sqlalchemy import func, select
@@ -61,6 +62,10 @@ SIZE, BATCH = 8, 8
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
 LOOK_S = 0.25
 STALLED_S = 120.0  # without another episode
+ENDED_S = 60.0  # for a process to end once it is told
+
+
+Used = tuple[str, float, float]  # role, processor seconds, peak MiB
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Place:
     run_id: str
     pause_s: float
     stop: Event
-    ended: "Queue[tuple[str, float, float]]"  # role, processor seconds, peak MiB
+    ended: "Queue[Used]"
     before: float = 0.0  # processor seconds of this process's imports
 
     def report(self, role: str) -> None:
@@ -136,6 +141,18 @@ def policy(place: Place, store: Store, link: broker.api.Broker) -> None:
     serve_policy(place.config, place.config.policy[0], followed, told(place))
 
 
+@dataclass(frozen=True)
+class Played:
+    """The processes of a run, and what each used once they have ended."""
+
+    pids: Sequence[int]
+    used: list[Used] = field(default_factory=list)
+
+    def cpu_s(self, role: str) -> float:
+        """Processor seconds of all processes of a role."""
+        return sum(cpu_s for name, cpu_s, _ in self.used if name == role)
+
+
 Role = Callable[[Place, Store, broker.api.Broker], None]
 ROLES: Mapping[str, Role] = {
     "dispatcher": dispatcher,
@@ -170,6 +187,36 @@ def process(role: str, loop: "Role", place: Place) -> None:
     ):
         loop(place, store, link)
     place.report(role)
+
+
+@contextmanager
+def playing(
+    place: Place, link: broker.api.Broker, roles: Mapping[str, Role], names: Sequence[str]
+) -> Iterator[Played]:
+    """The run's processes, one for each name; at the end what each used, and no queue is left.
+
+    Raises SystemExit where one did not end by itself: it is killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=process, args=(name, roles[name], place)) for name in names]
+    for child in children:
+        child.start()
+    played = Played([child.pid or 0 for child in children])
+    try:
+        yield played
+    finally:
+        place.stop.set()
+        with suppress(Empty):
+            for _ in children:
+                played.used.append(place.ended.get(timeout=ENDED_S))
+        for child in children:
+            child.join(ENDED_S if len(played.used) == len(children) else 0)
+            child.kill()
+            child.join()
+        celery.purge(celery.celery_app(place.config, place.run_id), place.run_id)
+        link.delete_run(place.run_id)
+    if len(played.used) < len(children):
+        raise SystemExit(f"{len(children) - len(played.used)} processes did not end")
 
 
 def configured(given: argparse.Namespace, home: str) -> Config:
@@ -210,23 +257,11 @@ def run(given: argparse.Namespace, workers: int, home: Path) -> Mapping[str, flo
         run_id = begin(store, home)
         link.declare_run(run_id)
         place = Place(config, run_id, given.pause, context.Event(), context.Queue())
-        roles = ["policy", "recorder", "trainer", *["worker"] * workers, "dispatcher"]
-        children = [
-            context.Process(target=process, args=(role, ROLES[role], place)) for role in roles
-        ]
-        for child in children:
-            child.start()
-        try:
+        names = ["policy", "recorder", "trainer", *["worker"] * workers, "dispatcher"]
+        with playing(place, link, ROLES, names) as played:
             seconds, done, most, again = watch(store, run_id, given.episodes)
-        finally:
-            place.stop.set()
-            used = [place.ended.get(timeout=60) for _ in children]
-            for child in children:
-                child.join(30)
-            celery.purge(celery.celery_app(config, run_id), run_id)
-            link.delete_run(run_id)
-    worker_s = sum(cpu for role, cpu, _ in used if role == "worker")
-    all_s = sum(cpu for _, cpu, _ in used)
+    worker_s = played.cpu_s("worker")
+    all_s = sum(played.cpu_s(role) for role in ROLES)
     return {
         "workers": workers,
         "episodes_s": done / seconds,
@@ -234,9 +269,9 @@ def run(given: argparse.Namespace, workers: int, home: Path) -> Mapping[str, flo
         "steps_worker_cpu_s": TURNS * done / worker_s,
         "steps_all_cpu_s": TURNS * done / all_s,
         "at_once": most,
-        "peak_mib": max(peak for role, _, peak in used if role == "worker"),
+        "peak_mib": max(peak for role, _, peak in played.used if role == "worker"),
         "retried": again,
-    } | {f"cpu_s_{role}": sum(cpu for name, cpu, _ in used if name == role) for role in ROLES}
+    } | {f"cpu_s_{role}": played.cpu_s(role) for role in ROLES}
 
 
 def watch(store: Store, run_id: str, episodes: int) -> tuple[float, int, int, int]:

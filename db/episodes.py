@@ -6,8 +6,9 @@
                                  └─ … ─▶ failed(reason)
     group     open ─(last member terminal)─▶ ready | failed;  ready ─▶ trained | filtered | stale
 
-Every transition locks the group's row before its members', so that two of them never deadlock. A
-transition that does not apply changes nothing, is counted in `refusals`, and returns False or None.
+Every transition that changes a group locks its row before its members', so that two of them never
+deadlock. A transition that does not apply changes nothing, is counted in `refusals`, and returns
+False or None.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a worker does to rows for every episode, as statements made once, of tables.
+"""What is done to rows for every episode, as statements made once, of tables.
 
 An ORM update costs several times as much to prepare, at each execution. Like any statement of a
 table, these flush nothing that the session holds.

@@ -26,10 +26,10 @@ from core.errors import BrokerError
 
 TASK = "agentrl.run_episode"
 EMBEDDED = "workers.files:Transport"
-# Seconds for which a thread waits for Python's lock before it asks for it. With 5 ms, the default,
-# a thousand threads that could all go on spend their time on asking (docs/adr/0019); those of
-# episodes give the lock away by themselves, whenever they wait.
-SWITCH_S = 1.0
+# Seconds, for each episode at once, for which a thread waits for Python's lock before it asks for
+# it. With Python's 5 ms a thousand threads that could all go on spend their time on asking; with
+# much more than that for a few, the lease's thread waits behind those that compute (docs/adr/0019).
+SWITCH_S = 1e-4
 PATIENCE = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
 
 
@@ -105,7 +105,7 @@ def serve(
     if stop.is_set():
         return
     before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(max(before, SWITCH_S * concurrency))
     try:
         worker.start()
     finally:

@@ -15,7 +15,7 @@ from broker.topology import episodes_queue
 from core.config import Broker, Config, Run, Task
 from core.errors import BrokerError
 from core.loading import dumps
-from workers.app import celery_app, purge, sender
+from workers.app import SWITCH_S, celery_app, purge, sender
 
 
 @pytest.fixture(params=["embedded", "rabbit"])
@@ -127,8 +127,8 @@ from core.config import Config
 from workers.app import celery_app, serve
 config = msgspec.json.decode(sys.argv[1], type=Config)
 def say(command):  # in one piece: two threads say it
-    print(f"ran {command.episode_id} {sys.getswitchinterval()}\\n", end="", flush=True)
-serve(celery_app(config, sys.argv[2]), say, threading.Event(), 2)
+    print(f"ran {command.episode_id} {sys.getswitchinterval():g}\\n", end="", flush=True)
+serve(celery_app(config, sys.argv[2]), say, threading.Event(), int(sys.argv[3]))
 """
 
 
@@ -153,30 +153,47 @@ def _poison(config: Config, run_id: str) -> None:
                 channel.basic_publish("", episodes_queue(run_id), body, known)
 
 
+def _ran(config: Config, run_id: str, episodes: int, *, concurrency: int = 2) -> dict[str, float]:
+    """What a worker of its own ran until it had run so many; the interval of Python's lock then."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CONSUME, dumps(config), run_id, str(concurrency)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        ran: dict[str, float] = {}
+        try:
+            while len(ran) < episodes and (line := worker.stdout.readline()):
+                if line.startswith(b"ran"):
+                    _, name, interval_s = line.decode().split()
+                    ran[name] = float(interval_s)
+        finally:
+            worker.terminate()
+        assert worker.wait(30) == 0
+    return ran
+
+
 @pytest.mark.slow
-def test_poison_never_stops_a_worker_whose_threads_wait_patiently(
-    config: Config, run_id: str
-) -> None:
+def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
     send = sender(app := celery_app(config, run_id))
     send(RunEpisode(run_id=run_id, episode_id="first", fence=1))
     _poison(config, run_id)
     for name in ("second", "third"):
         send(RunEpisode(run_id=run_id, episode_id=name, fence=1))
     app.close()
-    with subprocess.Popen(
-        [sys.executable, "-c", CONSUME, dumps(config), run_id],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as worker:
-        assert worker.stdout is not None
-        ran: dict[bytes, bytes] = {}  # the interval at which waiting threads ask for Python's lock
-        try:
-            while len(ran) < 3 and (line := worker.stdout.readline()):
-                if line.startswith(b"ran"):
-                    _, name, interval = line.split()
-                    ran[name] = interval
-        finally:
-            worker.terminate()
-        assert ran == dict.fromkeys((b"first", b"second", b"third"), b"1.0")
-        assert worker.wait(30) == 0
+    assert _ran(config, run_id, 3).keys() == {"first", "second", "third"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concurrency", [2, 300])
+def test_a_thread_among_many_waits_longer_before_it_asks_for_the_lock(
+    config: Config, run_id: str, concurrency: int
+) -> None:
+    send = sender(app := celery_app(config, run_id))
+    send(RunEpisode(run_id=run_id, episode_id="first", fence=1))
+    app.close()
+    own = sys.getswitchinterval()
+    expected = max(own, SWITCH_S * concurrency)
+    assert _ran(config, run_id, 1, concurrency=concurrency) == {"first": pytest.approx(expected)}
+    assert (expected > own) == (concurrency == 300)
