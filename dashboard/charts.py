@@ -72,31 +72,6 @@ def columns(counts: Mapping[int, int], x: str, y: str) -> Spec:
     }
 
 
-def bars(counts: Mapping[str, float], title: str) -> Spec:
-    """A bar a name, the longest first."""
-    return {
-        "data": {"values": [{"name": name, title: n} for name, n in counts.items()]},
-        "height": {"step": 26},
-        "mark": {"type": "bar", "cornerRadius": 3, "color": BLUE},
-        "encoding": {
-            "y": {
-                "field": "name",
-                "type": "nominal",
-                "title": None,
-                "sort": "-x",
-                "axis": {"labelLimit": 260},
-            },
-            "x": {
-                "field": title,
-                "type": "quantitative",
-                "title": title,
-                "scale": {} if any(counts.values()) else {"domain": [0, 1]},
-            },
-            "tooltip": [{"field": "name"}, {"field": title}],
-        },
-    }
-
-
 def stacked(
     rows: Sequence[Row], x: tuple[str, str], y: str, parts: tuple[str, Mapping[str, str]]
 ) -> Spec:

@@ -1,16 +1,23 @@
-"""HTML of our own, every value escaped: tables whose cells are links, and coloured tokens.
+"""HTML of our own, every value escaped: tables whose cells are links, bars, and coloured tokens.
 
 Links are plain anchors: they open in the same tab, a keyboard reaches them, and they can be kept.
+A browser draws it at once, where Streamlit's own tables and code blocks are programs it must load.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from dashboard.theme import BLUE
+
 LONG = 40  # characters of a cell from which on it may break into lines
 
 STYLE = """<style>
 .wide { overflow-x: auto; }
+.wide.low { overflow-y: auto; max-height: 26rem; }
+.folded summary { cursor: pointer; font-size: 0.875rem; padding: 0.3rem 0; }
+.rows td.bar { width: 100%; vertical-align: middle; }
+.rows td.bar div { height: 1rem; border-radius: 3px; }
 .rows { width: 100%; border-collapse: collapse; font-size: 0.875rem; }
 .rows th, .rows td { text-align: left; padding: 0.3rem 0.6rem; vertical-align: top;
   border-bottom: 1px solid rgba(128, 128, 128, 0.3); }
@@ -49,15 +56,47 @@ class Token:
     special: bool = False
 
 
-def table(rows: Sequence[Row], *, here: int | None = None) -> str:
-    """A table with the keys of the first row as its head. `here`: the row that is looked at."""
+def table(rows: Sequence[Row], *, here: int | None = None, low: bool = False) -> str:
+    """A table with the keys of all rows as its head.
+
+    `here`: the row that is looked at; `low`: a long one scrolls.
+    """
+    first = _first(rows)
     head = "".join(
-        f'<th class="{_kind(value)}">{escape(name)}</th>' for name, value in _first(rows)
+        f'<th class="{_kind(value)}">{escape(name)}</th>' for name, value in first.items()
     )
-    lines = [_line(row, place == here) for place, row in enumerate(rows)]
-    body = "".join(lines)
-    whole = f'<table class="rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'{STYLE}<div class="wide" tabindex="0">{whole}</div>'
+    lines = [
+        _line([row.get(name) for name in first], place == here) for place, row in enumerate(rows)
+    ]
+    return _wide(f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>", low)
+
+
+def folded(summary: str, rows: Sequence[Row]) -> str:
+    """A table that is shown when its summary is chosen."""
+    head = f"<summary>{escape(summary)}</summary>"
+    return f'<details class="folded">{head}{table(rows, low=True)}</details>'
+
+
+def bars(counts: Mapping[str, float]) -> str:
+    """A bar and a number for each name, the longest first."""
+    most = max([*counts.values(), 1e-9])
+    ordered = sorted(counts.items(), key=lambda each: -each[1])
+    lines = [
+        f'<tr><td>{escape(name)}</td><td class="bar"><div style="background-color: {BLUE}; '
+        f'width: {100 * number / most:.1f}%"></div></td><td class="number">{number:,}</td></tr>'
+        for name, number in ordered
+    ]
+    return _wide(f"<tbody>{''.join(lines)}</tbody>", low=False)
+
+
+def plain(text: str) -> str:
+    """Text as it stands, line by line."""
+    return f'{STYLE}<div class="text" tabindex="0">{escape(text)}</div>'
+
+
+def _wide(rows: str, low: bool) -> str:
+    kind = "wide low" if low else "wide"
+    return f'{STYLE}<div class="{kind}" tabindex="0"><table class="rows">{rows}</table></div>'
 
 
 def tokens(shown: Iterable[Token]) -> str:
@@ -79,11 +118,14 @@ def legend(entries: Mapping[str, str]) -> str:
     return f'{STYLE}<div class="legend">{"".join(spans)}</div>'
 
 
-def _first(rows: Sequence[Row]) -> list[tuple[str, Cell]]:
+def _first(rows: Sequence[Row]) -> dict[str, Cell]:
     """Of each column its name and the first value that it has."""
-    names = list(rows[0]) if rows else []
-    found = {name: [row[name] for row in rows if row[name] is not None] for name in names}
-    return [(name, found[name][0] if found[name] else None) for name in names]
+    found: dict[str, Cell] = {}
+    for row in rows:
+        for name, value in row.items():
+            if found.get(name) is None:
+                found[name] = value
+    return found
 
 
 def _kind(value: Cell) -> str:
@@ -92,8 +134,8 @@ def _kind(value: Cell) -> str:
     return "long" if isinstance(value, str) and len(value) > LONG else ""
 
 
-def _line(row: Row, here: bool) -> str:
-    cells = "".join(f'<td class="{_kind(value)}">{_cell(value)}</td>' for value in row.values())
+def _line(row: Sequence[Cell], here: bool) -> str:
+    cells = "".join(f'<td class="{_kind(value)}">{_cell(value)}</td>' for value in row)
     return f'<tr class="here">{cells}</tr>' if here else f"<tr>{cells}</tr>"
 
 
@@ -101,7 +143,7 @@ def _cell(value: Cell) -> str:
     if isinstance(value, Link):
         return f'<a href="{escape(value.address)}">{escape(value.text)}</a>'
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return "–" if value is None else escape(str(value))
 
 

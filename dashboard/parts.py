@@ -7,6 +7,8 @@ import streamlit as st
 
 from core.errors import AgentRLError
 from core.types import RunState
+from dashboard import markup
+from dashboard.markup import Row
 
 ACROSS = 4  # large figures in a row: more are cut off
 EVERY_S = 3.0  # between two looks at a run that goes on
@@ -17,8 +19,6 @@ STATE_COLOURS = {
     RunState.FAILED: "red",
     RunState.STOPPED: "gray",
 }
-
-Row = Mapping[str, Any]
 
 
 def tell(error: AgentRLError) -> None:
@@ -59,13 +59,18 @@ def chart(spec: Mapping[str, Any], caption: str) -> None:
     """A Vega-Lite chart, what it shows, and its values as a table that a keyboard reaches."""
     st.vega_lite_chart(dict(spec))
     st.caption(caption)
-    with st.expander("The values"):
-        st.dataframe(spec["data"]["values"], hide_index=True)
+    st.html(markup.folded("The values", spec["data"]["values"]))
+
+
+def bars(counts: Mapping[str, float], caption: str) -> None:
+    """A bar and a number for each name, and what they show."""
+    st.html(markup.bars(counts))
+    st.caption(caption)
 
 
 def table(rows: Sequence[Row], nothing: str) -> None:
     """Rows, or what it means that there are none."""
     if rows:
-        st.dataframe([dict(row) for row in rows], hide_index=True)
+        st.html(markup.table(rows, low=True))
     else:
         st.info(nothing)

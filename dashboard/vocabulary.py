@@ -8,6 +8,7 @@ import codecs
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ def find(directories: Sequence[str]) -> Path | None:
         except OSError:
             continue
     return None
+
+
+def of(path: Path) -> Vocabulary:
+    """The vocabulary of a tokenizer file as it stands; the last four are kept."""
+    return _kept(path, path.stat().st_mtime)
+
+
+@lru_cache(maxsize=4)
+def _kept(path: Path, changed: float) -> Vocabulary:  # noqa: ARG001 - part of the key
+    return read(path)
 
 
 def read(path: Path) -> Vocabulary:

@@ -6,11 +6,11 @@ from typing import Any
 import streamlit as st
 
 from core.types import EpisodeState, Reason
-from dashboard import charts
 from dashboard.estimates import duration
 from dashboard.looks.accounting import AccountingLook, Disagreements, look, whole
 from dashboard.looks.run import LATE_GROUPS, LEASES, head
-from dashboard.parts import chart, figures, table, title
+from dashboard.markup import Row
+from dashboard.parts import bars, figures, table, title
 from db.leases import Lease
 from db.store import Store
 
@@ -56,7 +56,7 @@ def _proof(disagreements: Disagreements) -> None:
         return
     st.error(f"{len(disagreements)} disagreements between episodes, trajectories and updates")
     rows = [{"kind": kind, "detail": detail} for kind, detail in disagreements[:SHOWN]]
-    st.dataframe(rows, hide_index=True)
+    table(rows, "")
 
 
 def _balance(view: AccountingLook) -> None:
@@ -82,7 +82,7 @@ def _balance(view: AccountingLook) -> None:
 
 def _counted(counts: Mapping[str, int], what: str, caption: str) -> None:
     if counts:
-        chart(charts.bars(counts, what), caption)
+        bars(counts, caption)
     else:
         st.info(f"There are no {what} yet.")
 
@@ -95,7 +95,7 @@ def _given_up(view: AccountingLook) -> None:
             f"{lost} episodes lost their body on the way. `agentrl dead list CONFIG` shows what "
             "the broker holds as dead letters; the store knows only that a body did not come."
         )
-    rows = [
+    rows: list[Row] = [
         {"state": state, "reason": reason, "episodes": episodes, "attempts": attempts}
         for state, reason, episodes, attempts in view.given_up
     ]

@@ -29,7 +29,7 @@ def page(store: Store, run_id: str) -> None:
 def draw(registry: Registry, here: Here) -> None:
     """All of them for one moment."""
     st.subheader("Lineage")
-    st.code(checkpoints.tree(registry) or "no checkpoint", language=None)
+    st.html(markup.plain(checkpoints.tree(registry) or "no checkpoint"))
     counts = ", ".join(f"{number} {state}" for state, number in sorted(registry.states.items()))
     st.caption(f"{counts.replace('_', ' ')}. Of a deleted one the row stays, the files are gone.")
     _serving(registry)

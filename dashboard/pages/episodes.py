@@ -3,8 +3,6 @@
 The URL says what is shown, so that every view can be linked to and kept.
 """
 
-from pathlib import Path
-
 import streamlit as st
 
 from core.types import EpisodeState, Status
@@ -12,7 +10,6 @@ from dashboard import markup, vocabulary
 from dashboard.links import Here
 from dashboard.looks import episodes, tokens
 from dashboard.looks.tokens import Shown
-from dashboard.vocabulary import Vocabulary
 from db.episode_search import Filter, Found, Order, tasks_of
 from db.episode_story import Member, Story, deeds
 from db.store import Store
@@ -171,7 +168,8 @@ def _steps(store: Store, run_id: str, told: Story) -> None:
         st.warning(why)
     else:
         found = vocabulary.find(episodes.directories(store, run_id, told))
-        words = _vocabulary(str(found), found.stat().st_mtime) if found else vocabulary.NONE
+        with st.spinner("Reading the vocabulary"):
+            words = vocabulary.of(found) if found else vocabulary.NONE
         if not words.pieces:
             st.caption("No tokenizer.json of this run can be read here: tokens stand as numbers.")
         lesson = told.itself.lesson
@@ -195,14 +193,9 @@ def _step(shown: Shown | None, number: int, mode: str, call: str, answer: str) -
         st.html(markup.tokens(shown.sampled(number, mode)))
     left, right = st.columns(2)
     left.caption("call")
-    left.code(call or "–", language=None, wrap_lines=True)
+    left.html(markup.plain(call or "–"))
     right.caption("answer")
-    right.code(answer or "–", language=None, wrap_lines=True)
-
-
-@st.cache_data(max_entries=4, show_spinner="Reading the vocabulary")
-def _vocabulary(path: str, changed: float) -> Vocabulary:  # noqa: ARG001 - a key of the cache
-    return vocabulary.read(Path(path))
+    right.html(markup.plain(answer or "–"))
 
 
 def _group(store: Store, told: Story, here: Here) -> None:
@@ -238,6 +231,6 @@ def _sibling(store: Store, member: Member) -> None:
     for deed in did:
         st.caption(f"Step {deed.number + 1} · v{deed.version} {deed.track}")
         said = episodes.readable(deed.call) or "–"
-        st.code(f"{said}\n⟶ {deed.answer[: episodes.TEXT]}", language=None, wrap_lines=True)
+        st.html(markup.plain(f"{said}\n⟶ {deed.answer[: episodes.TEXT]}"))
     if not did:
         st.caption("No step is recorded.")

@@ -22,7 +22,8 @@ from dashboard.looks.run import (
     now,
     task_names,
 )
-from dashboard.parts import chart, figures, live, table, title
+from dashboard.markup import Row
+from dashboard.parts import bars, chart, figures, live, table, title
 from dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
 from db.alarms import Raised
 from db.curves import Point
@@ -86,8 +87,8 @@ def under_way(view: Flow) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("Under way")
-        chart(
-            charts.bars(queues(view), "number"),
+        bars(
+            queues(view),
             "Episodes that are queued or run, finished ones that no update has learned from, and "
             "groups that wait for members or for the trainer.",
         )
@@ -95,8 +96,8 @@ def under_way(view: Flow) -> None:
         st.subheader("Policy mix")
         if view.mix:
             lag = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(view.staleness.items()))
-            chart(
-                charts.bars(view.mix, "steps"),
+            bars(
+                view.mix,
                 f"Steps by track, of the {LATE_GROUPS} groups that closed last."
                 + (f" Updates from sampling to learning, last batch: {lag}." if lag else ""),
             )
@@ -206,7 +207,7 @@ def _alarms(raised: Sequence[Raised]) -> None:
     if not raised:
         return
     st.warning(f"{len(raised)} alarms are raised; docs/alarms.md says what to do.")
-    rows = [
+    rows: list[Row] = [
         {
             "alarm": each.name,
             "task": each.task or "all",
@@ -217,7 +218,7 @@ def _alarms(raised: Sequence[Raised]) -> None:
         }
         for each in raised
     ]
-    st.dataframe(rows, hide_index=True)
+    table(rows, "")
 
 
 def _delays(found: Sequence[Delay]) -> None:

@@ -2,10 +2,12 @@
 
 import csv
 import io
+from typing import Any
 
 import streamlit as st
 
 from core.errors import StoreError
+from dashboard import markup
 from dashboard.parts import tell
 from db.questions import questions
 from db.readonly import Answer, Bounds, ask, tables
@@ -33,8 +35,7 @@ def page(store: Store, run_id: str) -> None:
         sent = st.form_submit_button("Run", type="primary")
     if sent:
         _run(store, written)
-    with st.expander("Tables and views"):
-        st.dataframe(_described(store), hide_index=True)
+    st.html(markup.folded("Tables and views", _described(store)))
 
 
 def _run(store: Store, statement: str) -> None:
@@ -80,6 +81,6 @@ def _plain(value: object) -> object:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _described(store: Store) -> list[dict[str, object]]:
+def _described(store: Store) -> list[dict[str, Any]]:
     answer = tables(store)
     return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

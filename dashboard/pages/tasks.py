@@ -22,7 +22,7 @@ from dashboard.looks.tasks import (
     look,
     look_at,
 )
-from dashboard.parts import chart, table, title
+from dashboard.parts import bars, chart, table, title
 from dashboard.theme import BLUE, Colours, colours
 from db.attempts import Ended, Items
 from db.curves import Point
@@ -76,7 +76,7 @@ def one_task(store: Store, run_id: str, task: str) -> None:
     with left:
         st.subheader("How episodes end")
         if view.ends:
-            chart(charts.bars(statuses(view.ends), "episodes"), OF_LATE)
+            bars(statuses(view.ends), OF_LATE)
         else:
             st.info("No group of this task is complete yet.")
     with middle:

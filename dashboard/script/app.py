@@ -15,14 +15,7 @@ from core.errors import AgentRLError
 from dashboard.door import admitted, ask
 from dashboard.navigation import show, show_instead
 from dashboard.parts import tell
-from db.readonly import open_history
-from db.store import Store
-
-
-@st.cache_resource
-def history(url: str) -> Store:
-    """One read-only store for every session."""
-    return open_history(url)
+from dashboard.serve import history
 
 
 def main(arguments: list[str]) -> None:

@@ -31,14 +31,14 @@ def test_a_sound_run_agrees_late_and_wholly(url: str, show: Any) -> None:
     store.close()
 
 
-def test_disagreements_are_listed(url: str, show: Any) -> None:
+def test_disagreements_are_listed(url: str, show: Any, tables: Any) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 2)
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE trajectories SET sha256 = 'other'")
     app = show("accounting", store, run_id)
     assert app.error[0].value.startswith("16 disagreements")
-    assert set(app.dataframe[0].value["kind"]) == {"hash_differs"}
+    assert set(tables(app)[0]["kind"]) == {"hash_differs"}
     store.close()
 
 
@@ -65,7 +65,7 @@ def test_a_run_that_has_just_begun_has_nothing_to_answer_for(url: str, show: Any
     store.close()
 
 
-def test_a_failed_run_shows_what_was_cancelled_and_why(url: str, show: Any) -> None:
+def test_a_failed_run_shows_what_was_cancelled_and_why(url: str, show: Any, tables: Any) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 1)
     admitted(store, run_id)
@@ -74,18 +74,18 @@ def test_a_failed_run_shows_what_was_cancelled_and_why(url: str, show: Any) -> N
     app = show("accounting", store, run_id)
     assert "failed" in app.markdown[0].value
     assert "no memory" in app.markdown[0].value
-    given_up = next(frame.value for frame in app.dataframe if "attempts" in frame.value)
-    assert list(given_up["reason"]) == ["run_ended"]
-    assert list(given_up["episodes"]) == [4]
+    given_up = next(table for table in tables(app) if "attempts" in table)
+    assert given_up["reason"] == ["run_ended"]
+    assert given_up["episodes"] == ["4"]
     store.close()
 
 
-def test_a_finished_run_lists_ended_processes(url: str, show: Any) -> None:
+def test_a_finished_run_lists_ended_processes(url: str, show: Any, tables: Any) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 1)
     ended(store, run_id)
     app = show("accounting", store, run_id)
-    held = next(frame.value for frame in app.dataframe if "lease" in frame.value)
+    held = next(table for table in tables(app) if "lease" in table)
     assert set(held["state"]) == {"ended"}
     store.close()
 

@@ -40,19 +40,19 @@ def two(url: str) -> tuple[Store, dict[str, str]]:
     return store, {"first": first, "second": second}
 
 
-def test_runs_stand_side_by_side(two: tuple[Store, dict[str, str]], show: Any) -> None:
+def test_runs_stand_side_by_side(two: tuple[Store, dict[str, str]], show: Any, tables: Any) -> None:
     store, known = two
     app = show("compare", store, known["first"])
-    runs = app.dataframe[0].value
-    assert list(runs["run"]) == ["first", "second"]
-    assert list(runs["version"]) == [4, 2]
-    assert list(runs["state"]) == ["running", "completed"]
+    runs = tables(app)[0]
+    assert runs["run"] == ["first", "second"]
+    assert runs["version"] == ["4", "2"]
+    assert runs["state"] == ["running", "completed"]
     assert runs["dbbench"][0].startswith("62.5% (")
     assert [tab.label for tab in app.tabs] == ["By update", "By tokens", "By wall clock"]
     app.selectbox[0].select("dbbench").run()
     assert not app.exception
     app.multiselect[0].set_value([]).run()
-    assert list(app.dataframe[0].value["run"]) == ["first"]
+    assert tables(app)[0]["run"] == ["first"]
     assert not app.exception
     store.close()
 
@@ -67,7 +67,7 @@ def test_a_run_that_has_just_begun_has_nothing_to_compare(url: str, show: Any) -
 
 
 def test_evaluations_of_both_are_compared_item_by_item(
-    two: tuple[Store, dict[str, str]], show: Any
+    two: tuple[Store, dict[str, str]], show: Any, tables: Any
 ) -> None:
     store, known = two
     evaluated(store, known["first"], 1, dict.fromkeys("abcd", 1.0))  # an older version
@@ -79,9 +79,9 @@ def test_evaluations_of_both_are_compared_item_by_item(
     one = found.difference  # 1, 1, 0, 0: mean 0.5 ± 3.182 · 0.5774 / 2
     assert (one.mean, one.n) == (0.5, 4)
     assert (one.low, one.high) == pytest.approx((0.5 - 0.9186, 0.5 + 0.9186), abs=1e-3)
-    shown = show("compare", store, known["first"]).dataframe[-1].value
-    assert list(shown["difference"]) == ["+50.0%"]
-    assert list(shown["runs"]) == ["first v4 → second v2"]
+    shown = tables(show("compare", store, known["first"]))[-1]
+    assert shown["difference"] == ["+50.0%"]
+    assert shown["runs"] == ["first v4 → second v2"]
     store.close()
 
 

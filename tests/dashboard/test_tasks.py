@@ -11,18 +11,19 @@ from db.attempts import Ended
 from db.readonly import open_history
 
 
-def test_a_task_shows_its_endings_and_the_items_nobody_solved(url: str, show: Any) -> None:
+def test_a_task_shows_its_endings_and_the_items_nobody_solved(
+    url: str, show: Any, tables: Any
+) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 4)
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE episodes SET score = 0 WHERE item_id = 'item-2'")
     app = show("tasks", store, run_id)
-    ends, items = app.dataframe[-2].value, app.dataframe[-1].value
-    frames = [frame.value for frame in app.dataframe]
-    ends = next(frame for frame in frames if "share" in frame)
-    assert list(ends["task"]) == ["alfworld", "dbbench"]
-    assert list(ends["groups"]) == [4, 4]
-    assert list(items["item_id"]) == ["item-2"]
+    items = tables(app)[-1]
+    ends = next(table for table in tables(app) if "share" in table)
+    assert ends["task"] == ["alfworld", "dbbench"]
+    assert ends["groups"] == ["4", "4"]
+    assert items["item_id"] == ["item-2"]
     assert any("1 of the 4 items" in caption.value for caption in app.caption)
     app.toggle[0].set_value(True).run()
     assert any("that every group of the task played" in each.value for each in app.caption)

@@ -1,0 +1,47 @@
+"""Streamlit in this process, with what pages need at hand before it listens.
+
+    imports, the store ─▶ Streamlit listens ─▶ script/app.py, once for each look of a browser
+
+A page's script would import and open the same while the first browser waits.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+
+from streamlit.web import cli
+
+from db.readonly import open_history
+from db.store import Store
+
+NEEDED = ("dashboard.navigation", "pandas", "pyarrow")  # pages; what Streamlit packs a chart with
+
+
+@cache
+def history(url: str) -> Store:
+    """One read-only store for every session. Raises StoreError."""
+    return open_history(url)
+
+
+def serve(given: Sequence[str], port: int, host: str) -> None:
+    """Streamlit until a signal ends it. `given`: the arguments of dashboard/script/app.py."""
+    for name in NEEDED:
+        importlib.import_module(name)
+    cli.main(options(given, port, host), prog_name="streamlit")
+
+
+def options(given: Sequence[str], port: int, host: str) -> list[str]:
+    """What is written after `streamlit`."""
+    script = importlib.util.find_spec("dashboard.script.app")
+    settings = {
+        "--server.address": host,
+        "--server.port": str(port),
+        "--server.headless": "true",
+        "--server.fileWatcherType": "none",
+        "--browser.gatherUsageStats": "false",
+        "--client.toolbarMode": "minimal",
+    }
+    written = [f"{name}={value}" for name, value in settings.items()]
+    origin = str(script.origin) if script else ""
+    return ["run", origin, *written, "--", *given]

@@ -1,0 +1,50 @@
+"""Tables, bars and text as HTML of our own."""
+
+import re
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+from dashboard import markup
+from dashboard.markup import Link
+
+
+def page(html: str) -> AppTest:
+    def script(html: str) -> None:
+        import streamlit as st
+
+        st.html(html)
+
+    return AppTest.from_function(script, args=(html,)).run()
+
+
+def test_rows_with_other_columns_keep_their_cells_below_the_right_head(tables: Any) -> None:
+    rows = [{"run": "a", "kg": "60%"}, {"run": "b", "os": "40%"}, {"run": "c", "kg": None}]
+    (found,) = tables(page(markup.table(rows)))
+    assert found == {"run": ["a", "b", "c"], "kg": ["60%", "–", "–"], "os": ["–", "40%", "–"]}
+
+
+def test_numbers_are_short_and_whole_numbers_are_whole(tables: Any) -> None:
+    rows = [{"is": value} for value in (0.123456, 25600, 1234567.8, 0.0)]
+    (found,) = tables(page(markup.table(rows)))
+    assert found["is"] == ["0.1235", "25600", "1,234,568", "0"]
+
+
+def test_the_longest_bar_comes_first_and_the_others_are_parts_of_it() -> None:
+    html = markup.bars({"open": 0, "ready": 50, "trained": 2000})
+    assert re.findall(r"<td>(\w+)</td>", html) == ["trained", "ready", "open"]
+    assert re.findall(r'; width: ([\d.]+)%"', html) == ["100.0", "2.5", "0.0"]
+    assert re.findall(r'number">([\d,]+)<', html) == ["2,000", "50", "0"]
+    assert "100.0" not in markup.bars({"open": 0})
+
+
+def test_what_others_wrote_is_never_html() -> None:
+    evil = "<script>&"
+    for html in (
+        markup.table([{evil: evil}, {evil: Link(evil, evil)}]),
+        markup.folded(evil, [{evil: evil}]),
+        markup.bars({evil: 1}),
+        markup.plain(evil),
+    ):
+        assert "<script" not in html
+        assert "&lt;script&gt;&amp;" in html
