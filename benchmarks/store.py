@@ -62,7 +62,7 @@ from db import (
     streams,
     updates,
 )
-from db.episode_search import Filter, Found, Order
+from db.episode_search import Filter, Found, Limits, Order
 from db.episode_story import story
 from db.models import Run
 from db.readonly import open_history
@@ -157,6 +157,12 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "an item": lambda s: sought(s, Filter(item_id="item-17")),
         "a checkpoint that acted": lambda s: episode_search.search(
             s, RUN, Filter(checkpoint="long-v2000")
+        ),
+        "an item that a checkpoint acted in": lambda s: sought(
+            s, Filter(item_id="item-17", checkpoint="long-v2000")
+        ),
+        "a checkpoint, among the newest": lambda s: episode_search.search(
+            s, RUN, Filter(checkpoint="long-v2000"), limits=Limits(few=0)
         ),
         "learned by an update": lambda s: sought(s, Filter(learned_at=2000)),
         "one episode": lambda s: story(s, RUN, "long-task0-20000-3"),

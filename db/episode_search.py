@@ -1,10 +1,11 @@
 """Which episodes of a run are these? Filters, text, and pages by keyset, at any size of the run.
 
-    narrow (item, checkpoint, update) ─▶ the newest so many of a state ─▶ other filters ─▶ a page
+    few of an item, checkpoint or update, or all ─▶ the newest so many of a state ─▶ sift ─▶ a page
 
 Every look is bounded (`Limits`): it goes through so many of the newest episodes of a state that
 come before the cursor, fewer where it reads their texts, and says how far it got. In another order
-than the newest first it sorts that many of the newest.
+than the newest first it sorts that many of the newest. Where an item, a checkpoint or an update has
+few episodes, it goes through those alone; which of them it begins with changes no answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,13 +47,13 @@ class Order(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Numbers of episodes: on a page, that one look goes through, that it reads the texts of, and
-    of an item, a checkpoint or an update.
+    up to which those of an item, a checkpoint or an update are few.
     """
 
     page: int = 50
     window: int = 20_000
     words: int = 2_000
-    narrowed: int = 5_000
+    few: int = 5_000
 
 
 LIMITS = Limits()
@@ -114,14 +115,14 @@ class Row:
 class Found:
     """A page. `older`: where the next one begins; None: there is no more.
 
-    `looked`: how many episodes were looked at, at most. `cut`: of an item, a checkpoint or an
-    update only some episodes were.
+    `looked`: how many episodes were looked at, at most. `beyond`: there may be others that pass and
+    that neither this page nor one after it shows, for only the newest are sorted.
     """
 
     rows: Sequence[Row]
     older: Cursor | None
     looked: int
-    cut: bool
+    beyond: bool
 
 
 def tasks_of(session: Session, run_id: str) -> list[str]:
@@ -141,67 +142,79 @@ def search(
     limits: Limits = LIMITS,
 ) -> Found:
     """The first episodes of the run that pass, in the order that is sought, after `before`."""
-    narrowed = _narrowed(session, run_id, sought, limits.narrowed)
-    if narrowed is not None and not narrowed:
-        return Found([], None, 0, cut=False)
+    few, more = _few(session, _criteria(run_id, sought), limits.few)
     within = limits.words if sought.words else limits.window
     newest = sought.order == Order.NEWEST
-    window = _window(run_id, sought.state, before if newest else None, narrowed).limit(within)
+    window = _window(run_id, sought.state, before if newest else None, few).limit(within)
     seen = aliased(Episode, window.subquery())
     value = _value(seen, sought)
     query = (
         select(seen, Group.admitted_version, value)
         .join(Group, Group.group_id == seen.group_id)
-        .where(*_conditions(seen, sought))
+        .where(*_conditions(seen, sought), *(_among(seen, each) for each in more))
         .order_by(value.desc(), seen.episode_id.desc())
         .limit(limits.page + 1)
     )
     if before is not None and not newest:
         query = query.where(tuple_(value, seen.episode_id) < tuple_(before.at, before.episode_id))
     found = session.execute(query).all()
-    page, more = found[: limits.page], len(found) > limits.page
+    page, full = found[: limits.page], len(found) > limits.page
     taught = lessons(session, [episode.episode_id for episode, _, _ in page])
     rows = [_row(episode, version, sought.state, taught) for episode, version, _ in page]
-    cut = narrowed is not None and len(narrowed) >= limits.narrowed
-    if more:
-        return Found(rows, Cursor(float(page[-1][2] or 0.0), rows[-1].episode_id), within, cut)
-    older = _last(session, window, sought.state, within) if newest else None
-    return Found(rows, older, within, cut)
+    last = None if full and newest else _last(session, window, sought.state, within)
+    older = last if newest else None
+    if full:
+        older = Cursor(float(page[-1][2] or 0.0), rows[-1].episode_id)
+    return Found(rows, older, within, beyond=last is not None and not newest)
 
 
-def _narrowed(session: Session, run_id: str, sought: Filter, most: int) -> list[str] | None:
-    """The episodes of the item, checkpoint and update that are named; None where none is."""
-    queries: list[Select[Any]] = []
+def _criteria(run_id: str, sought: Filter) -> list[Select[Any]]:
+    """Ids of the episodes of the update, the item and the checkpoint, of those that are named."""
+    found: list[Select[Any]] = []
     if sought.learned_at is not None:
-        queries.append(
+        found.append(
             select(UpdateGroup.episode_id)
             .join(Update, Update.update_id == UpdateGroup.update_id)
             .where(Update.run_id == run_id, Update.version == sought.learned_at)
         )
     if sought.item_id:
-        queries.append(
+        found.append(
             select(Episode.episode_id)
             .join(Group, Group.group_id == Episode.group_id)
             .where(Group.run_id == run_id, Group.item_id == sought.item_id)
         )
     if sought.checkpoint:
-        queries.append(
+        found.append(
             select(Step.episode_id).where(Step.checkpoint_id == sought.checkpoint).distinct()
         )
-    if not queries:
-        return None
-    found: list[set[str]] = [set(session.scalars(query.limit(most))) for query in queries]
-    return sorted(set.intersection(*found))
+    return found
+
+
+def _few(
+    session: Session, criteria: Sequence[Select[Any]], most: int
+) -> tuple[Sequence[str] | None, list[Select[Any]]]:
+    """All episodes of the first criterion that has few, None where none has, and the others."""
+    for place, each in enumerate(criteria):
+        found = session.scalars(each.limit(most + 1)).all()
+        if len(found) <= most:
+            return found, [*criteria[:place], *criteria[place + 1 :]]
+    return None, [*criteria]
+
+
+def _among(episode: type[Episode], criterion: Select[Any]) -> ColumnElement[bool]:
+    """Whether the episode is one of the criterion's, asked of each alone."""
+    (name,) = criterion.selected_columns
+    return criterion.where(name == episode.episode_id).exists()
 
 
 def _window(
-    run_id: str, state: EpisodeState, before: Cursor | None, narrowed: Sequence[str] | None
+    run_id: str, state: EpisodeState, before: Cursor | None, few: Sequence[str] | None
 ) -> Select[Any]:
     """The episodes of a state, the newest first, whatever else they are."""
     at = _moment(Episode, state)
     query = select(Episode).where(Episode.run_id == run_id, Episode.state == state)
-    if narrowed is not None:
-        query = query.where(Episode.episode_id.in_(narrowed))
+    if few is not None:
+        query = query.where(Episode.episode_id.in_(few))
     if before is not None:  # the first condition alone is what an index can use
         query = query.where(
             at <= before.at,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import isfinite
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -24,7 +25,7 @@ from db.store import Store
 
 PAGE = "Episodes"
 TEXT = 2_000  # characters of an answer in a sibling's column
-WHOLE = 2**63  # beyond whole numbers of SQLite
+WHOLE = 2**53 - 1  # the largest whole number of a form
 KINDS: dict[str, Any] = get_type_hints(Filter)
 
 
@@ -42,8 +43,12 @@ def _read(written: str, kind: Any) -> Any:
     """Raises ValueError for what is no such value."""
     (kind, *_) = get_args(kind) or (kind,)
     value = kind(written)
-    if isinstance(value, int) and abs(value) >= WHOLE:
-        raise ValueError(f"{written} is beyond what a database counts")
+    if (
+        (isinstance(value, int) and not 0 <= value <= WHOLE)
+        or (isinstance(value, float) and not isfinite(value))
+        or "\0" in written  # Postgres has no such text
+    ):
+        raise ValueError(f"{written!r} is beyond what a form and a database hold")
     return value
 
 
@@ -61,7 +66,7 @@ def cursor(parameters: Mapping[str, str]) -> Cursor | None:
     """Where the URL says that a page begins."""
     at, _, episode_id = parameters.get("before", "").partition("~")
     try:
-        return Cursor(float(at), episode_id) if episode_id else None
+        return Cursor(_read(at, float), _read(episode_id, str)) if episode_id else None
     except ValueError:
         return None
 
@@ -75,6 +80,17 @@ def page_of(store: Store, run_id: str, sought: Filter, at: Cursor | None) -> Fou
     """The episodes of one page."""
     with store.read() as session:
         return search(session, run_id, sought, at)
+
+
+def nothing(found: Found, *, first: bool) -> str:
+    """What a page without a row says; that there is none, only where all were looked at."""
+    if found.older is not None:
+        return "No episode of these passes."
+    if found.beyond:
+        return (
+            f"None of the newest {found.looked:,} episodes passes. Newest first finds older ones."
+        )
+    return "No such episode." if first else "No further episode."
 
 
 def rows(found: Found, here: Here) -> list[dict[str, Cell]]:

@@ -42,7 +42,7 @@ def _list(store: Store, here: Here) -> None:
     if found.rows:
         st.html(markup.table(episodes.rows(found, here)))
     else:
-        st.info("No episode of these passes." if found.older else "No such episode.")
+        st.info(episodes.nothing(found, first=at is None))
     _pages(found, here, sought, first=at is None)
 
 
@@ -103,10 +103,7 @@ def _pages(found: Found, here: Here, sought: Filter, *, first: bool) -> None:
         told = f"Newest first; each page looks through at most {found.looked:,} episodes"
     else:
         told = f"The most {sought.order} first, of the newest {found.looked:,} episodes"
-    told += " of the state."
-    if found.cut:
-        told += " Not every episode of that item, checkpoint or update was looked at."
-    st.caption(told)
+    st.caption(told + " of the state.")
 
 
 def _one(store: Store, here: Here, episode_id: str) -> None:

@@ -15,7 +15,7 @@ from core.types import EpisodeState, Status
 from dashboard.links import Here
 from dashboard.looks import episodes
 from db import migrate
-from db.episode_search import Cursor, Filter, Order
+from db.episode_search import Cursor, Filter, Found, Order
 from db.store import open_store
 
 EVERY = Filter(
@@ -54,12 +54,46 @@ def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
         "reward_from": "much",
         "status": "",
         "task": "kg",
+        "item_id": "a\0b",
     }
     assert episodes.asked(broken) == Filter(task="kg")
     for before in ("", "x", "1.5", "x~y", "~"):
         assert episodes.cursor({"before": before}) is None
     at = Cursor(1763772000.1234567, "run-kg-1~2-0")
     assert episodes.cursor({"before": episodes.before(at)}) == at
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"version": "-1", "learned_at": str(2**60), "reward_from": "inf", "reward_to": "nan"},
+        {"version": str(2**53), "learned_at": "-3", "reward_from": "-inf", "reward_to": "1e309"},
+        {"before": "nan~x", "words": "\0", "checkpoint": "\0"},
+    ],
+)
+def test_an_address_that_means_nothing_draws_the_list_as_it_is(
+    world: World, show: Any, html: Any, address: dict[str, str]
+) -> None:
+    world.ready(0, (0.0, 1.0))
+    page = html(show("episodes", world.store, world.run_id, run="run", **address))
+    assert len(re.findall("&amp;episode=", page)) == 2
+
+
+def test_the_largest_numbers_that_an_address_can_say_are_drawn(world: World, show: Any) -> None:
+    largest = {"version": str(2**53 - 1), "reward_from": "-1.7e308", "reward_to": "1.7e308"}
+    app = show("episodes", world.store, world.run_id, run="run", **largest)
+    assert app.number_input[2].value == 2**53 - 1
+
+
+def test_no_such_episode_is_said_of_all_that_were_looked_at_alone() -> None:
+    at = Cursor(1.0, "x")
+    assert episodes.nothing(Found([], None, 9, beyond=False), first=True) == "No such episode."
+    for found, first in (
+        (Found([], at, 9, beyond=False), True),
+        (Found([], None, 9, beyond=True), True),
+        (Found([], None, 9, beyond=False), False),
+    ):
+        assert "No such" not in episodes.nothing(found, first=first)
 
 
 def test_a_run_without_episodes_says_so(world: World, show: Any) -> None:

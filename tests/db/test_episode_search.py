@@ -152,7 +152,8 @@ def test_only_so_many_of_the_newest_are_sorted(world: World) -> None:
         world.sql(sets, a=100 + at, t=9 - at, e=body.episode_id)
     page = found(world, Filter(order=Order.TOKENS), None, Limits(window=4))
     assert [row.tokens for row in page.rows] == [7, 6, 5, 4]
-    assert (page.looked, page.older) == (4, None)
+    assert (page.looked, page.older, page.beyond) == (4, None, True)
+    assert not found(world, Filter(order=Order.TOKENS), None, Limits(window=7)).beyond
 
 
 def test_a_look_that_finds_nothing_says_where_to_go_on(world: World) -> None:
@@ -165,10 +166,40 @@ def test_a_look_that_finds_nothing_says_where_to_go_on(world: World) -> None:
     assert all(page.looked == 2 for page in pages)
 
 
-def test_what_is_narrowed_to_too_many_says_so(world: World) -> None:
-    world.ready(0, (0.0, 1.0, 0.0))
-    assert found(world, Filter(item_id="item-0"), None, Limits(narrowed=3)).cut
-    assert not found(world, Filter(item_id="item-0")).cut
+@pytest.mark.parametrize("few", [0, 3, 5_000])
+def test_what_an_item_a_checkpoint_and_an_update_share_is_found_however_many_each_has(
+    world: World, few: int
+) -> None:
+    bodies = [body for position in range(3) for body in world.ready(position, (0.0, 1.0, 0.5))]
+    learned(world, 1, bodies[:6], 0.5)
+    for body in (bodies[2], bodies[5], bodies[8]):
+        name = body.episode_id
+        world.sql("UPDATE steps SET checkpoint_id = 'x' WHERE episode_id = :e", e=name)
+    limits = Limits(few=few, window=4)
+    for sought, expected in {
+        Filter(item_id="item-0", checkpoint="x"): {2},
+        Filter(item_id="item-1", learned_at=1): {3, 4, 5},
+        Filter(checkpoint="x", learned_at=1): {2, 5},
+        Filter(item_id="item-1", checkpoint="x", learned_at=1): {5},
+        Filter(item_id="item-2", learned_at=1): set(),
+        Filter(checkpoint="x"): {2, 5, 8},
+    }.items():
+        rows = [row for page in paged(world, sought, limits) for row in page.rows]
+        assert {row.episode_id for row in rows} == {bodies[at].episode_id for at in expected}
+        assert len(rows) == len(expected)
+
+
+def test_of_few_episodes_all_are_looked_at_at_once(world: World) -> None:
+    first = world.ready(0, (0.0, 1.0))
+    for position in range(1, 4):
+        world.ready(position, (0.0, 1.0))
+    for body in first:  # long before the others
+        world.sql("UPDATE episodes SET ended_at = 1.0 WHERE episode_id = :e", e=body.episode_id)
+    sought = Filter(item_id="item-0", order=Order.TOKENS)
+    page = found(world, sought, None, Limits(window=3, few=2))
+    assert (len(page.rows), page.older, page.beyond) == (2, None, False)
+    page = found(world, sought, None, Limits(window=3, few=1))  # as any other filter
+    assert (len(page.rows), page.older, page.beyond) == (0, None, True)
 
 
 def test_only_steps_of_the_attempt_that_counts_are_searched(world: World) -> None:
