@@ -34,7 +34,7 @@ def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
         )
         .join(Update, Update.update_id == UpdateGroup.update_id)
         .where(UpdateGroup.episode_id.in_(episode_ids))
-        .order_by(Update.committed_at)
+        .order_by(Update.committed_at, Update.update_id)
     )
     rows = session.execute(query).all()
     gone = [row for row in rows if row.state == UpdateState.ROLLED_BACK]

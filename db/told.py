@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from db.models import Alarm, Evaluation, Update
@@ -15,12 +15,12 @@ MOST = 200  # rows of one look
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How far a tracker is. `update_at`: when the last update was committed; `alarm_id`: the last.
+    """How far a tracker is: `update`, when the last was committed and its id, and `alarm_id`.
 
     `evaluations`: episodes of each that was told: one that has grown is told again.
     """
 
-    update_at: float = 0.0
+    update: tuple[float, str] = (0.0, "")  # two may be of the same millisecond
     alarm_id: int = 0
     evaluations: Mapping[str, int] = field(default_factory=dict)
 
@@ -37,20 +37,21 @@ class Line:
 def lines(session: Session, run_id: str, told: Told) -> Sequence[Line]:
     """What is not told yet: updates, then alarms, then evaluations of the run's checkpoints."""
     found: list[Line] = []
-    updates = select(Update).where(Update.run_id == run_id, Update.committed_at > told.update_at)
-    for update in session.scalars(updates.order_by(Update.committed_at).limit(MOST)):
-        told = Told(update.committed_at, told.alarm_id, told.evaluations)
+    place = tuple_(Update.committed_at, Update.update_id)
+    updates = select(Update).where(Update.run_id == run_id, place > tuple_(*told.update))
+    for update in session.scalars(updates.order_by(*place).limit(MOST)):
+        told = Told((update.committed_at, update.update_id), told.alarm_id, told.evaluations)
         found.append(Line(update.version, _numbers(update.metrics), told))
     alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > told.alarm_id)
     for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(MOST)):
-        told = Told(told.update_at, alarm.alarm_id, told.evaluations)
+        told = Told(told.update, alarm.alarm_id, told.evaluations)
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
         found.append(Line(alarm.version, {name: float(alarm.ended_at is None)}, told))
     for row in _evaluations(session, run_id):
         if told.evaluations.get(row.evaluation_id) == row.episodes:
             continue
         known = {**told.evaluations, row.evaluation_id: row.episodes}
-        told = Told(told.update_at, told.alarm_id, known)
+        told = Told(told.update, told.alarm_id, known)
         found.append(Line(row.version or 0, _evaluated(row), told))
     return found
 

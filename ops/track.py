@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -23,7 +24,7 @@ from db.readonly import open_history
 from db.store import Store
 from db.told import Line, Told
 from ops.process import end_with_parent, stop_on_signals
-from ops.trackers.tracker import Figure, Tracker, figure, make, without_passwords
+from ops.trackers.tracker import Figure, Tracker, alone, figure, folder_of, make, without_secrets
 
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)  # after a tracker or the store failed
 LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
@@ -68,35 +69,33 @@ class Follower:
         self._config = config
         self._tracker = tracker
         self._name = name
+        self._alone: IO[bytes] | None = None
         self._started = False
         self._held: Collection[Figure] = ()
         self._told = Told()
 
     def follow(self, stop: threading.Event) -> None:
         """Tell what is there, and what comes, until the run is over or `stop`."""
-        failures = 0
-        while True:
+        failures, ended = 0, False
+        while not ended:
             last = stop.is_set()
             try:
                 with closing(open_history(self._config.store_url())) as store:
-                    over = self.look(store)
+                    ended = self.look(store) or last
+                if ended:
+                    self._finish()
                 failures = 0
             except Exception as error:  # other people's code: whatever it throws costs itself
-                known = isinstance(error, AgentRLError)
-                log.warning(
-                    "not told", tracker=self._name, error=in_words(error), exc_info=not known
-                )
-                over = False
+                self._failed(error)
+                ended = last
                 failures += 1
-                metrics.UNTOLD.add(name=self._name)
-                self._drop()
-            if over or last:
-                break
-            pause_s = self._config.trackers.look_s
-            if failures:
-                pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
-            stop.wait(pause_s)
-        self._drop()
+            if not ended:
+                pause_s = self._config.trackers.look_s
+                if failures:
+                    pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
+                stop.wait(pause_s)
+        if self._alone is not None:
+            self._alone.close()
 
     def look(self, store: Store) -> bool:
         """Tell what was not told; whether the run was over before. Raises StoreError and what
@@ -106,8 +105,10 @@ class Follower:
         with store.read() as session:
             run = runs.require_run(session, name)
             over, run_id = run.state in RUN_OVER, run.run_id
+        if self._alone is None:
+            self._alone = alone(self._name, run_id, folder_of(self._name, self._config))
         if not self._started:
-            values = without_passwords(msgspec.to_builtins(self._config))
+            values = without_secrets(msgspec.to_builtins(self._config))
             self._held = self._tracker.start(run_id, values)
             self._told, self._started = Told(), True
         while lines := self._lines(store, run_id):
@@ -130,8 +131,14 @@ class Follower:
             metrics.TOLD.add(name=self._name)
         self._told = line.told
 
-    def _drop(self) -> None:
-        """Finish; the next look starts it anew and asks what it holds."""
+    def _failed(self, error: Exception) -> None:
+        known = isinstance(error, AgentRLError)
+        log.warning("not told", tracker=self._name, error=in_words(error), exc_info=not known)
+        metrics.UNTOLD.add(name=self._name)
+        with contextlib.suppress(Exception):  # it has been told of; the next start tells anew
+            self._finish()
+
+    def _finish(self) -> None:
+        """The next look starts it anew, and asks what it holds."""
         self._started = False
-        with contextlib.suppress(Exception):  # what it did not write is missing at its next start
-            self._tracker.finish()
+        self._tracker.finish()

@@ -3,9 +3,10 @@
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunStatus
+from mlflow.entities import LifecycleStage, Metric, Param, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -22,6 +23,7 @@ class MLflow:
     def __init__(self, ground: Ground) -> None:
         if not ground.url:
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # which MLflow asks to be said
+        self._files = None if ground.url else ground.folder
         self._uri = ground.url or ground.folder.resolve().as_uri()
         self._project = ground.project
         self._client: Any = None
@@ -35,8 +37,8 @@ class MLflow:
             experiment = (
                 found.experiment_id if found else self._client.create_experiment(self._project)
             )
-            runs = self._client.search_runs([experiment], f"tags.`{RUN}` = '{run}'")
-            self._run_id = runs[0].info.run_id if runs else self._new(experiment, run, config)
+            known = self._known(experiment, run)
+            self._run_id = known[0].info.run_id if known else self._new(experiment, run, config)
             return set(self._held())
         except MlflowException as error:
             raise TrackerError(f"mlflow {self._uri}: {error}") from error
@@ -52,10 +54,25 @@ class MLflow:
 
     def finish(self) -> None:
         """See Tracker.finish."""
-        if self._client is not None and self._run_id:
-            finished = RunStatus.to_string(RunStatus.FINISHED)
-            self._client.set_terminated(self._run_id, finished)
+        client, run_id = self._client, self._run_id
         self._client, self._run_id = None, ""
+        if client is None or not run_id:
+            return
+        try:
+            client.set_terminated(run_id, RunStatus.to_string(RunStatus.FINISHED))
+        except MlflowException as error:
+            raise TrackerError(f"mlflow {self._uri}: {error}") from error
+
+    def _known(self, experiment: str, run: str) -> list[Any]:
+        """Of files, those of our tag alone: a search reads all runs, whatever state they are in."""
+        if self._files is None:
+            return list(self._client.search_runs([experiment], f"tags.`{RUN}` = '{run}'"))
+        tags = (self._files / experiment).glob(f"*/tags/{RUN}")
+        folders = [path.parents[1] for path in tags if path.read_text() == run]
+        for folder in folders:
+            _mend(folder / "metrics")
+        found = [self._client.get_run(folder.name) for folder in folders]
+        return [each for each in found if each.info.lifecycle_stage == LifecycleStage.ACTIVE]
 
     def _held(self) -> Iterator[Figure]:
         for name in self._client.get_run(self._run_id).data.metrics:
@@ -69,3 +86,14 @@ class MLflow:
         for start in range(0, len(values), AT_ONCE):
             self._client.log_batch(run_id, params=values[start : start + AT_ONCE])
         return run_id
+
+
+def _mend(metrics: Path) -> None:
+    """Take away lines that a kill or a full disk cut short: MLflow would refuse to read the run."""
+    for path in metrics.rglob("*"):
+        if path.is_file() and not (content := path.read_bytes()).endswith(b"\n"):
+            whole = content[: content.rfind(b"\n") + 1]
+            if whole:
+                path.write_bytes(whole)
+            else:
+                path.unlink()

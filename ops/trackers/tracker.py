@@ -1,11 +1,12 @@
 """What a run tells a tracker, whatever its name."""
 
 import ctypes
+import fcntl
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from core.config import Config
 from core.errors import AgentRLError, ConfigError
@@ -15,7 +16,10 @@ class TrackerError(AgentRLError):
     """A tracker failed or cannot be reached: told again later."""
 
 
-PASSWORD = re.compile(r"(://[^:/@]*:)[^/@]+@")
+ACCOUNT = re.compile(r"://.*@", re.DOTALL)  # greedy: a password may hold `/` and `@`
+QUERY = re.compile(r"(://[^?]*)\?.*", re.DOTALL)
+CLOSED = ("env", "parameters")  # sections whose texts may be anything, keys of services too
+HIDDEN = "***"
 Figure = tuple[int, str, float]  # version, name, value as 32 bits hold it
 
 
@@ -53,7 +57,7 @@ class Ground:
 def make(name: str, config: Config) -> Tracker:
     """A tracker of `trackers.use`. Raises ConfigError where the extra is not installed."""
     section = config.trackers
-    folder = (Path(section.folder) if section.folder else config.home() / "trackers") / name
+    folder = folder_of(name, config)
     ground = Ground(folder, section.project, section.mlflow_url, section.wandb_online)
     try:
         if name == "tensorboard":
@@ -74,13 +78,45 @@ def make(name: str, config: Config) -> Tracker:
         ) from error
 
 
-def without_passwords(value: Any) -> Any:
-    """Values of a configuration, each password in a URL as `***`: they leave this machine."""
+def folder_of(name: str, config: Config) -> Path:
+    """What a tracker keeps on this machine."""
+    folder = config.trackers.folder
+    return (Path(folder) if folder else config.home() / "trackers") / name
+
+
+def alone(name: str, run: str, folder: Path) -> IO[bytes]:
+    """What keeps every other process from telling this run to this tracker, until it is closed.
+
+    Two would write each row twice. Raises TrackerError while there is another.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / f"{run}.lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise TrackerError(
+            f"another process tells run {run} to {name} (it has locked {lock.name})",
+            mend="wait until it has ended, or end it",
+        ) from error
+    return lock
+
+
+def without_secrets(value: Any, *, closed: bool = False) -> Any:
+    """Values of a configuration, with `***` for what may be secret: they leave this machine.
+
+    That is account and query of a URL, and all texts within `CLOSED`.
+    """
     if isinstance(value, Mapping):
-        return {key: without_passwords(each) for key, each in value.items()}
+        return {
+            key: without_secrets(each, closed=closed or key in CLOSED)
+            for key, each in value.items()
+        }
     if isinstance(value, list):
-        return [without_passwords(each) for each in value]
-    return PASSWORD.sub(r"\1***@", value) if isinstance(value, str) else value
+        return [without_secrets(each, closed=closed) for each in value]
+    if not isinstance(value, str):
+        return value
+    return HIDDEN if closed else QUERY.sub(r"\1?***", ACCOUNT.sub("://***@", value))
 
 
 def flat(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import glob
 import shutil
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,22 @@ from typing import Any
 import wandb
 
 from ops.trackers.tracker import Figure, Ground, TrackerError, figure
+from ops.trackers.wandb_file import whole
 
 VERSION = "version"  # the x-axis: W&B counts steps of its own
 
 
 class WeightsAndBiases:
     """A Tracker. W&B's own process writes blocks of rows, the last at its end; so offline nothing
-    counts as held: each start tells all, into a file that takes the place of the last start's.
+    counts as held: each start tells all, into a file that takes the place of the former one once
+    it is whole.
     """
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._run: Any = None
+        self._id = ""
+        self._file: Path | None = None  # offline
 
     def start(self, run: str, config: Mapping[str, Any]) -> Collection[Figure]:
         """See Tracker.start."""
@@ -33,11 +38,12 @@ class WeightsAndBiases:
             x_disable_meta=True,
             x_disable_stats=True,
             x_save_requirements=False,
+            x_sync_dir_suffix=uuid.uuid4().hex[:8],  # two starts within a second
         )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not online:
-                _remove(folder, run)
+                _remove([former for former in _formers(folder, run) if not whole(former)])
             self._run = wandb.init(
                 project=self._ground.project,
                 id=run,
@@ -48,6 +54,7 @@ class WeightsAndBiases:
                 resume="allow" if online else None,
                 settings=settings,
             )
+            self._id, self._file = run, None if online else Path(self._run.settings.sync_file)
             self._run.define_metric("*", step_metric=VERSION)
             if online and self._run.resumed:
                 return set(_figures(wandb.Api().run(self._run.path).scan_history()))
@@ -63,14 +70,31 @@ class WeightsAndBiases:
             raise TrackerError(f"wandb: {error}") from error
 
     def finish(self) -> None:
-        """See Tracker.finish. What was told is written, or sent, once W&B's process has ended."""
-        self._run = None
-        wandb.teardown(exit_code=0)
+        """See Tracker.finish. What was told is written, or sent, once W&B's process has ended.
+
+        It says nothing of a file that it could not write, so that is looked at.
+        """
+        self._run, file = None, self._file
+        self._file = None
+        try:
+            wandb.teardown(exit_code=0)
+        except SystemExit as error:  # it leaves with the code of W&B's process
+            raise TrackerError(f"wandb: its process ended with {error.code}") from error
+        if file is None:
+            return
+        if not whole(file):
+            raise TrackerError(f"wandb: {file} could not be written to its end")
+        _remove([each for each in _formers(self._ground.folder, self._id) if each != file])
 
 
-def _remove(folder: Path, run: str) -> None:
-    for former in folder.glob(f"wandb/offline-run-*-{glob.escape(run)}"):
-        shutil.rmtree(former)
+def _formers(folder: Path, run: str) -> list[Path]:
+    """The offline files of a run."""
+    return list(folder.glob(f"wandb/offline-run-*/run-{glob.escape(run)}.wandb"))
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        shutil.rmtree(file.parent)
 
 
 def _figures(rows: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:

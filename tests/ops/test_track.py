@@ -1,13 +1,13 @@
 """The real libraries, offline: what a run's rows say arrives once, whatever is killed."""
 
-import math
+import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import history
 import msgspec
@@ -23,16 +23,18 @@ from core import loading
 from core.config import Config, Run, Task, Trackers
 from core.errors import ConfigError
 from core.types import RunState
-from db import alarms, runs, told
+from db import alarms, runs
 from db.alarms import Reading
-from db.models import Evaluation, Update
+from db.models import Update
 from db.store import Store
-from db.told import Told
 from ops.supervise import children
 from ops.track import Follower, track
-from ops.trackers.tracker import Figure, TrackerError, figure, make, without_passwords
+from ops.trackers.tracker import make
+from ops.trackers.wandb_file import whole
 
 NAMES = ("tensorboard", "mlflow", pytest.param("wandb", marks=pytest.mark.slow))
+MANY = 300  # figures
+MIDST = {"tensorboard": 12_000, "mlflow": 4_000, "wandb": 32_768}  # bytes, when they are half told
 Rows = list[tuple[int, str, float]]
 
 
@@ -97,6 +99,22 @@ def same(found: Rows, wanted: Rows) -> bool:
     )
 
 
+def test_lines_of_mlflow_that_were_cut_short_are_told_again(
+    config: Config, begun: tuple[Store, str]
+) -> None:
+    store, run_id = begun
+    stop = threading.Event()
+    stop.set()
+    Follower(config, make("mlflow", config), "mlflow").follow(stop)
+    [path] = (config.home() / "trackers" / "mlflow").glob("*/*/metrics/loss")
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    assert len(others) == 2
+    path.write_bytes(first + others[0][:-3])
+    (path.parent / "skipped").write_bytes(b"")
+    Follower(config, make("mlflow", config), "mlflow").follow(stop)
+    assert same(read("mlflow", config, run_id), expected(store, run_id))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_arrives_once_though_the_follower_begins_anew(
     name: str, config: Config, begun: tuple[Store, str]
@@ -136,27 +154,45 @@ def told_by(config: Config, tmp_path: Path) -> Iterator[Callable[[str], subproce
         process.wait()
 
 
+def _written(folder: Path, since: float) -> int:
+    """Bytes of the files that were written to since then."""
+    found = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # W&B removes some
+                status = (Path(place) / name).stat()
+                found += status.st_size * (status.st_mtime > since)
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_follower_that_is_killed_leaves_neither_a_gap_nor_a_double(
+@pytest.mark.parametrize(("name", "midst"), MIDST.items())
+def test_a_follower_that_is_killed_while_it_tells_leaves_neither_a_gap_nor_a_double(
     name: str,
+    midst: int,
     config: Config,
     begun: tuple[Store, str],
     told_by: Callable[[str], subprocess.Popen[bytes]],
-    tmp_path: Path,
 ) -> None:
     store, run_id = begun
-    folder, log = config.home() / "trackers" / name, tmp_path / "log"
-    for pause_s in (0.0, 0.3, 1.0):
-        process = told_by(name)
-        eventually(lambda: any(folder.rglob("*")), within_s=60, text=log.read_text)
-        time.sleep(pause_s)
+    folder, log = config.home() / "trackers" / name, config.home() / "log"
+    wanted = expected(store, run_id)
+    for kill in range(2):
+        raised = [Reading("", f"kill{kill}-{n}", 1.0, 0.0, raised=True) for n in range(MANY)]
+        with store.write() as session:
+            alarms.add(session, run_id, None, 3, [(reading, None) for reading in raised])
+        wanted += [(3, f"alarm/update/{reading.name}", 1.0) for reading in raised]
+        since, process = time.time(), told_by(name)
+        while _written(folder, since) < midst:
+            assert process.poll() is None, log.read_text()
+            assert time.time() - since < 60, log.read_text()
+            time.sleep(0.005)
         process.kill()
         process.wait()
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
     assert told_by(name).wait(60) == 0, log.read_text()
-    assert same(read(name, config, run_id), expected(store, run_id)), log.read_text()
+    assert same(read(name, config, run_id), sorted(wanted)), log.read_text()
 
 
 @pytest.mark.slow
@@ -182,72 +218,35 @@ def test_figures_are_told_again_though_the_process_of_wandb_is_killed(
     assert same(read("wandb", config, run_id), wanted), log.read_text()
 
 
-class Fails:
-    """A tracker that fails `times` times at what it is asked, then holds what it is told."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times
-        self.held: list[Figure] = []
-        self.finished = 0
-
-    def start(self, _run: str, _config: Mapping[str, Any]) -> Collection[Figure]:
-        return set(self.held)
-
-    def log(self, version: int, metrics: Mapping[str, float]) -> None:
-        if self.times:
-            self.times -= 1
-            raise (TrackerError if self.times else KeyError)("away")
-        self.held += [figure(version, name, value) for name, value in metrics.items()]
-
-    def finish(self) -> None:
-        self.finished += 1
-        raise RuntimeError("cannot even finish")
-
-
-def test_what_a_tracker_throws_is_tried_again_and_hurts_nobody(
-    config: Config, begun: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_a_file_of_wandb_that_a_full_disk_cut_short_is_told_of_and_written_again(
+    config: Config,
+    begun: tuple[Store, str],
+    told_by: Callable[[str], subprocess.Popen[bytes]],
+    tmp_path: Path,
 ) -> None:
     store, run_id = begun
-    monkeypatch.setattr("ops.track.BACK_OFF_S", (0.01,))
+    folder, log = config.home() / "trackers" / "wandb", tmp_path / "log"
+    stop = threading.Event()
+    stop.set()
+    Follower(config, make("wandb", config), "wandb").follow(stop)
+    [former] = wandb_file.files(folder, run_id)
+    process = told_by("wandb")
+    eventually(lambda: len(wandb_file.files(folder, run_id)) == 2, within_s=60, text=log.read_text)
+    assert former.exists()
+    [core] = [c for c in psutil.Process(process.pid).children() if c.name() == "wandb-core"]
+    core.rlimit(psutil.RLIMIT_FSIZE, (1000, 1000))
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
-    tracker = Fails(3)
-    Follower(config, tracker, "fails").follow(threading.Event())
-    wanted = [figure(*row) for row in expected(store, run_id)]
-    assert sorted(tracker.held) == sorted(wanted)
-    assert tracker.finished == 4
-
-
-def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
-    config: Config, begun: tuple[Store, str]
-) -> None:
-    store, run_id = begun
-    with store.write() as session:
-        row = session.get_one(Evaluation, "e3")
-        row.planned, row.updated_at = 8, time.time()
-    with store.read() as session:
-        before = told.lines(session, run_id, Told())
-    assert not [line for line in before if any("eval" in name for name in line.metrics)]
-    with store.write() as session:
-        row = session.get_one(Evaluation, "e3")
-        row.episodes, row.success = 8, 0.5
-    with store.read() as session:
-        [line] = told.lines(session, run_id, before[-1].told)
-        assert line.metrics["eval/dbbench/test/T0/success"] == 0.5
-        assert told.lines(session, run_id, line.told) == []
-
-
-def test_passwords_in_urls_stay_here_and_a_figure_of_any_size_is_told() -> None:
-    values = {
-        "store": {"url": "postgresql+psycopg://agentrl:se-cret@db:5432/agentrl"},
-        "broker": {"url": "${AGENTRL_AMQP_URL}"},
-        "policy": [{"url": "http://host:7000/v1"}, 7],
-    }
-    assert without_passwords(values) == {
-        **values,
-        "store": {"url": "postgresql+psycopg://agentrl:***@db:5432/agentrl"},
-    }
-    assert figure(1, "max_ratio", 1e300) == (1, "max_ratio", math.inf)
+    eventually(lambda: "could not be written" in log.read_text(), within_s=60, text=log.read_text)
+    assert process.wait(60) == 0, log.read_text()
+    [file] = wandb_file.files(folder, run_id)
+    assert file != former
+    assert same(read("wandb", config, run_id), expected(store, run_id)), log.read_text()
+    cut = tmp_path / "cut"
+    cut.write_bytes(file.read_bytes()[:-1])
+    assert whole(file)
+    assert not whole(cut)
 
 
 def test_up_starts_a_follower_only_where_a_tracker_is_used(config: Config) -> None:
