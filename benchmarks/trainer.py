@@ -10,6 +10,8 @@ vs_padded      over those of the same bare loop with padding: eight trajectories
 vs_trl         over those of TRL's GRPO step on the same trajectories, as TRL ships: with gradient
                checkpointing, its default (needs what `make test-oracles` installs)
 vs_trl_plain   over those of the same step without it
+vs_trl_sampled over those of the step as it ships where vLLM sampled: TRL first computes its own
+               log-probabilities of the trajectories
 async_vs_sync, of_ideal: of the whole system, benchmarks/overlap.py; `--no-overlap`: not measured
 
 64 trajectories of 64 to 512 tokens, drawn once. Each is measured in turn with the others, in
@@ -84,6 +86,7 @@ def compared(size: str, folder: Path, chosen: argparse.Namespace) -> dict[str, f
         steps |= {
             "trl": trl(chosen.oracles, folder, batch, "shipped"),
             "trl_plain": trl(chosen.oracles, folder, batch, "plain"),
+            "trl_sampled": trl(chosen.oracles, folder, batch, "sampled"),
         }
     rows = [{name: step() for name, step in steps.items()} for _ in range(chosen.repeats + 1)][1:]
     tokens = batch.tokens.size

@@ -1,8 +1,10 @@
 """Runs where TRL is installed: one GRPO step of TRL's own trainer at each line it reads.
 
-python trl_step.py MODEL BATCH.npz [plain]
+python trl_step.py MODEL BATCH.npz [shipped | plain | sampled]
 
-As TRL ships, with the gradient checkpointing that is its default; `plain`: without.
+As TRL ships, with the gradient checkpointing that is its default; `plain`: without. `sampled`: as
+it ships where vLLM has sampled, whose log-probabilities it corrects by those of its own that it
+first computes; here both are the same.
 
 Generation and rewards are left out: the trajectories are handed over as its rollout function would,
 in batches of 8, and its `training_step` and the optimizer's step are what is timed.
@@ -17,6 +19,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
 
 AT_ONCE = 8
 
@@ -31,8 +34,11 @@ def main(model_path: str, batch_path: str, how: str = "shipped") -> None:
     trainer.create_optimizer()
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = len(parts)
+    trainer.use_vllm = how == "sampled"
     for _ in sys.stdin:
         began = time.process_time()
+        if trainer.use_vllm:
+            parts = [part | _corrected(trainer, part) for part in parts]
         for part in parts:
             trainer.training_step(trainer.model, part, None)
         torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
@@ -72,6 +78,23 @@ def _trainer(model_path: str, rows: int, how: str) -> GRPOTrainer:
         train_dataset=Dataset.from_dict({"prompt": ["a"] * rows}),
         processing_class=tokenizer,
     )
+
+
+def _corrected(trainer: GRPOTrainer, part: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What TRL adds to a batch before its first step."""
+    tokens = torch.cat([part["prompt_ids"], part["completion_ids"]], 1)
+    mask = torch.cat([part["prompt_mask"], part["completion_mask"]], 1)
+    kwargs = trainer.args.gradient_checkpointing_kwargs
+    with torch.no_grad(), disable_gradient_checkpointing(trainer.model, kwargs):
+        old, _, _ = trainer._get_per_token_logps_and_entropies(  # noqa: SLF001
+            trainer.model, tokens, mask, part["completion_ids"].shape[1], batch_size=AT_ONCE
+        )
+    ratio = torch.exp((old - old).sum(-1, keepdim=True))
+    return {
+        "old_per_token_logps": old,
+        "sampling_per_token_logps": old,
+        "importance_sampling_ratio": ratio,
+    }
 
 
 def _parts(batch: dict[str, np.ndarray]) -> list[dict[str, torch.Tensor]]:
