@@ -7,6 +7,7 @@ deepspeed  ranks; the first alone opens the run         train(…, Lead) · foll
 
 import os
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from trainer.learner import Learner
     from trainer.learner_deepspeed import DeepSpeedLearner
     from trainer.ranks import Ranks
+
+OVER = b"\0"  # told to ranks in place of a path
 
 
 def learn(config: Config, stop: threading.Event) -> None:
@@ -53,17 +56,31 @@ def bounds(config: Config, filled: Settings) -> Bounds:
     )
 
 
-def _rank(config: Config, stop: threading.Event) -> None:
-    """One rank. A signal stops the first, which sends the others home."""
-    from trainer.lead import follow, leading
+def send_home(config: Config) -> None:
+    """As the first rank of a run that is over: the others know no store and wait to be told."""
+    with _joined(config) as ranks:
+        ranks.tell(OVER)
+
+
+def _joined(config: Config) -> AbstractContextManager["Ranks"]:
+    """Raises RankLost, ConfigError."""
     from trainer.ranks import joined
 
     own = place(os.environ)
     if own is None:
         raise ConfigError("a rank has no RANK and WORLD_SIZE", mend="agentrl trainer CONFIG")
-    with joined(own, config.trainer.deepspeed.timeout_s, config.model.device) as ranks:
-        if own.rank:
-            follow(_part(config, ranks.hear().decode(), ranks), ranks)
+    return joined(own, config.trainer.deepspeed.timeout_s, config.model.device)
+
+
+def _rank(config: Config, stop: threading.Event) -> None:
+    """One rank. A signal stops the first, which sends the others home."""
+    from trainer.lead import follow, leading
+
+    with _joined(config) as ranks:
+        if ranks.rank:
+            told = ranks.hear()
+            if told != OVER:
+                follow(_part(config, told.decode(), ranks), ranks)
             return
         with opened(config) as run:
             first = _first(run)

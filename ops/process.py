@@ -56,12 +56,13 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     logging.configure(name or role, level=logs.level, form=logs.format, run=config.run.name)
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
     own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
-    if not (supervised or role == "envs" or (own is not None and own.rank)):
-        try:
-            begin(config, over=role in STAY)
-        except RunOver as error:
-            print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
-            return
+    others = own is not None and own.rank  # who hear from the first of them whether it is over
+    if not (supervised or role == "envs" or others or _begun(config, role)):
+        if own is not None:
+            from ops.learning import send_home
+
+            send_home(config)
+        return
     alone = not supervised and own is None
     if deepspeed and own is None:
         from ops.ranked import run_ranks
@@ -82,6 +83,16 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _begun(config: Config, role: str) -> bool:
+    """Begin the run; False where it is over and the role ends with it."""
+    try:
+        begin(config, over=role in STAY)
+    except RunOver as error:
+        print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
+        return False
+    return True
 
 
 def _replaced(work: Callable[[], None], *, supervised: bool, alone: bool) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,9 +21,11 @@ import pytest
 from backends import NEEDS_DEEPSPEED
 from running import ROOT, agentrl, eventually, processes_of, version_of
 
+from core import loading
 from core.types import RunState
 from db import progress, runs
 from db.store import open_store
+from ops.runs import begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
@@ -142,3 +145,25 @@ def test_a_launchers_ranks_train_lose_one_another_and_go_on_on_other_machines(
         assert (run.state, run.version) == (RunState.COMPLETED, UPDATES)
         assert progress.disagreements(session, run.run_id) == []
     assert launched.ranks() == {}
+
+
+def test_ranks_of_a_run_that_is_over_all_end_well_and_at_once(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    begin(loading.load(Path(CONFIG), environment))
+    with sqlite3.connect(Path(environment["AGENTRL__RUN__HOME"]) / "store.db") as connection:
+        connection.execute("UPDATE runs SET state = 'completed', reason = 'enough'")
+    connection.close()
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _port(), "WORLD_SIZE": "2"}
+    log = tmp_path / "log"
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                agentrl(
+                    "trainer", CONFIG, environment=environment | meeting | {"RANK": n}, output=log
+                )
+            )
+            for n in ("1", "0")
+        ]
+        assert [rank.wait(START_S / 2) for rank in ranks] == [0, 0], log.read_text()
+    assert "run launched is over (completed: enough)" in log.read_text()
