@@ -1,7 +1,8 @@
-"""Who may reach a server: hosts that are this machine alone, and bearer tokens."""
+"""Where a server is and who may reach it: hosts that are this machine alone, bearer tokens."""
 
 import hmac
 import ipaddress
+import socket
 
 
 def loopback(host: str) -> bool:
@@ -9,6 +10,12 @@ def loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def origin(host: str, port: int) -> str:
+    """Its URL without a path: with this machine's name where it listens everywhere."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def admits(token: str, authorization: str) -> bool:

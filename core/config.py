@@ -467,9 +467,9 @@ def secret(variable: str) -> str:
     value = os.environ.get(variable, "") if variable else ""
     if variable and not value:
         raise ConfigError(f"{variable} is not set", mend=f"export {variable}=…")
-    if not (value.isascii() and value.isprintable()):  # the refusal of a library would show it
-        raise ConfigError(
-            f"{variable} holds what no header can, such as a line end",
+    if not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise ConfigError(  # the refusal of a library would show it
+            f"{variable} holds what no header can, such as a line end or a space at an end",
             mend="letters, digits and signs of ASCII alone",
         )
     return value

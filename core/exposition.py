@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 from core import metrics
-from core.access import admits, loopback
+from core.access import admits, loopback, origin
 from core.config import Metrics, secret
 from core.errors import ConfigError
 from core.logging import get_logger
@@ -69,9 +69,8 @@ def exported(config: Metrics, run: str, role: str, process: str = "") -> Iterato
 
 
 def address(host: str, port: int) -> str:
-    """What is scraped: this machine's name where a server listens everywhere."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
-    return f"http://[{name}]:{port}{PATH}" if ":" in name else f"http://{name}:{port}{PATH}"
+    """What is scraped."""
+    return origin(host, port) + PATH
 
 
 def _registry() -> "CollectorRegistry":

@@ -1,49 +1,111 @@
 """Who may look, where a token is asked for: whoever has shown it to this browser.
 
-    the token, typed once ─▶ a cookie with its mark ─▶ every later page of this browser
+    the token, typed once ─▶ a session, kept here with its end ─▶ its id in a cookie ─▶ later pages
 
-The mark is made of the token and tells nobody what it is. A page is drawn for no one else, and no
-page of nobody reads the store.
+An id is made by chance: it tells nothing of the token, and opens this process alone, until the
+session's end. A page is drawn for no one else, and no page of nobody reads the store.
 """
 
 import hashlib
 import hmac
+import math
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
 
 import streamlit as st
 
+from core.logging import get_logger
+
 COOKIE = "agentrl-dashboard"
-SHOWN = "mark of the token"  # of the session's state
+SESSION = "id of the session"  # of Streamlit's state
+LASTS_S = 12 * 3600.0
+MOST = 1_000  # sessions; a further one ends the oldest
+PAUSE_S, LONGEST_S = 1.0, 60.0  # after the first wrong token, after many
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`session`: the id of one that began; empty: none did. `wait_s`: 0 where the token was looked
+    at, else so long none will be.
+    """
+
+    session: str = ""
+    wait_s: float = 0.0
+
+
+class Doorkeeper:
+    """The sessions of those who have shown a token, and the pause after wrong ones.
+
+    For all threads. `now`: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        self._lock = threading.Lock()
+        self._ends: dict[str, float] = {}  # by the hash of an id, the first to end first
+        self._pause_s = PAUSE_S  # after the next wrong token
+        self._shut_until = -math.inf
+
+    def show(self, written: str, now: float) -> Answer:
+        """Begin a session for the token. A wrong one shuts the door, twice as long each time."""
+        with self._lock:
+            if now < self._shut_until:
+                return Answer(wait_s=self._shut_until - now)
+            if not hmac.compare_digest(written.encode(), self._token):
+                self._shut_until = now + self._pause_s
+                self._pause_s = min(2 * self._pause_s, LONGEST_S)
+                return Answer()
+            self._pause_s = PAUSE_S
+            while len(self._ends) >= MOST:
+                del self._ends[next(iter(self._ends))]
+            session = secrets.token_hex(32)
+            self._ends[_hash(session)] = now + LASTS_S
+            return Answer(session)
+
+    def knows(self, sessions: str, now: float) -> bool:
+        """Whether one of these ids, joined by dots, is of a session that goes on."""
+        with self._lock:
+            return any(self._ends.get(_hash(each), now) > now for each in sessions.split("."))
+
+
+def _hash(session: str) -> str:
+    return hashlib.sha256(session.encode()).hexdigest()
+
+
+@cache
+def keeper_of(token: str) -> Doorkeeper:
+    """The one of this process."""
+    return Doorkeeper(token)
 
 
 def admitted(token: str) -> bool:
     """Whether this browser has shown the token."""
-    mark = mark_of(token)
-    if carried(st.context.cookies.get(COOKIE, ""), mark):
+    keeper, now = keeper_of(token), time.monotonic()
+    if keeper.knows(st.context.cookies.get(COOKIE, ""), now):
         return True
-    if st.session_state.get(SHOWN) == mark:
-        st.html(keep(mark), unsafe_allow_javascript=True)
-        return True
-    return False
+    session = st.session_state.get(SESSION, "")
+    if not keeper.knows(session, now):
+        return False
+    st.html(keep(session), unsafe_allow_javascript=True)
+    return True
 
 
-def mark_of(token: str) -> str:
-    """What the cookie says of who has shown the token."""
-    return hmac.new(token.encode(), b"agentrl dashboard", hashlib.sha256).hexdigest()
+def keep(session: str) -> str:
+    """HTML that adds an id, hexadecimal, to the browser's cookie until that is closed.
 
-
-def carried(cookie: str, mark: str) -> bool:
-    """Whether the cookie has the mark, among those of other dashboards on this host."""
-    return any(hmac.compare_digest(each.encode(), mark.encode()) for each in cookie.split("."))
-
-
-def keep(mark: str) -> str:
-    """HTML that adds the mark to the browser's cookie until it is closed. `mark`: hexadecimal."""
+    Beside those of other dashboards on this host: cookies know no ports.
+    """
     return (
         "<script>(() => {"
         f"const had = document.cookie.match(/(?:^|; ){COOKIE}=([0-9a-f.]*)/);"
-        f"const marks = (had ? had[1].split('.') : []).filter(m => m && m !== '{mark}');"
-        f"document.cookie = '{COOKIE}=' + [...marks.slice(-7), '{mark}'].join('.')"
-        " + '; path=/; SameSite=Strict';"
+        f"const ids = (had ? had[1].split('.') : []).filter(id => id && id !== '{session}');"
+        f"document.cookie = '{COOKIE}=' + [...ids.slice(-7), '{session}'].join('.')"
+        " + '; path=/; SameSite=Strict' + (location.protocol === 'https:' ? '; Secure' : '');"
         "})()</script>"
     )
 
@@ -56,7 +118,12 @@ def ask(token: str) -> None:
         sent = st.form_submit_button("Look", type="primary")
     if not sent:
         return
-    if hmac.compare_digest(written.strip().encode(), token.encode()):
-        st.session_state[SHOWN] = mark_of(token)
+    answer = keeper_of(token).show(written.strip(), time.monotonic())
+    if answer.session:
+        st.session_state[SESSION] = answer.session
         st.rerun()
-    st.error("That is not the token.")
+    elif answer.wait_s:
+        st.error(f"A wrong token was shown: none is looked at for {math.ceil(answer.wait_s)} s.")
+    else:
+        log.warning("A wrong token was shown", address=st.context.ip_address or "loopback")
+        st.error("That is not the token.")

@@ -4,12 +4,13 @@ import importlib.util
 import socket
 from pathlib import Path
 
-from core import loading
-from core.access import loopback
+from core import loading, logging
+from core.access import loopback, origin
 from core.config import secret
 from core.errors import AgentRLError, ConfigError
 
 HOST = "127.0.0.1"
+LEAST = 16  # characters of a token off loopback
 
 
 def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
@@ -18,12 +19,15 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     Raises AgentRLError for a missing package, store or free port; ConfigError off loopback without
     a token.
     """
-    if not secret(token_env) and not loopback(host):
+    if len(secret(token_env)) < LEAST and not loopback(host):
         raise ConfigError(
-            f"dashboard on {host}: a token is required off loopback",
-            mend="name its variable: --token-env VARIABLE",
+            f"dashboard on {host}: a token of {LEAST} characters or more is required off loopback",
+            mend="name its variable: --token-env VARIABLE; `openssl rand -hex 16` makes one",
         )
     config = loading.load(path)
+    logging.configure(
+        "dashboard", level=config.logs.level, form=config.logs.format, run=config.run.name
+    )
     found = importlib.util.find_spec("streamlit")
     if found is None:
         raise AgentRLError(
@@ -33,15 +37,17 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
 
     history(config.store_url())
     refuse_taken(port, host)
-    print(f"http://{host}:{port} shows run {config.run.name}; Ctrl-C ends it", flush=True)
+    print(f"{origin(host, port)} shows run {config.run.name}; Ctrl-C ends it", flush=True)
     serve([str(path), token_env] if token_env else [str(path)], port, host)
 
 
 def refuse_taken(port: int, host: str = HOST) -> None:
     """Raise AgentRLError for a port that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port)).close()
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise AgentRLError(
-            f"port {port} cannot be had: {error.strerror}", mend="choose another --port"
+            f"port {port} cannot be had on {host}: {error.strerror}",
+            mend="choose another --port, or a --host of this machine",
         ) from error

@@ -186,7 +186,9 @@ def test_secrets_come_from_the_environment_where_they_are_used(
         assert "${HUSH}" in written
 
 
-@pytest.mark.parametrize("value", ["s3cret\n", "s3cret\r", "s3\tcret", "s3crét"])
+@pytest.mark.parametrize(
+    "value", ["s3cret\n", "s3cret\r", "s3\tcret", "s3crét", " s3cret", "s3cret "]
+)
 def test_a_secret_that_no_header_can_hold_is_refused_unseen(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:

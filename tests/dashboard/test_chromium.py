@@ -14,6 +14,7 @@ from history import begun, trained
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from running import ROOT, agentrl, eventually
 
+from dashboard.door import COOKIE, PAUSE_S
 from dashboard.links import address
 from dashboard.navigation import PAGES
 
@@ -239,6 +240,7 @@ def test_a_token_is_asked_for_once_by_each_browser(
         page.keyboard.press("Enter")
         expect(page.get_by_text("That is not the token.")).to_be_visible()
         assert page.locator(".rows").count() == 0
+        page.wait_for_timeout(1000 * PAUSE_S)
         page.get_by_label("Token", exact=True).fill("a-token-of-a-test")
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("Episodes")
@@ -248,6 +250,8 @@ def test_a_token_is_asked_for_once_by_each_browser(
         first.click()
         expect(page.locator("h1")).to_have_text(f"Episode {named}")
         settled(page)
+        cookies = {each["name"]: each["value"] for each in page.context.cookies()}
+        assert re.fullmatch("[0-9a-f]{64}", cookies[COOKIE])
         page.context.close()
         other = Shown(browser, root).open("/")
         expect(other.locator("h1")).to_have_text("AgentRL")

@@ -1,14 +1,20 @@
+import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from history import begun
 from streamlit.testing.v1 import AppTest
+from structlog.testing import capture_logs
 
 from core import loading
+from core.access import origin
 from core.config import Config, Run, Store, Task
-from core.errors import ConfigError
+from core.errors import AgentRLError, ConfigError
 from dashboard import door
-from ops.dashboard import start
+from dashboard.door import Answer, Doorkeeper
+from ops.dashboard import refuse_taken, start
 
 VARIABLE, TOKEN = "AGENTRL_TEST_TOKEN", "a-token-of-a-test"
 
@@ -37,24 +43,54 @@ def opened(*arguments: str) -> AppTest:
     return app
 
 
+@pytest.fixture(autouse=True)
+def nobody_known() -> Iterator[None]:
+    """No session of another test."""
+    yield
+    door.keeper_of.cache_clear()
+
+
+def shown(app: AppTest, written: str) -> AppTest:
+    app.text_input[0].set_value(written)
+    return app.button[0].click().run()
+
+
 def test_no_page_is_drawn_before_the_token_is_shown(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
     app = opened(file, VARIABLE)
     assert (app.title[0].value, len(app.sidebar.selectbox)) == ("AgentRL", 0)
-    for wrong in ("", "another", TOKEN + "x"):
-        app.text_input[0].set_value(wrong)
-        app.button[0].click().run()
-        assert app.error[0].value == "That is not the token."
-        assert not app.sidebar.selectbox
-    app.text_input[0].set_value(TOKEN)
-    app.button[0].click().run()
+    shown(app, TOKEN)
     assert app.title[0].value == "run"
     assert app.sidebar.selectbox[0].value == "run"
-    assert TOKEN not in "".join(each.proto.body for each in app.get("html"))
+    html = "".join(each.proto.body for each in app.get("html"))
+    assert app.session_state[door.SESSION] in html
+    assert TOKEN not in html
     app.run()
     assert app.title[0].value == "run"
+    assert opened(file, VARIABLE).title[0].value == "AgentRL"  # another browser
+    door.keeper_of.cache_clear()  # another process
+    app.run()
+    assert (app.title[0].value, len(app.sidebar.selectbox)) == ("AgentRL", 0)
+
+
+def test_who_shows_a_wrong_token_is_told_so_and_to_wait(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    app = opened(file, VARIABLE)
+    with capture_logs() as lines:
+        shown(app, TOKEN + "x")
+    assert app.error[0].value == "That is not the token."
+    assert [line["event"] for line in lines] == ["A wrong token was shown"]
+    assert TOKEN not in str(lines)
+    keeper, now = door.keeper_of(TOKEN), time.monotonic()
+    for later in range(1, 5):
+        keeper.show("", now + 100 * later)
+    shown(app, TOKEN)
+    assert "none is looked at for 4" in app.error[0].value
+    assert not app.sidebar.selectbox
 
 
 def test_a_token_that_is_not_set_lets_nobody_in(file: str) -> None:
@@ -67,16 +103,71 @@ def test_where_no_token_is_named_nobody_is_asked(file: str) -> None:
     assert opened(file).title[0].value == "run"
 
 
-def test_a_cookie_is_known_by_its_mark_among_others_and_by_nothing_else() -> None:
-    mine, other = door.mark_of(TOKEN), door.mark_of("other")
-    assert door.carried(f"{other}.{mine}", mine)
-    for cookie in ("", other, TOKEN, mine[:-1], f"{mine}x", "ü"):
-        assert not door.carried(cookie, mine)
+def test_a_cookie_opens_the_door_of_the_process_that_gave_it_until_its_end() -> None:
+    keeper, other = Doorkeeper(TOKEN), Doorkeeper(TOKEN)
+    mine, theirs = keeper.show(TOKEN, 5.0).session, other.show(TOKEN, 5.0).session
+    assert len({mine, theirs, keeper.show(TOKEN, 5.0).session}) == 3
+    for cookie in (mine, f"{theirs}.{mine}", f"{mine}.{theirs}"):
+        assert keeper.knows(cookie, 4.9 + door.LASTS_S)
+        assert not keeper.knows(cookie, 5.0 + door.LASTS_S)
+    for cookie in ("", ".", theirs, TOKEN, mine[:-1], f"{mine}x", "ü"):
+        assert not keeper.knows(cookie, 5.0)
 
 
-def test_off_loopback_a_token_is_required(file: str) -> None:
+def test_a_session_too_many_ends_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MOST", 2)
+    keeper = Doorkeeper(TOKEN)
+    sessions = [keeper.show(TOKEN, 1.0).session for _ in range(3)]
+    assert [keeper.knows(each, 2.0) for each in sessions] == [False, True, True]
+
+
+def test_each_wrong_token_shuts_the_door_twice_as_long_until_a_right_one() -> None:
+    keeper, now, waits = Doorkeeper(TOKEN), 0.0, []
+    for _ in range(8):
+        assert keeper.show("wrong", now) == Answer()
+        waits.append(keeper.show(TOKEN, now).wait_s)
+        assert not keeper.show(TOKEN, now + 0.9 * waits[-1]).session
+        now += waits[-1]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    session = keeper.show(TOKEN, now).session
+    assert keeper.show("ü", now) == Answer()
+    assert keeper.show(TOKEN, now).wait_s == 1
+    assert keeper.knows(session, now)  # who has shown it looks on
+
+
+def test_the_page_keeps_the_id_beside_others_and_to_https_where_it_came_so() -> None:
+    page = door.keep("0a")
+    assert all(each in page for each in ("SameSite=Strict", "'https:' ? '; Secure'", "'0a'"))
+
+
+def test_off_loopback_a_token_is_required(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("0.0.0.0", "192.0.2.1"):  # noqa: S104
         with pytest.raises(ConfigError, match="required off loopback"):
             start(Path(file), 8501, host)
     with pytest.raises(ConfigError, match=f"{VARIABLE} is not set"):
         start(Path(file), 8501, "0.0.0.0", VARIABLE)  # noqa: S104
+    monkeypatch.setenv(VARIABLE, 15 * "x")
+    with pytest.raises(ConfigError, match="16 characters or more is required off loopback"):
+        start(Path(file), 8501, "::", VARIABLE)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_port_is_had_or_refused_whatever_the_address_looks_like(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        taken = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    port = taken.getsockname()[1]
+    with taken, pytest.raises(AgentRLError, match=f"port {port} cannot be had on {host}: Address"):
+        refuse_taken(port, host)
+    refuse_taken(port, host)
+    with pytest.raises(AgentRLError, match="cannot be had on 192"):
+        refuse_taken(port, "192.0.2.1")
+
+
+def test_an_origin_names_what_a_browser_can_open() -> None:
+    assert origin("127.0.0.1", 8501) == "http://127.0.0.1:8501"
+    assert origin("::1", 8501) == "http://[::1]:8501"
+    for everywhere in ("0.0.0.0", "::"):  # noqa: S104
+        assert origin(everywhere, 8501) == f"http://{socket.gethostname()}:8501"
