@@ -115,7 +115,6 @@ class Matrix:
         self._store = store
         self._sources = found
         self._work = work
-        self._stop = stop
         self._servers = Servers(stop)
 
     def close(self) -> None:
@@ -171,7 +170,7 @@ class Matrix:
         with (
             held(url, target),
             self._servers.served(own, target) as policy,
-            closing(Evaluator(own, policy, self._sources, self._stop)) as evaluator,
+            closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
         ):
             for ended in evaluator.play(record.todo()):
                 record.add(ended)

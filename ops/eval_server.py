@@ -6,14 +6,16 @@ Target ─▶ engine: local, made for it · vLLM, kept for the next checkpoint o
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 from core import manifest
 from core.config import Config
-from core.errors import PolicyError
+from core.errors import CheckpointError, PolicyError
+from core.logging import get_logger
 from core.types import CURRENT
 from db.registry import LivePolicy
 from ops.eval_target import Target
+from ops.evaluate import Ending
 from serving.policy import make_engine
 from serving.proof import Loads, prove
 from serving.request import EngineAway
@@ -22,6 +24,8 @@ from serving.server import Face, Server
 from workers.episode import Stopped
 
 LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
+
+log = get_logger()
 
 
 @contextmanager
@@ -32,40 +36,49 @@ def served(config: Config, target: Target) -> Iterator[LivePolicy]:
 
 
 class Servers:
-    """Serves targets one after another; used by one thread. `stop`: ends waiting for an engine."""
+    """Serves targets one after another; used by one thread. `stop`: ends waiting for an engine.
+
+    `ending`: set by `stop`, and while what serves a target is lost for good.
+    """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
+        self.ending: threading.Event = Ending(self._stop)
         self._kept: Loads | None = None
         self._run_id: str | None = None  # whose checkpoints it was started with
 
     @contextmanager
     def served(self, config: Config, target: Target) -> Iterator[LivePolicy]:
-        """Raises CheckpointError, PolicyError where the engine fails, Stopped, ConfigError."""
+        """Raises CheckpointError, PolicyError where the engine fails, also later, Stopped,
+        ConfigError.
+        """
+        self.ending.clear()
         if target.external is not None:
             from serving.external import measured
 
             with measured(config, target.external) as policy:
                 yield policy
             return
-        engine, name = self._engine(config, target), target.checkpoint_id
-        ended = threading.Event()
-        self._load(engine, config, target)
-        keeper = threading.Thread(target=_keep, args=(engine, config, target, ended))
-        table = Served()
-        table.serve(CURRENT, name, target.version or 0)
-        http = Server(Face(engine, table, ""), "127.0.0.1", 0, guarded=False)
-        keeper.start()
-        try:
-            yield LivePolicy("eval", http.url, CURRENT, name, target.version or 0)
-        finally:
-            ended.set()
-            http.close()
-            keeper.join()
-            with suppress(PolicyError):
-                engine.unload(name)
-            if config.eval.engine == "local":
-                self.close()
+        lasting = config.eval.engine == "vllm"  # the local one is made for each, and stays
+        with ExitStack() as stack:
+            if not lasting:
+                stack.callback(self.close)
+            engine, name = self._loaded(config, target), target.checkpoint_id
+            stack.callback(_forget, engine, name)
+            table = Served()
+            table.serve(CURRENT, name, target.version or 0)
+            face = Face(engine, table, "")
+            http = stack.enter_context(closing(Server(face, "127.0.0.1", 0, guarded=False)))
+            keeper = _Keeper(engine, config, target, self.ending)
+            if lasting:
+                stack.enter_context(closing(keeper))
+                keeper.start()
+            try:
+                yield LivePolicy("eval", http.url, CURRENT, name, target.version or 0)
+            except (Stopped, PolicyError):
+                if keeper.error is not None:
+                    raise keeper.error from None
+                raise
 
     def close(self) -> None:
         """End the engine that is kept."""
@@ -73,15 +86,24 @@ class Servers:
         if kept is not None:
             kept.close()
 
-    def _engine(self, config: Config, target: Target) -> Loads:
-        if self._kept is not None and not (
-            target.run_id and target.run_id == self._run_id and self._kept.alive()
-        ):
-            self.close()
-        if self._kept is None:
-            self._run_id = target.run_id
-            self._kept = make_engine(config, config.eval_server(), self._stop)
-        return self._kept
+    def _loaded(self, config: Config, target: Target) -> Loads:
+        """An engine that holds the target: the kept one, or one made for it.
+
+        A vLLM that was lost meanwhile starts with what it held, whose files may be gone by now.
+        """
+        kept = self._kept
+        if kept is not None and target.run_id and target.run_id == self._run_id and kept.alive():
+            try:
+                self._load(kept, config, target)
+                return kept
+            except PolicyError as error:
+                log.warning("vLLM is launched anew, with what is due", error=str(error))
+        self.close()
+        self._run_id = target.run_id
+        own = Ending(self._stop)  # which its `close` sets
+        made = self._kept = make_engine(config, config.eval_server(), own)
+        self._load(made, config, target)
+        return made
 
     def _load(self, engine: Loads, config: Config, target: Target) -> None:
         while not self._stop.is_set():
@@ -89,10 +111,70 @@ class Servers:
                 _proven(engine, config, target)
                 return
             if not engine.alive():
-                log = config.home() / "logs" / f"vllm-{config.eval_server().name}.log"
-                raise PolicyError(f"eval.engine: vLLM does not start: {log}")
+                raise _gone(config)
             self._stop.wait(LOOK_S)
         raise Stopped("the evaluator is stopping")
+
+
+class _Keeper:
+    """A thread that loads the target again where its engine was started again and holds nothing.
+
+    `error`: why it never will be, with `lost` set. A failure of vLLM itself is tried again:
+    meanwhile episodes wait for it.
+    """
+
+    def __init__(
+        self, engine: Loads, config: Config, target: Target, lost: threading.Event
+    ) -> None:
+        self.error: CheckpointError | PolicyError | None = None
+        self._engine = engine
+        self._config = config
+        self._target = target
+        self._lost = lost
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="eval-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        said = ""
+        while self.error is None and not self._ended.wait(LOOK_S):
+            try:
+                said = self._look(said)
+            except CheckpointError as error:
+                self.error = error
+        if self.error is not None:
+            self._lost.set()
+
+    def _look(self, said: str) -> str:
+        """Load it where it is not held; what failed, each told once. Raises CheckpointError."""
+        if self._target.checkpoint_id in self._engine.names():
+            return ""
+        try:
+            _proven(self._engine, self._config, self._target)
+        except EngineAway:
+            if not self._engine.alive():
+                self.error = _gone(self._config)
+        except PolicyError as error:
+            if str(error) != said:
+                log.warning("not loaded again yet", error=str(error))
+            return str(error)
+        return said
+
+
+def _gone(config: Config) -> PolicyError:
+    file = config.home() / "logs" / f"vllm-{config.eval_server().name}.log"
+    return PolicyError(f"eval.engine: vLLM does not start: {file}")
+
+
+def _forget(engine: Loads, name: str) -> None:
+    with suppress(PolicyError):
+        engine.unload(name)
 
 
 def _proven(engine: Loads, config: Config, target: Target) -> None:
@@ -100,11 +182,3 @@ def _proven(engine: Loads, config: Config, target: Target) -> None:
     if target.run_id is not None:
         probe = manifest.read(target.path).probe
         prove(engine, target.checkpoint_id, target.path, probe, config.model.dtype)
-
-
-def _keep(engine: Loads, config: Config, target: Target, ended: threading.Event) -> None:
-    """Load it again where the engine was started again and holds nothing."""
-    while not ended.wait(LOOK_S):
-        if target.checkpoint_id not in engine.names():
-            with suppress(PolicyError):  # asked again; meanwhile its episodes wait for it
-                _proven(engine, config, target)

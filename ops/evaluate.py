@@ -137,7 +137,7 @@ class FixedPool:
         """Nothing else will come."""
 
 
-class _Ending(threading.Event):
+class Ending(threading.Event):
     """Set by itself, or by another event that it never sets."""
 
     def __init__(self, other: threading.Event | None) -> None:
@@ -161,7 +161,7 @@ class Evaluator:
         self._config = config
         self._pool = FixedPool(policy)
         self._sources = sources
-        self._stop = _Ending(stop)
+        self._stop = Ending(stop)
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )

