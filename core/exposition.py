@@ -125,7 +125,8 @@ class _PassedOn:
         """Its metrics with our labels; none where it cannot be read."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        text = self._program.read() if self._program.read is not None else ""
+        read = self._program.read  # once: its program may end meanwhile
+        text = read() if read is not None else ""
         try:
             found = [
                 each

@@ -80,7 +80,7 @@ class Foreign:
     """
 
     start: str
-    role: str
+    roles: Sequence[str]
     read: Callable[[], str] | None = None
 
 
@@ -185,7 +185,7 @@ UPSTREAM = Counter("agentrl_upstream_tries_total", "Tries at an external model",
 SWAPS = Counter("agentrl_swaps_total", "Checkpoints that began to be served", POLICY, ("track",))
 SERVED = Gauge("agentrl_served_version", "Version that a track is served from", POLICY, ("track",))
 
-VLLM = Foreign("vllm:", "policy")
+VLLM = Foreign("vllm:", (*POLICY, *EVALUATOR))
 
 # --- env server
 ENV_REQUESTS = Counter(
@@ -225,4 +225,4 @@ def instruments(role: str | None = None) -> list[Instrument]:
 def foreign(role: str) -> list[Foreign]:
     """What a role passes on."""
     found = [each for each in globals().values() if isinstance(each, Foreign)]
-    return [each for each in found if each.role == role]
+    return [each for each in found if role in each.roles]

@@ -1,14 +1,19 @@
 """Processes of this machine."""
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.logging import get_logger
 
+TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
+
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,33 @@ def process_began(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[19])
+
+
+def session_nice() -> int | None:
+    """How Linux weighs our session among others (autogroup); None where it does not."""
+    try:
+        return int(Path("/proc/self/autogroup").read_text().split()[-1])
+    except (OSError, LookupError, ValueError):
+        return None
+
+
+def weigh_session(nice: int, pid: int | None = None) -> None:
+    """Weigh our session, or that of a process, as so nice; a warning where Linux will not.
+
+    To who is no administrator it grants one such wish of the whole machine in 100 ms.
+    """
+    if session_nice() is None:
+        return
+    for left in reversed(range(TRIES)):
+        try:
+            with Path(f"/proc/{pid or 'self'}/autogroup").open("wb", buffering=0) as file:
+                os.write(file.fileno(), str(nice).encode())
+            return
+        except OSError as error:
+            if not left or not isinstance(error, BlockingIOError):
+                log.warning("session is not weighed", nice=nice, pid=pid, error=str(error))
+                return
+        time.sleep(AGAIN_S)
 
 
 def unlocked(database: str | Path) -> str:

@@ -11,12 +11,12 @@ A checkpoint that cannot be measured is told of and passed over: training goes o
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 
 from core.config import Config
 from core.errors import AgentRLError, ConfigError, StoreError
 from core.logging import get_logger
+from core.process import weigh_session
 from core.types import RUN_OVER
 from db import evaluations, runs
 from ops.eval import Matrix, Wish, only, planned
@@ -110,8 +110,7 @@ def wish(config: Config) -> Wish:
 def stand_back(nice: int) -> None:
     """Let everybody else compute first, also where Linux weighs whole sessions (autogroup)."""
     os.nice(nice)
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(nice))
+    weigh_session(nice)
 
 
 def _leave_in_time(

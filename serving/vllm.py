@@ -156,7 +156,8 @@ class VllmEngine:
 
     def close(self) -> None:
         """End vLLM; what is unfinished fails."""
-        metrics.VLLM.read = None
+        if metrics.VLLM.read == self.counted:  # another may have begun
+            metrics.VLLM.read = None
         self._stop.set()
         self._process.close()
         self._answers.close()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.logging import get_logger
+from core.process import session_nice, weigh_session
 from serving.request import EngineAway
 from serving.vllm_http import Line, VllmError
 
@@ -163,7 +164,8 @@ class VllmProcess:
                 stderr=output,
                 start_new_session=True,
             )
-        _stand_as_we_do(guard.pid)
+        if nice := session_nice():  # a session that begins weighs as much as any: not before ours
+            weigh_session(nice, guard.pid)
         log.info("vLLM is launched", model=str(model), pid=guard.pid, log=str(launch.log))
         return _Child(guard, folder, Line(folder / "socket"))
 
@@ -229,13 +231,6 @@ class VllmProcess:
             child.guard.kill()
             child.guard.wait()
         child.line.close()
-
-
-def _stand_as_we_do(pid: int) -> None:
-    """Linux weighs sessions, and one that begins is worth as much as any: not before our own."""
-    with contextlib.suppress(OSError, IndexError):  # no autogroup
-        nice = Path("/proc/self/autogroup").read_text().split()[-1]
-        Path(f"/proc/{pid}/autogroup").write_text(nice)
 
 
 def last_line(path: Path) -> str:

@@ -80,7 +80,10 @@ def test_what_vllm_counts_has_the_labels_of_its_policy_server(
     assert THEIRS in text
     assert "# TYPE vllm:num_requests_running gauge" in text
     assert "python_info 1" not in text  # it says the same of itself as we do of us
+    other = VllmEngine(config, config.policy[0])  # as the evaluator's next, made before the end
     engine.close()
+    assert metrics.VLLM.read == other.counted
+    other.close()
     assert metrics.VLLM.read is None
     assert OURS in page(config)
 
@@ -104,6 +107,14 @@ def test_while_vllm_hangs_lies_or_is_down_ours_are_scraped_alone(
     eventually(lambda: not engine.names(), within_s=10, text=lambda: "it is still there")
     assert OURS in (text := page(config))
     assert "vllm:" not in text
+
+
+def test_an_evaluator_passes_on_what_its_vllm_counts() -> None:
+    assert [metrics.foreign(role) for role in ("policy", "evaluator", "worker")] == [
+        [metrics.VLLM],
+        [metrics.VLLM],
+        [],
+    ]
 
 
 def test_vllm_counts_only_where_it_is_asked(config: Config) -> None:

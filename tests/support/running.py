@@ -61,7 +61,9 @@ def version_of(home: Path, name: str) -> int:
         ):
             run = runs.run_named(session, name)
             return run.version if run else -1
-    except StoreError:  # its tables are not made yet
+    except StoreError as error:
+        if "no such table" not in str(error):
+            raise
         return -1
 
 
