@@ -69,6 +69,9 @@ class Broker(Protocol):
     def declare_run(self, run_id: str) -> None:
         """Make the run's queues, so that nothing published before a consumer is lost."""
 
+    def stands(self, run_id: str) -> bool:
+        """Whether the run's queues are there."""
+
     def delete_run(self, run_id: str) -> None:
         """Remove all that belongs to the run."""
 

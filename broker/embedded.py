@@ -180,6 +180,12 @@ class EmbeddedBroker:
                 [(TRAJECTORIES, run_id, queue) for queue in run_queues(run_id)],
             )
 
+    def stands(self, run_id: str) -> bool:
+        known = "SELECT count(*) FROM bindings WHERE exchange = ? AND run_id = ?"
+        with self._file.read() as connection:
+            (count,) = connection.execute(known, (TRAJECTORIES, run_id)).fetchone()
+        return bool(count)
+
     def delete_run(self, run_id: str) -> None:
         queues = list(run_queues(run_id))
         with self._file.write() as connection:

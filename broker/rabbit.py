@@ -36,6 +36,7 @@ from core.errors import BrokerError
 
 DELIVERY_LIMIT = 100  # generous: it also counts deliveries merely held when a consumer dies
 MAX_DEAD_LETTERS = 1000  # shown at once
+NO_QUEUE = 404  # AMQP's code of a queue that is not there
 CHECK_URL = "check broker.url"
 
 
@@ -59,6 +60,17 @@ class RabbitBroker:
                 channel.queue_bind(dead_queue(queue), DEAD, queue)
                 channel.queue_declare(queue, durable=True, arguments=_quorum(queue))
                 channel.queue_bind(queue, TRAJECTORIES, run_id)
+
+    def stands(self, run_id: str) -> bool:
+        with self._channel() as channel:
+            try:
+                for queue in run_queues(run_id):
+                    channel.queue_declare(queue, passive=True)
+            except ChannelClosedByBroker as error:
+                if error.reply_code != NO_QUEUE:
+                    raise
+                return False
+        return True
 
     def delete_run(self, run_id: str) -> None:
         with self._channel() as channel:

@@ -5,9 +5,11 @@ every process, and SQLAlchemy takes half a second of a processor to import.
 from typing import Any
 
 from core.errors import StoreError
+from core.types import RUN_OVER
 
 CONNECT_S = 10
 RUN_ID = "SELECT run_id FROM runs WHERE name = %s"
+STATE = "SELECT state FROM runs WHERE name = %s"
 DISPATCHER = """SELECT dispatcher_until > extract(epoch FROM clock_timestamp())
  FROM runs WHERE name = %s"""
 WORKER = """SELECT count(*) > 0 FROM workers JOIN runs USING (run_id)
@@ -18,6 +20,11 @@ WORKER = """SELECT count(*) > 0 FROM workers JOIN runs USING (run_id)
 def run_id(url: str, run: str) -> str:
     """Of the run of that name. Raises StoreError."""
     return str(_first(url, RUN_ID, run))
+
+
+def run_over(url: str, run: str) -> bool:
+    """Whether the run is over. Raises StoreError."""
+    return _first(url, STATE, run) in RUN_OVER
 
 
 def dispatcher_lives(url: str, run: str) -> bool:

@@ -1,8 +1,8 @@
 """`agentrl health`: whether one process of a run works, asked of what it alone can answer for.
 
     dispatcher          it holds the run's row lease
-    worker              one on this machine holds its lease
-    recorder, trainer   its queue is being consumed
+    worker              one on this machine holds its lease, or the run is over
+    recorder, trainer   its queue is being consumed; of the recorder, or the run is over
     policy, envs        its HTTP answers, and is ready
     dashboard           its HTTP answers, and the store can be read
 
@@ -21,6 +21,7 @@ from core.errors import AgentRLError, ConfigError, nearest
 from db import probe
 
 TIMEOUT_S = 5.0
+OVER = "its run is over"  # it may rest
 DASHBOARD = (8501, "/_stcore/health")
 
 
@@ -50,6 +51,8 @@ def _dispatcher(config: Config, _: str) -> str:
 
 def _worker(config: Config, _: str) -> str:
     host = socket.gethostname()
+    if probe.run_over(config.store_url(), config.run.name):
+        return OVER
     if not probe.worker_lives(config.store_url(), config.run.name, host):
         raise Unhealthy(f"no worker of {host} holds a lease")
     return "holds its lease"
@@ -58,6 +61,8 @@ def _worker(config: Config, _: str) -> str:
 def _recorder(config: Config, _: str) -> str:
     from broker.topology import recorder_queue
 
+    if probe.run_over(config.store_url(), config.run.name):
+        return OVER
     return _consumed(config, recorder_queue)
 
 

@@ -21,10 +21,11 @@ from db import runs
 from db.store import open_store
 from db.updates import TrainerReplaced
 from ops import hub, roles
-from ops.runs import RunOver, begin
+from ops.runs import RunOver, begin, queues_stand
 
 PR_SET_PDEATHSIG = 1
 STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
+CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
 ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
 TOLD = 128 + signal.SIGTERM  # exit code of one alone that ends with its run and was told to before
@@ -57,7 +58,7 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
     own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
     others = own is not None and own.rank  # who hear from the first of them whether it is over
-    if not (supervised or role == "envs" or others or _begun(config, role)):
+    if not (supervised or role == "envs" or others or _begun(config, role, stop)):
         if own is not None:
             from ops.learning import send_home
 
@@ -85,12 +86,18 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         os._exit(0)
 
 
-def _begun(config: Config, role: str) -> bool:
-    """Begin the run; False where it is over and the role ends with it."""
+def _begun(config: Config, role: str, stop: threading.Event) -> bool:
+    """Begin the run; False where it is over and the role has nothing to do, or had until `stop`."""
     try:
-        begin(config, over=role in STAY)
+        begin(config)
     except RunOver as error:
-        print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
+        if role not in STAY:
+            print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
+            return False
+        if role not in CONSUME or queues_stand(config, error.run_id):
+            return True
+        log.warning("the run is over and its queues are removed: rests until a signal")
+        stop.wait()
         return False
     return True
 

@@ -34,6 +34,13 @@ from workers.template import TEMPLATE
 class RunOver(StoreError):
     """The run is over: nothing of it is left to do."""
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(
+            f"run {run.name} is over ({run.state}: {run.reason})",
+            mend="give run.name another name, or `agentrl run fork` it",
+        )
+        self.run_id = run.run_id
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -62,11 +69,10 @@ def opened(config: Config) -> Iterator[Opened]:
         store.close()
 
 
-def begin(config: Config, *, state: RunState = RunState.RUNNING, over: bool = False) -> str:
+def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
     """The run's id: made with schema, first checkpoint and queues, or found as it was left.
 
-    `over`: also one that is over. Raises ConfigError, ItemError, BrokerError, StoreError before
-    anything is written, and RunOver.
+    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver.
     """
     config = hub.resolved(config)
     configs.check(config)
@@ -76,7 +82,7 @@ def begin(config: Config, *, state: RunState = RunState.RUNNING, over: bool = Fa
     with closing(broker.connect(config.broker_url())) as link:
         with closing(open_store(config.store_url())) as store:
             migrate.upgrade(store)
-            run_id = _found_or_made(store, config, state, over=over)
+            run_id = _found_or_made(store, config, state)
             with _alone(config.home()):
                 _first_checkpoint(store, config, run_id)
         link.declare_run(run_id)
@@ -102,6 +108,12 @@ def _alone(home: Path) -> Iterator[None]:
     with (home / "begin.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def queues_stand(config: Config, run_id: str) -> bool:
+    """Whether the run's queues are there: those of a run that is over may have been removed."""
+    with closing(broker.connect(config.broker_url())) as link:
+        return link.stands(run_id)
 
 
 def clear_queues(config: Config, run_id: str) -> int:
@@ -131,7 +143,7 @@ def shelf(config: Config, run_id: str) -> Shelf:
     return Shelf(checkpoints_home(config, run_id), config.cache(), config.run.checkpoints)
 
 
-def _found_or_made(store: Store, config: Config, state: RunState, *, over: bool) -> str:
+def _found_or_made(store: Store, config: Config, state: RunState) -> str:
     """The run of that name; two processes that begin it at once agree on one row."""
     try:
         with store.write() as session:
@@ -139,13 +151,8 @@ def _found_or_made(store: Store, config: Config, state: RunState, *, over: bool)
             if run is None:
                 run = _new_run(config, state)
                 session.add(run)
-            elif run.state in RUN_OVER and over:
-                return run.run_id
             elif run.state in RUN_OVER:
-                raise RunOver(
-                    f"run {run.name} is over ({run.state}: {run.reason})",
-                    mend="give run.name another name, or `agentrl run fork` it",
-                )
+                raise RunOver(run)
             run.config = loading.dumps(config)
             return run.run_id
     except IntegrityError:

@@ -64,6 +64,13 @@ def run_id(broker: Broker) -> Iterator[str]:
     broker.delete_run(run_id)
 
 
+def test_a_runs_queues_stand_until_they_are_removed(broker: Broker, run_id: str) -> None:
+    assert broker.stands(run_id)
+    assert not broker.stands("another")
+    broker.delete_run(run_id)
+    assert not broker.stands(run_id)
+
+
 def publish(broker: Broker, run_id: str, count: int, start: int = 0) -> None:
     with closing(broker.publisher()) as publisher:
         for member in range(start, start + count):

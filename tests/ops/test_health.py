@@ -15,6 +15,7 @@ from history import begun
 import broker
 from broker.topology import recorder_queue, trainer_queue
 from core.errors import ConfigError
+from core.types import RunState
 from db import runs
 from db.models import Worker
 from db.store import Store
@@ -79,6 +80,16 @@ def test_a_recorder_and_a_trainer_are_well_while_they_consume(
         with closing(broker.connect(amqp_url)) as link, closing(link.consumer(queue)) as consumer:
             consumer.receive(1, timeout_s=0.5)
             assert health(path, role) == f"{role}: consumes {queue}"
+
+
+def test_a_worker_and_a_recorder_are_well_once_their_run_is_over(
+    run: tuple[Path, Store, str],
+) -> None:
+    path, store, run_id = run
+    with store.write() as session:
+        runs.move_run(session, run_id, RunState.COMPLETED, "enough")
+    for role in ("worker", "recorder"):
+        assert health(path, role) == f"{role}: its run is over"
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -20,7 +20,7 @@ from db import runs
 from db.models import Worker
 from db.store import open_store
 from ops.process import TOLD
-from ops.runs import begin
+from ops.runs import begin, clear_queues, queues_stand
 
 
 @pytest.mark.parametrize(("supervised", "code"), [(True, 1), (False, 2)])
@@ -120,3 +120,33 @@ def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(f"{role}: run run is over (completed: enough)")
     assert "give run.name another name" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("role", "removed", "said"),
+    [
+        ("recorder", False, ""),
+        ("recorder", True, "rests until a signal"),
+        ("worker", True, "rests until a signal"),
+        ("policy", True, "Checkpoint loaded"),
+    ],
+)
+def test_who_stays_once_the_run_is_over_makes_no_queue_again_and_ends_on_a_signal(
+    world: World, tmp_path: Path, role: str, removed: bool, said: str
+) -> None:
+    log, file = tmp_path / "log", tmp_path / "run.toml"
+    config = loading.load(file)
+    with world.store.write() as session:
+        runs.move_run(session, world.run_id, RunState.COMPLETED, "enough")
+    if removed:
+        clear_queues(config, world.run_id)
+    with agentrl(role, str(file), environment={}, output=log) as process:
+        eventually(
+            lambda: log.exists() and said in log.read_text(), within_s=120, text=log.read_text
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5 if said else 5)  # a recorder that consumes says nothing
+        assert queues_stand(config, world.run_id) is not removed
+        process.terminate()
+        assert process.wait(20) == 0, log.read_text()

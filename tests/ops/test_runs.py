@@ -11,7 +11,7 @@ from broker.weights import fetch
 from core.config import Broker, Config, Model, Run, Store, Task
 from core.errors import ConfigError
 from core.manifest import verify
-from ops.runs import RunOver, begin
+from ops.runs import RunOver, begin, clear_queues, queues_stand
 
 
 def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
     assert [verify(Path(path)).version for path, _ in rows] == [0]
 
 
-def test_a_run_that_is_over_begins_only_for_who_stays_and_is_left_as_it_is(
+def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
     tmp_path: Path,
 ) -> None:
     tasks, model = {"dbbench": Task()}, Model(path=str(ROOT / "models" / "tiny"))
@@ -38,7 +38,11 @@ def test_a_run_that_is_over_begins_only_for_who_stays_and_is_left_as_it_is(
         connection.execute("UPDATE runs SET state = 'completed', reason = 'enough', config = ''")
     with pytest.raises(RunOver, match="is over \\(completed: enough\\)"):
         begin(config)
-    assert begin(config, over=True) == run_id
+    assert queues_stand(config, run_id)
+    assert clear_queues(config, run_id) == 0
+    with pytest.raises(RunOver):
+        begin(config)
+    assert not queues_stand(config, run_id)
     rows = connection.execute("SELECT state, config FROM runs").fetchall()
     connection.close()
     assert rows == [("completed", "")]
