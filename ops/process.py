@@ -99,7 +99,17 @@ def _begun(config: Config, role: str, stop: threading.Event) -> bool:
         log.warning("the run is over and its queues are removed: rests until a signal")
         stop.wait()
         return False
+    if role == "dispatcher":
+        _name_others(config)
     return True
+
+
+def _name_others(config: Config) -> None:
+    """Of those that a supervisor starts where the file asks for them: here nobody does."""
+    if config.eval.every:
+        log.warning("eval.every is set: an evaluator is to be started, too", verb="evaluator")
+    if config.trackers.use:
+        log.warning("trackers.use is set: a follower is to be started, too", verb="track")
 
 
 def _replaced(work: Callable[[], None], *, supervised: bool, alone: bool) -> bool:

@@ -95,11 +95,14 @@ def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
     world: World, tmp_path: Path
 ) -> None:
     log, file = tmp_path / "log", str(tmp_path / "run.toml")
-    with agentrl("dispatcher", file, environment={}, output=log) as dispatcher:
+    beside = {"AGENTRL__EVAL__EVERY": "4"}
+    with agentrl("dispatcher", file, environment=beside, output=log) as dispatcher:
         held = "SELECT dispatcher_until > 0 FROM runs"
         eventually(lambda: world.ask(held)[0][0], within_s=120, text=log.read_text)
         dispatcher.terminate()
         assert dispatcher.wait(20) == TOLD, log.read_text()
+    assert "an evaluator is to be started, too" in log.read_text()  # as nobody else does here
+    assert "a follower is to be started" not in log.read_text()
     assert world.run().state == RunState.RUNNING
 
 
