@@ -125,7 +125,7 @@ def trainer(place: Place, store: Store, link: broker.api.Broker) -> None:
     """Takes groups from the inbox and closes them: no weights are learned."""
     consumer, stop = link.consumer(trainer_queue(place.run_id)), told(place)
     inbox = Inbox(store, consumer, place.run_id, Bounds(1, 64, 4, 64, None, 3))
-    while taken := inbox.next_groups(0, stop, lambda: False):
+    while taken := inbox.next_groups(0, 0, stop, lambda: False):
         ids = sorted(group.group_id for group in taken)
 
         def close(session: Session, ids: list[str] = ids) -> None:

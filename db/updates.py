@@ -15,6 +15,7 @@ from core.types import (
     EpisodeState,
     GroupState,
     Reason,
+    RunState,
     UpdateState,
 )
 from db.groups import close_groups
@@ -105,7 +106,7 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
 
     Safe to repeat; False where it stood already. Raises UpdateRefused, RunEnded, TrainerReplaced.
     """
-    run = _lock_run(session, new.run_id, new.epoch)
+    run = lock_run(session, new.run_id, new.epoch)
     if session.get(Update, new.update_id) is not None:
         return False
     if run.state in RUN_OVER:
@@ -147,9 +148,19 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
     return True
 
 
-def _lock_run(session: Session, run_id: str, epoch: int) -> Run:
+def lock_run(session: Session, run_id: str, epoch: int) -> Run:
     """The run's row, held by the trainer of its epoch. Raises TrainerReplaced."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
+    return _of_epoch(run, run_id, epoch)
+
+
+def run_state(session: Session, run_id: str, epoch: int) -> RunState:
+    """The run's state, for the trainer of its epoch. Raises TrainerReplaced."""
+    run = session.get(Run, run_id, populate_existing=True)
+    return RunState(_of_epoch(run, run_id, epoch).state)
+
+
+def _of_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
     if run is None or run.trainer_epoch != epoch:
         raise TrainerReplaced(
             f"run {run_id}: a newer trainer has taken over", mend="leave it one trainer"
@@ -194,7 +205,7 @@ def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: i
     The groups those updates learned from become rolled_back; their items return to the stream.
     Raises TrainerReplaced.
     """
-    run = _lock_run(session, run_id, epoch)
+    run = lock_run(session, run_id, epoch)
     later = (
         select(Update.update_id)
         .where(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from core import metrics
 from core.errors import MessageError
 from core.logging import get_logger
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
-from db import bodies, groups, runs, updates
+from db import bodies, groups, updates
 from db.store import Store
 from db.updates import ReadyMember
 from trainer.batch import TrainableGroup, spread
@@ -68,11 +69,13 @@ class Inbox:
         self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
 
     def next_groups(
-        self, version: int, stop: threading.Event, end_if_due: Callable[[], bool]
+        self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
     ) -> Sequence[TrainableGroup]:
         """The groups of the update from `version`; empty when `stop` is set or the run is over.
 
-        `end_if_due`: ends the run by its stop rules, which hold whether or not groups come.
+        `end_if_due`: ends the run by its stop rules, which hold whether or not groups come. Raises
+        TrainerReplaced once `epoch` is no longer the run's: to a trainer that slept, what another
+        learns from may seem too old.
         """
         look_at = time.monotonic()
         while not stop.is_set():
@@ -81,19 +84,19 @@ class Inbox:
                     break
                 look_at = time.monotonic() + DUE_EVERY_S
             self._receive(0.1)
-            state, members = self._store.ask(self._look)
+            state, members = self._store.ask(partial(self._look, epoch))
             if state in RUN_OVER:
                 break
             if state == RunState.PAUSED:
                 continue
-            chosen = self._choose(members, version)
+            chosen = self._choose(members, version, epoch)
             if len(chosen) >= self._bounds.min_groups:
                 return chosen[: self._bounds.max_groups]
         return ()
 
-    def _look(self, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
+    def _look(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
         limit = 4 * self._bounds.max_groups
-        state = runs.run_state(session, self._run_id)
+        state = updates.run_state(session, self._run_id, epoch)
         return state, updates.ready_members(session, self._run_id, limit=limit)
 
     def forget(self, trained: Sequence[TrainableGroup]) -> None:
@@ -127,7 +130,9 @@ class Inbox:
         if held is not None:
             self._held_bytes -= _bytes(held.body)
 
-    def _choose(self, members: Sequence[ReadyMember], version: int) -> list[TrainableGroup]:
+    def _choose(
+        self, members: Sequence[ReadyMember], version: int, epoch: int
+    ) -> list[TrainableGroup]:
         """Whole groups, fresh and with spread; the others are closed with their reason."""
         self._fetch(members)
         if self._forks is None:
@@ -144,7 +149,7 @@ class Inbox:
                 continue
             closing[state].append(group_id)
             self.forget([group])
-        self._close(closing)
+        self._close(closing, epoch)
         return chosen
 
     def _fetch(self, members: Sequence[ReadyMember]) -> None:
@@ -183,12 +188,13 @@ class Inbox:
                 return None
         return TrainableGroup(group_id, rows[0].task, tuple(each.body for each in held))
 
-    def _close(self, closing: dict[GroupState, list[str]]) -> None:
+    def _close(self, closing: dict[GroupState, list[str]], epoch: int) -> None:
         reasons = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}
         if not any(closing.values()):
             return
 
         def close(session: Session) -> None:
+            updates.lock_run(session, self._run_id, epoch)
             for state, group_ids in closing.items():
                 groups.close_groups(session, sorted(group_ids), state, reasons[state])
 

@@ -60,7 +60,7 @@ class Ledger:
         self._store = store
         self._publisher = publisher
         self._shelf = shelf
-        self._epoch = 0
+        self.epoch = 0  # of this trainer, from `resume` on
         self._snapshot = -1  # version of the newest snapshot
         self._watch = Watch(config, run_id)
 
@@ -69,19 +69,19 @@ class Ledger:
 
         Where there is no snapshot the run begins at its first checkpoint, which the learner holds.
         """
-        self._epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
+        self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
         checkpoint = self._store.ask(self._resumable)
         if checkpoint.snapshot_path is not None:
             learner.load_state(snapshots.load(Path(checkpoint.snapshot_path)))
             self._snapshot = checkpoint.version
         with self._counted(Transition.ROLL_BACK):
             undone = self._store.transact(
-                lambda s: updates.roll_back(s, self._run_id, checkpoint, epoch=self._epoch)
+                lambda s: updates.roll_back(s, self._run_id, checkpoint, epoch=self.epoch)
             )
         present = partial(registry.present_checkpoints, run_id=self._run_id)
         left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
         retention.remove(left, self._shelf.stop)
-        log.info("trainer begins", version=checkpoint.version, epoch=self._epoch, undone=undone)
+        log.info("trainer begins", version=checkpoint.version, epoch=self.epoch, undone=undone)
         return Position(checkpoint.version, checkpoint.checkpoint_id)
 
     def _resumable(self, session: Session) -> Checkpoint:
@@ -150,7 +150,7 @@ class Ledger:
         except UpdateRefused as error:
             found = type(error).__name__
             self._store.transact(
-                lambda s: refusals.of_run(s, transition, self._run_id, found, self._epoch)
+                lambda s: refusals.of_run(s, transition, self._run_id, found, self.epoch)
             )
             raise
 
@@ -181,7 +181,7 @@ class Ledger:
         keep = self._config.trainer.keep_checkpoints
         doomed = self._store.transact(
             lambda session: retention.retain(
-                session, self._run_id, keep=keep, tracks=tracks, epoch=self._epoch
+                session, self._run_id, keep=keep, tracks=tracks, epoch=self.epoch
             )
         )
         retention.remove(doomed, self._shelf.stop)
@@ -206,15 +206,20 @@ class Ledger:
         )
 
     def end_if_due(self, at: Position) -> bool:
-        """End the run where a stop rule of its configuration is met; look at alarms till then."""
+        """End the run where a stop rule of its configuration is met; look at alarms till then.
+
+        Raises TrainerReplaced: what another has learned since may meet none.
+        """
         rule = self._rule_met(at)
         if rule:
-            self._store.transact(
-                lambda session: runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
-            )
+            self._store.transact(partial(self._end, rule))
         else:
-            self._watch.look(self._store, at.version, self._epoch)
+            self._watch.look(self._store, at.version, self.epoch)
         return bool(rule)
+
+    def _end(self, rule: str, session: Session) -> None:
+        updates.lock_run(session, self._run_id, self.epoch)
+        runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
 
     def _rule_met(self, at: Position) -> str:
         run = self._config.run
@@ -259,7 +264,7 @@ class Ledger:
         return NewUpdate(
             update_id=f"{checkpoint.checkpoint_id}.update",
             run_id=self._run_id,
-            epoch=self._epoch,
+            epoch=self.epoch,
             state=UpdateState.SKIPPED if metrics.skipped else UpdateState.COMMITTED,
             reason=metrics.skipped,
             checkpoint=checkpoint,

@@ -29,7 +29,9 @@ def train(
 ) -> None:
     """Raises TrainerReplaced when a newer trainer has taken over, UpdateRefused to begin again."""
     at = ledger.resume(learner)
-    while groups := inbox.next_groups(at.version, stop, partial(ledger.end_if_due, at)):
+    while groups := inbox.next_groups(
+        at.version, ledger.epoch, stop, partial(ledger.end_if_due, at)
+    ):
         started_at, began = ledger.started(), time.time()
         batch = assemble(groups, settings)
         figures = learner.update(batch)

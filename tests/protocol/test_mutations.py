@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from core.types import EpisodeState
 from db import episodes, updates
 from db.episodes import Claimed
-from db.models import Episode, Run
+from db.models import Episode
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 EXAMPLES, STEPS = 12, 150
@@ -64,11 +64,7 @@ def _a_claim_that_two_win(patch: pytest.MonkeyPatch) -> None:
 
 def _no_epoch(patch: pytest.MonkeyPatch) -> None:
     """A trainer that was replaced commits all the same."""
-
-    def lock(session: Session, run_id: str, _epoch: int) -> Run:
-        return session.get_one(Run, run_id, with_for_update=True, populate_existing=True)
-
-    patch.setattr(updates, "_lock_run", lock)
+    patch.setattr(updates, "_of_epoch", lambda run, _run_id, _epoch: run)
 
 
 def _no_bound(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
 from db import runs, updates
 from db.models import Checkpoint
 from db.store import Store
-from db.updates import NewUpdate
+from db.updates import NewUpdate, TrainerReplaced
 from trainer.batch import TrainableGroup
 from trainer.inbox import Bounds, Inbox, too_old
 
@@ -55,13 +55,13 @@ def inbox(link: Broker, world: World) -> Iterator[Inbox]:
         yield Inbox(world.store, consumer, world.run_id, BOUNDS)
 
 
-def _soon(inbox: Inbox, version: int = 0) -> Sequence[TrainableGroup]:
+def _soon(inbox: Inbox, version: int = 0, epoch: int = 0) -> Sequence[TrainableGroup]:
     """What the inbox gives within SOON seconds."""
     stop = threading.Event()
     timer = threading.Timer(SOON, stop.set)
     timer.start()
     try:
-        return inbox.next_groups(version, stop, lambda: False)
+        return inbox.next_groups(version, epoch, stop, lambda: False)
     finally:
         timer.cancel()
         timer.join()
@@ -203,14 +203,28 @@ def test_a_trainer_that_resumed_closes_what_the_line_it_left_sampled(
         body = msgspec.structs.replace(body, policies=(left, *body.policies[1:]))
         assert world.finish(claimed, body)
         world.keep([body])
-    assert _soon(inbox, version=1) == ()
+    assert _soon(inbox, version=1, epoch=epoch) == ()
     assert world.group(group_id).state == GroupState.STALE, "3 updates away, of 2"
 
 
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.COMPLETED])
 def test_a_run_that_is_over_gives_no_batch(world: World, inbox: Inbox, state: RunState) -> None:
     world.store.transact(lambda session: runs.move_run(session, world.run_id, state))
-    assert inbox.next_groups(0, threading.Event(), lambda: False) == ()
+    assert inbox.next_groups(0, 0, threading.Event(), lambda: False) == ()
+
+
+def test_a_trainer_that_was_replaced_closes_no_group_that_another_may_learn_from(
+    world: World, inbox: Inbox
+) -> None:
+    too_old = world.ready(0)[0].group_id
+    world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
+    with pytest.raises(TrainerReplaced):
+        _soon(inbox, version=9)
+    with pytest.raises(TrainerReplaced):  # also where it looked before the other began
+        inbox._close({GroupState.STALE: [too_old]}, 0)
+    assert world.group(too_old).state == GroupState.READY
+    assert _soon(inbox, version=9, epoch=1) == ()
+    assert world.group(too_old).state == GroupState.STALE
 
 
 def test_a_paused_run_gives_its_batch_when_it_goes_on(world: World, inbox: Inbox) -> None:

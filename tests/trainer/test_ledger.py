@@ -299,6 +299,11 @@ def test_a_run_ends_by_updates_hours_or_success(
     assert not _ledger(world, publisher, tmp_path, stop_hours=1.0).end_if_due(at)
     assert not _ledger(world, publisher, tmp_path, stop_success=0.5).end_if_due(at)
     assert world.run().state == RunState.RUNNING
+    replaced = _ledger(world, publisher, tmp_path, stop_updates=3)
+    replaced.epoch = -1
+    with pytest.raises(TrainerReplaced):
+        replaced.end_if_due(at)
+    assert world.run().state == RunState.RUNNING
     assert _ledger(world, publisher, tmp_path, stop_updates=3).end_if_due(at)
     assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "3 updates")
 

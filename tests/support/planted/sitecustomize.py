@@ -77,22 +77,16 @@ def late_ends(worker: ModuleType) -> None:
 
 def no_epoch(updates: Any) -> None:
     """A trainer that was replaced commits."""
-    lock = updates._lock_run
-
-    def locked(session: Any, run_id: str, _epoch: int) -> Any:
-        run = session.get_one(updates.Run, run_id, populate_existing=True)
-        return lock(session, run_id, run.trainer_epoch)
-
-    updates._lock_run = locked
+    updates._of_epoch = lambda run, _run_id, _epoch: run
 
 
 def late_batches(inbox: ModuleType) -> None:
     """Whoever stops a trainer stops it between two updates, and ready groups are there for two."""
     next_groups = inbox.Inbox.next_groups
 
-    def held(self: Any, version: int, stop: threading.Event, *arguments: Any) -> Any:
+    def held(self: Any, version: int, epoch: int, stop: threading.Event, due: Any) -> Any:
         stop.wait(HELD_S)
-        return next_groups(self, version, stop, *arguments)
+        return next_groups(self, version, epoch, stop, due)
 
     inbox.Inbox.next_groups = held
 
