@@ -1,5 +1,6 @@
 """Measuring on a vLLM of one's own, a small fake: one launch for a run, and nothing is left."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import fake_vllm
+import numpy as np
 import pytest
 from fake_vllm import set_faults
 from lineage import register
@@ -19,14 +21,16 @@ from sqlalchemy import func, select
 from core import loading, manifest
 from core.config import Config
 from core.errors import AgentRLError, CheckpointError, PolicyError
+from core.types import RunState
+from db import runs
 from db.models import EvaluationEpisode
 from db.store import open_store
-from ops import eval_server
+from ops import eval_server, evaluator
 from ops.eval import Wish, evaluate
 from ops.eval_server import Servers
 from ops.eval_target import fitted, resolve
 from ops.memory import GIB, Machine, plans
-from ops.runs import begin
+from ops.runs import begin, checkpoints_home
 from ops.shape import read
 from serving import vllm_process
 from workers.episode import Stopped
@@ -69,10 +73,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def publish(config: Config, run_id: str, version: int, *, lie: bool = False) -> None:
     """A checkpoint of the run, with the probe that the fake would give."""
     name, path = f"c{version}", config.home() / f"c{version}"
-    shutil.copytree(TINY, path)
-    weights = load_file(path / "model.safetensors")
-    weights["model.norm.weight"] = weights["model.norm.weight"] + version
-    save_file(weights, path / "model.safetensors")
+    if config.trainer.lora.rank:
+        path.mkdir()
+        first = checkpoints_home(config, run_id) / f"{run_id}-v000000"
+        base = {"base_model_name_or_path": str(first)}
+        (path / manifest.ADAPTER).write_text(json.dumps(base))
+        save_file({"lora": np.full(4, version)}, path / "adapter_model.safetensors")
+    else:
+        shutil.copytree(TINY, path)
+        weights = load_file(path / "model.safetensors")
+        weights["model.norm.weight"] = weights["model.norm.weight"] + version
+        save_file(weights, path / "model.safetensors")
     truth = [fake_vllm.logprob(fake_vllm.digest(path), token) for token in TOKENS[1:]]
     probe = manifest.Probe(TOKENS, [value + 0.5 * lie for value in truth])
     (path / manifest.FILE).unlink(missing_ok=True)
@@ -106,8 +117,53 @@ def test_checkpoints_of_a_run_are_measured_on_one_vllm_and_each_is_proven(
     with pytest.raises(CheckpointError, match=r"are off by 0\.5"):
         evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
     assert episodes(config) == 4
-    evaluate(file, Wish(policies=(str(TINY),), items=2), as_json=True)  # of no run: not proven
+    others = (str(TINY), str(config.home() / "c1"))  # of no run: not proven, a vLLM each
+    evaluate(file, Wish(policies=others, items=2), as_json=True)
+    assert episodes(config) == 8
+    assert fakes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_adapters_of_a_run_are_measured_on_one_vllm_of_their_base_and_each_is_proven(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4")
+    config = loading.load(file, os.environ)
+    run_id = begin(config)
+    for version in (1, 2, 3):
+        publish(config, run_id, version, lie=version == 3)
+    evaluate(file, Wish(checkpoints=("0", "1", "2"), items=2), as_json=True)
     assert episodes(config) == 6
+    [launched] = (tmp_path / "launches").read_text().split()
+    assert Path(launched).name == f"{run_id}-v000000"
+    with pytest.raises(CheckpointError, match=r"are off by 0\.5"):
+        evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
+    assert episodes(config) == 6
+    assert fakes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_evaluator_measures_what_is_due_though_its_vllm_and_what_it_held_are_gone(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "LOOK_S", 0.05)
+    monkeypatch.setattr(evaluator, "stand_back", lambda _nice: None)  # it is for a process alone
+    config = loading.load(file, {"AGENTRL__EVAL__EVERY": "1", "AGENTRL__EVAL__ITEMS": "1"})
+    run_id = begin(config)
+    publish(config, run_id, 1)
+    thread = threading.Thread(
+        target=evaluator.evaluate_run, args=(config, threading.Event()), daemon=True
+    )
+    thread.start()
+    eventually(lambda: episodes(config) == 2, within_s=60, text=lambda: str(episodes(config)))
+    shutil.rmtree(checkpoints_home(config, run_id))  # version 0, the last that was measured
+    _killed(tmp_path)
+    publish(config, run_id, 2)
+    eventually(lambda: episodes(config) == 3, within_s=60, text=lambda: str(episodes(config)))
+    with closing(open_store(config.store_url())) as store, store.write() as session:
+        runs.move_run(session, run_id, RunState.STOPPED, "enough")
+    thread.join(20)
+    assert not thread.is_alive()
     assert fakes_of(tmp_path) == []
 
 
