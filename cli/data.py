@@ -36,7 +36,7 @@ def show(task: str = TASK, data: str = DATA, as_json: bool = JSON) -> None:
 
 
 def check(tasks: list[str] = TASKS, data: str = DATA, as_json: bool = JSON) -> None:
-    """Read what is here as the tasks do. Exit code 1 where something cannot be read.
+    """Read what is here as the tasks do. Exit code 1 where it cannot be read or nothing is.
 
     Example: agentrl data check dbbench kg
     """

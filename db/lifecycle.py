@@ -1,5 +1,6 @@
 """The life of a run as a whole: all runs at a glance, which checkpoint, forked, deleted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
@@ -73,18 +74,39 @@ def live_processes(session: Session, run_id: str) -> list[str]:
 
 
 def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
-    """The live checkpoint of a version, or of `latest`. Raises StoreError."""
+    """The live checkpoint of a version, or of `latest`. Raises StoreError that lists what is."""
     live = registry.live_checkpoints(session, run.run_id)
     named = {str(checkpoint.version): checkpoint for checkpoint in live}
     if live:
         named["latest"] = live[-1]
     if version not in named:
-        versions = ", ".join(str(checkpoint.version) for checkpoint in live[-12:])
+        known = _spans([checkpoint.version for checkpoint in live])
+        gone = version.isdecimal() and int(version) in _removed(session, run.run_id)
         raise StoreError(
-            f"run {run.name} has no checkpoint at version {version}",
-            mend=f"known: {versions}, latest" if versions else "",
+            f"run {run.name} has no checkpoint at version {version}"
+            + (": its files were removed (trainer.keep_checkpoints)" if gone else ""),
+            mend=f"known: {known}, latest" if known else "",
         )
     return named[version]
+
+
+def _removed(session: Session, run_id: str) -> set[int]:
+    """Versions whose checkpoints retention has removed."""
+    query = select(Checkpoint.version).where(
+        Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.DELETED
+    )
+    return set(session.scalars(query))
+
+
+def _spans(versions: Sequence[int]) -> str:
+    """Ascending numbers as they are said: `0, 16–36`."""
+    spans: list[list[int]] = []
+    for version in versions:
+        if spans and spans[-1][-1] == version - 1:
+            spans[-1][1:] = [version]
+        else:
+            spans.append([version])
+    return ", ".join("–".join(map(str, span)) for span in spans)
 
 
 @dataclass(frozen=True, slots=True)

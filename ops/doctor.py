@@ -24,6 +24,7 @@ from rich.text import Text
 from core import loading
 from core.config import Config
 from core.errors import AgentRLError
+from ops import needs
 from ops.hosts import hosts_envs
 from ops.supervise import running_supervisor
 from ops.tables import console, plain
@@ -64,7 +65,7 @@ def doctor(path: Path | None, *, as_json: bool) -> bool:
 def examine(config: Config | None) -> Iterator[Finding]:
     """Findings of this machine, then of what the configuration needs."""
     yield Finding("python", "ok", f"{platform.python_version()} in {sys.prefix}")
-    yield from extras(importlib.metadata.requires(PACKAGE) or [], needed=config is not None)
+    yield from extras(importlib.metadata.requires(PACKAGE) or [], config)
     yield _torch(config)
     if config is None:
         return
@@ -81,8 +82,12 @@ def examine(config: Config | None) -> Iterator[Finding]:
     yield _docker(config)
 
 
-def extras(requirements: list[str], *, needed: bool) -> Iterator[Finding]:
-    """One finding an extra. `needed`: a run cannot do without those of its processes."""
+def extras(requirements: list[str], config: Config | None) -> Iterator[Finding]:
+    """One finding an extra; it is missing where a run of the configuration needs what is not here.
+
+    DeepSpeed has a finding of its own (`_deepspeed`).
+    """
+    needed = needs.packages(config) if config else frozenset[str]()
     groups: dict[str, list[str]] = {}
     for requirement in requirements:
         if match := re.match(r"""([\w.-]+)[^;]*; extra == ['"](\w+)['"]""", requirement):
@@ -94,11 +99,8 @@ def extras(requirements: list[str], *, needed: bool) -> Iterator[Finding]:
             detail = ", ".join(f"{name} {version}" for name, version in versions.items())
             yield Finding(f"extra {extra}", "ok", detail)
             continue
-        state: Literal["absent", "missing"] = (
-            "missing"
-            if needed and extra not in ("dashboard", "deepspeed", "quickstart")
-            else "absent"
-        )
+        lacks = not needed.isdisjoint(missing) or (config is not None and extra in needs.ALWAYS)
+        state: Literal["absent", "missing"] = "missing" if lacks else "absent"
         mend = f"pip install '{PACKAGE}[{extra}]'"
         yield Finding(f"extra {extra}", state, f"not installed: {', '.join(missing)}", mend)
 

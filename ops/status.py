@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from core import loading
-from core.config import Config, Metrics
+from core.config import Config
 from core.exposition import address
 from core.types import RUN_OVER
 from db import alarms, progress, registry, runs
@@ -80,18 +80,22 @@ def look(config: Config) -> dict[str, Any]:
                     dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
                 ],
                 "processes": (processes := _processes(config.home())),
-                "metrics": _metrics(config.metrics, processes),
+                "metrics": _metrics(config.metrics.host, processes),
             }
     finally:
         store.close()
 
 
-def _metrics(config: Metrics, processes: Mapping[str, Any]) -> dict[str, str]:
-    """Where Prometheus finds each process that the supervisor started, and itself."""
+def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:
+    """Where Prometheus finds each process that the supervisor started, and itself.
+
+    Ports are those of the run, whatever the caller's configuration says: the supervisor's own is
+    the one before its processes' (`supervise.children`).
+    """
     ports = {name: row["metrics"] for name, row in processes.items() if row.get("metrics")}
     if ports:
-        ports["supervisor"] = config.port
-    return {name: address(config.host, port) for name, port in ports.items()}
+        ports["supervisor"] = min(ports.values()) - 1
+    return {name: address(host, port) for name, port in ports.items()}
 
 
 def _processes(home: Path) -> dict[str, Any]:

@@ -97,8 +97,30 @@ def test_a_dataset_of_items_is_one_that_the_option_origin_takes(task: str) -> No
         assert taken == dataset.origin, dataset.name
 
 
-def test_what_is_not_here_is_no_fault(tmp_path: Path, capsys: Captured) -> None:
-    assert datalist.check(["dbbench"], str(tmp_path), as_json=False)
+def test_what_is_not_here_is_no_fault_where_something_is(tmp_path: Path, capsys: Captured) -> None:
+    line = {
+        "description": "Add Kim.",
+        "label": ["INSERT INTO `Staff` (`name`) VALUES ('Kim')"],
+        "type": ["INSERT"],
+        "table": {
+            "table_name": "Staff",
+            "table_info": {"columns": [{"name": "name"}], "rows": [["Bob"]]},
+        },
+        "answer_md5": "[('0123456789abcdef0123456789abcdef',)]",
+    }
+    put(tmp_path, json.dumps(line) + "\n")
+    assert datalist.check(["dbbench"], str(tmp_path), as_json=True)
+    rows = found(capsys)
+    assert rows["dbbench", "agentbench"]["ok"]
+    assert rows["dbbench", "wikitablequestions"]["ok"] is None
+
+
+@pytest.mark.parametrize("data", ["", "here"])
+def test_where_nothing_is_here_nothing_was_read(
+    data: str, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "here").mkdir()
+    assert not datalist.check(["dbbench"], data and str(tmp_path / data), as_json=False)
     assert f"–  dbbench   agentbench         not here: {DEV}" in capsys.readouterr().out
 
 
@@ -160,7 +182,7 @@ def test_a_task_that_needs_no_building_says_so() -> None:
 def test_of_two_datasets_that_replace_each_other_one_is_enough(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    assert datalist.check(["alfworld"], str(tmp_path), as_json=True)
+    assert not datalist.check(["alfworld"], str(tmp_path), as_json=True)
     rows = found(capsys)
     missing = "not here: alfworld/json_2.1.1; games-archive would do as well"
     assert rows["alfworld", "games"]["finding"] == missing

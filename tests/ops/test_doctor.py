@@ -98,18 +98,48 @@ def test_containers_need_their_image(
     assert finding.mend.startswith("docker pull no-such-image, or build deploy/images/")
 
 
-def test_a_missing_extra_names_the_command_that_installs_it() -> None:
+def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> None:
     requirements = [
         "rich>=13",
         'rich>=13; extra == "broker"',
         'no-such-thing[x]>=1; extra == "broker"',
         'no-such-thing>=1; extra == "dashboard"',
     ]
-    broker, dashboard = extras(requirements, needed=True)
+    broker, dashboard = extras(requirements, config(tmp_path))
     assert broker.state == "missing"
     assert broker.detail == "not installed: no-such-thing"
     assert broker.mend == "pip install 'agentrl-system[broker]'"
     assert dashboard.state == "absent"
+    assert [each.state for each in extras(requirements, None)] == ["absent", "absent"]
+
+
+@pytest.mark.parametrize(
+    ("package", "more"),
+    [
+        ("pyoxigraph", "[tasks.kg]\n"),
+        ("rapidfuzz", "[tasks.webshop]\n"),
+        ("sqlglot", '[tasks.dbbench.options]\norigin = "agentbench"\n'),
+        ("sqlglot", '[tasks.dbbench.options]\ndialect = "mysql"\n'),
+        ("pymysql", '[tasks.dbbench.options]\nserver = "mysql://me@127.0.0.1:3306/"\n'),
+        ("prometheus-client", "[metrics]\nport = 9300\n"),
+        ("opentelemetry-sdk", '[tracing]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n'),
+        ("mlflow-skinny", '[trackers]\nuse = ["mlflow"]\n'),
+    ],
+)
+def test_an_extra_is_missing_only_where_the_file_uses_what_is_not_here_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, more: str
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == package else "1")
+    requirements = [f'{package}>=1; extra == "some"', 'rich>=13; extra == "some"']
+
+    def states(text: str) -> list[str]:
+        return [each.state for each in extras(requirements, config(tmp_path, text))]
+
+    assert states(more) == ["missing"]
+    assert states("") == ["absent"]
+    assert states('[tasks.dbbench.options]\norigin = "agentbench"\ndialect = "sqlite"\n') == [
+        "absent"
+    ]
 
 
 def test_a_home_on_a_small_disk_is_found_before_it_is_made(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from core import loading, manifest
 from core.config import Broker, Config, Model, Store, Task
 from core.config import Run as RunSection
 from core.errors import ConfigError, StoreError
-from core.types import RunState
+from core.types import CheckpointState, RunState
 from db import evaluations, groups, registry, runs
 from db.groups import NewGroup
+from db.lifecycle import checkpoint_at
 from db.models import Base, Checkpoint, Evaluation, Run
 from db.store import open_store
 from ops import lifecycle
@@ -104,6 +105,29 @@ def test_a_fork_begins_where_a_checkpoint_stands(config: Config, run: Place) -> 
     assert {one.name: one.forked_from for one in summaries(run)}["bolder"] == parent.checkpoint_id
     store.close()
     delete(Place(run.url, "bolder"))
+
+
+def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were_removed(
+    tmp_path: Path,
+) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    trained(store, run_id, 9)
+    with store.write() as session:
+        for row in registry.live_checkpoints(session, run_id):
+            if row.version in (1, 2, 3, 6):
+                row.state = CheckpointState.DELETED
+
+    def told(version: str) -> str:
+        with store.read() as session, pytest.raises(StoreError) as refused:
+            checkpoint_at(session, session.get_one(Run, run_id), version)
+        assert refused.value.mend == "known: 0, 4–5, 7–9, latest"
+        return str(refused.value)
+
+    removed = "its files were removed (trainer.keep_checkpoints)"
+    assert told("3") == f"run run has no checkpoint at version 3: {removed}"
+    assert told("77") == "run run has no checkpoint at version 77"
+    assert told("new") == "run run has no checkpoint at version new"
+    store.close()
 
 
 def test_a_fork_that_cannot_be_leaves_nothing(config: Config, run: Place, tmp_path: Path) -> None:

@@ -71,15 +71,17 @@ def test_status_as_json_has_alarms_with_their_figures(
 
 
 def test_status_says_where_metrics_are(
-    config: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("AGENTRL__METRICS__PORT", "9300")
-    row = {"pid": 7, "restarts": 0, "done": False, "metrics": 9304}
-    supervisor = {"supervisor": os.getpid(), "began": process_began(os.getpid())}
-    (tmp_path / "processes.json").write_text(json.dumps(supervisor | {"processes": {"w": row}}))
+    """Also where the run has its ports from a variable that this shell does not know."""
+    first = {"pid": 6, "restarts": 0, "done": False, "metrics": 9301}
+    row = first | {"pid": 7, "metrics": 9304}
+    state = {
+        "supervisor": os.getpid(),
+        "began": process_began(os.getpid()),
+        "processes": {"w": row, "p": first},
+    }
+    (tmp_path / "processes.json").write_text(json.dumps(state))
     status(config, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["w", "7", "0", "http://127.0.0.1:9304/metrics"] in lines
