@@ -1,7 +1,7 @@
 """How a run's policies did, version by version: bounded however long the run is.
 
 updates  ── so many versions, evenly apart ──▶ spans of time, each ending with an update
-groups   ── the last so many that closed in a span ──▶ their finished episodes, by task
+groups   ── the last so many that closed before that end ──▶ their finished episodes, by task
 """
 
 from dataclasses import dataclass
@@ -12,21 +12,18 @@ from sqlalchemy.orm import Session
 from core.types import EpisodeState, GroupState, UpdateState
 from db.models import Episode, Group, Run, Update
 from db.progress import WON
-from db.store import now
 
 FOREVER = 1e12  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time from after `low` until `high`, when the update to `version` was committed.
+    """The time until `high`, when the update to `version` was committed.
 
-    The last span has no update yet. `tokens`: that updates up to this one learned from; `at_s`:
-    seconds from the run's beginning to `high`, or to now.
+    `tokens`: that updates up to this one learned from; `at_s`: seconds from the run's beginning.
     """
 
     version: int
-    low: float
     high: float
     tokens: int
     at_s: float
@@ -34,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Finished episodes of a task in a span. Means over them; `variance`: of the reward."""
+    """Finished episodes of a task late in a span. Means over them; `variance`: of the reward."""
 
     span: Span
     task: str
@@ -47,7 +44,10 @@ class Point:
 
 
 def spans(session: Session, run_id: str, points: int) -> list[Span]:
-    """At most so many spans that end with an update of the live lineage, and one until now."""
+    """At most so many, each until an update of the live lineage; the last until the newest.
+
+    What closed after the newest update belongs to no version yet.
+    """
     run = session.get_one(Run, run_id, populate_existing=True)
     shown = {max(1, round(run.version * place / points)) for place in range(1, points + 1)}
     live = (
@@ -60,32 +60,26 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
         .subquery()
     )
     query = select(live).where(live.c.version.in_(shown)).order_by(live.c.version)
-    found: list[Span] = []
-    for version, at, tokens in session.execute(query):
-        low = found[-1].high if found else 0.0
-        found.append(Span(version, low, at, int(tokens), at - run.created_at))
-    low, tokens = (found[-1].high, found[-1].tokens) if found else (0.0, 0)
-    end = run.ended_at or session.scalar(select(now())) or run.created_at
-    return [*found, Span(run.version + 1, low, FOREVER, tokens, end - run.created_at)]
+    return [
+        Span(version, at, int(tokens), at - run.created_at)
+        for version, at, tokens in session.execute(query)
+    ]
 
 
 def success_by_version(session: Session, run_id: str, points: int, groups: int) -> list[Point]:
-    """Of at most so many spans and the `groups` that closed last in each; none without episodes.
+    """At most so many versions, each of the `groups` of all tasks together that closed last in it.
 
-    Of a run that is over, what no update came after has no point: there is no such version.
+    Where versions are closer than that, they have groups in common.
     """
-    known = spans(session, run_id, points)
-    if len(known) > 1 and session.get_one(Run, run_id).ended_at is not None:
-        known = known[:-1]
     found = []
-    for span in known:
+    for span in spans(session, run_id, points):
         found += _points(session, span, _last_closed(run_id, span, groups))
     return found
 
 
 def latest(session: Session, run_id: str, groups: int) -> list[Point]:
-    """As `success_by_version`, of the so many groups that closed last."""
-    whole = Span(0, 0.0, FOREVER, 0, 0.0)
+    """By task, of the so many groups that closed last, whatever came after them."""
+    whole = Span(0, FOREVER, 0, 0.0)
     return _points(session, whole, _last_closed(run_id, whole, groups))
 
 
@@ -105,10 +99,10 @@ def closed_by_version(
 
 
 def _last_closed(run_id: str, span: Span, groups: int) -> Subquery:
-    """The groups of a run that closed last in a span."""
+    """The groups of a run that closed last in a span, of all tasks together."""
     return (
         select(Group.group_id, Group.task, Group.state)
-        .where(Group.run_id == run_id, Group.closed_at > span.low, Group.closed_at <= span.high)
+        .where(Group.run_id == run_id, Group.closed_at <= span.high)
         .order_by(Group.closed_at.desc())
         .limit(groups)
         .subquery()

@@ -210,7 +210,7 @@ def contrast(itself: Member, members: Sequence[Member]) -> Member | None:
 def headline(deed: Deed) -> str:
     """A step in one line."""
     parts = [
-        f"Step {deed.number + 1}",
+        f"Step {deed.number}",
         f"v{deed.version} {deed.track}",
         f"{deed.end - deed.start} tokens",
         f"{deed.policy_s:.2f} s policy",

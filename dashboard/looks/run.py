@@ -19,6 +19,10 @@ from db.store import Store
 
 POINTS = 24  # of a curve
 POINT_GROUPS = 64  # that closed last before each of its points
+EACH_POINT = (
+    f"Each point: the last {POINT_GROUPS} groups, of all tasks together, that closed before the "
+    "update to it; neighbours may share groups."
+)
 LATE_GROUPS = 256  # that closed last
 UPDATES = 50  # rows of the updates' table
 DELAYED = 16  # updates whose members' time is told apart

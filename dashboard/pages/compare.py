@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import charts
 from dashboard.estimates import duration, success
 from dashboard.looks.compare import Paired, Side, look, paired, pooled
-from dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, head
+from dashboard.looks.run import EACH_POINT, LATE_GROUPS, head
 from dashboard.parts import chart, table, title
 from dashboard.theme import colours
 from db.runs import run_names
@@ -108,7 +108,7 @@ def _curves(sides: Mapping[str, Side]) -> None:
     st.subheader("Success")
     tasks = sorted({point.task for side in sides.values() for point in side.curve})
     if not tasks:
-        st.info("No group of these runs has closed yet.")
+        st.info("None of these runs has an update yet.")
         return
     chosen = st.selectbox("Task", [ALL, *tasks])
     rows = curve_rows(sides, None if chosen == ALL else chosen)
@@ -117,8 +117,7 @@ def _curves(sides: Mapping[str, Side]) -> None:
         with tab:
             chart(
                 charts.bands(rows, (x, heading), "success", known, share=True),
-                f"Each point: the last {POINT_GROUPS} groups that closed before the update to "
-                "it; the band is the 95 % interval.",
+                f"{EACH_POINT} The band is the 95 % interval.",
             )
 
 

@@ -226,7 +226,7 @@ def _sibling(store: Store, member: Member) -> None:
     with store.read() as session:
         did = deeds(session, member.episode_id, member.fence)
     for deed in did:
-        st.caption(f"Step {deed.number + 1} · v{deed.version} {deed.track}")
+        st.caption(f"Step {deed.number} · v{deed.version} {deed.track}")
         said = episodes.readable(deed.call) or "–"
         st.html(markup.plain(f"{said}\n⟶ {deed.answer[: episodes.TEXT]}"))
     if not did:

@@ -12,8 +12,8 @@ from dashboard import charts
 from dashboard.curve_charts import reward_chart, success_chart
 from dashboard.estimates import duration, left_s, reward, success
 from dashboard.looks.run import (
+    EACH_POINT,
     LATE_GROUPS,
-    POINT_GROUPS,
     Flow,
     Now,
     curve,
@@ -74,12 +74,12 @@ def learning(store: Store, run_id: str) -> None:
     if not points:
         return
     known = colours([*task_names(store), *(point.task for point in points)])
-    told = f"Each point: the last {POINT_GROUPS} groups that closed before the update to it"
     left, right = st.columns(2)
     with left:
-        chart(success_chart(points, known), f"{told}; the band is the 95 % interval.")
+        chart(success_chart(points, known), f"{EACH_POINT} The band is the 95 % interval.")
     with right:
-        chart(reward_chart(points, known), f"{told}; the mean reward and its 95 % interval.")
+        told = f"{EACH_POINT} The mean reward and its 95 % interval."
+        chart(reward_chart(points, known), told)
 
 
 def under_way(view: Flow) -> None:

@@ -11,7 +11,7 @@ from core.types import GroupState
 from dashboard import charts
 from dashboard.curve_charts import VERSION, success_chart
 from dashboard.estimates import pass_at
-from dashboard.looks.run import POINT_GROUPS, head, task_names
+from dashboard.looks.run import EACH_POINT, head, task_names
 from dashboard.looks.tasks import (
     ITEM_GROUPS,
     ITEMS,
@@ -50,22 +50,21 @@ def page(store: Store, run_id: str) -> None:
 def curves_of_all(view: TasksLook, known: Colours) -> None:
     """Success, turns and groups without spread, by version."""
     if not view.curve:
-        st.info("No group has closed yet.")
+        st.info("No update yet, or no group closed before it.")
         return
-    told = f"Each point: the last {POINT_GROUPS} groups that closed before the update to it."
     chart(
         success_chart(view.curve, known),
-        f"{told} The band is the 95 % interval.",
+        f"{EACH_POINT} The band is the 95 % interval.",
     )
     left, right = st.columns(2)
     with left:
         rows = turn_rows(view.curve)
-        chart(charts.lines(rows, VERSION, "turns", ("task", known), share=False), told)
+        chart(charts.lines(rows, VERSION, "turns", ("task", known), share=False), EACH_POINT)
     with right:
         spread = spread_rows(view)
         chart(
             charts.lines(spread, VERSION, "without spread", ("task", known), share=True),
-            f"{told} Groups whose members all got the same reward: nothing to learn.",
+            f"{EACH_POINT} Groups whose members all got the same reward: nothing to learn.",
         )
 
 

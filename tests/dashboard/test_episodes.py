@@ -146,7 +146,7 @@ def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(
     app = show("episodes", world.store, world.run_id, run="run", episode=bodies[0].episode_id)
     assert app.title[0].value == "Episode dbbench-0-0"
     said = [each.value for each in app.markdown]
-    assert "**Step 1 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in said
+    assert "**Step 0 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in said
     assert any("No update learned from it" in each for each in said)
     assert app.multiselect[0].value == ["member 0", "member 1"]  # the reward that differs most
     assert any(each.startswith("**member 1** · completed · reward 1") for each in said)

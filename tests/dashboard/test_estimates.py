@@ -11,7 +11,7 @@ from dashboard.estimates import (
 )
 from db.curves import Point, Span
 
-POINT = Point(Span(3, 0.0, 1.0, 10, 1.0), "kg", 10, 5, 0.4, 0.25, 2.0, 9.0)
+POINT = Point(Span(3, 1.0, 10, 1.0), "kg", 10, 5, 0.4, 0.25, 2.0, 9.0)
 
 
 def test_success_has_wilsons_interval() -> None:

@@ -77,8 +77,8 @@ def change(session: Session, *statements: str) -> None:
     session.expire_all()
 
 
-def test_each_version_has_the_success_of_the_groups_before_it(learnt: Learnt) -> None:
-    points = [p for p in curves.success_by_version(*learnt, 24, 64) if p.task == TASKS[0]]
+def test_each_version_has_the_success_of_the_last_groups_before_it(learnt: Learnt) -> None:
+    points = [p for p in curves.success_by_version(*learnt, 24, 2) if p.task == TASKS[0]]
     assert [(p.span.version, p.solved, p.episodes) for p in points] == [
         (1, 1, 4),
         (2, 2, 4),
@@ -91,9 +91,14 @@ def test_each_version_has_the_success_of_the_groups_before_it(learnt: Learnt) ->
     assert (points[0].turns, points[0].loss_tokens) == (2.0, 10.0)
 
 
-def test_fewer_points_take_more_versions_together_and_look_at_the_last_groups(
-    learnt: Learnt,
-) -> None:
+def test_a_point_reaches_back_beyond_the_point_before_it(learnt: Learnt) -> None:
+    points = [p for p in curves.success_by_version(*learnt, 24, 6) if p.task == TASKS[0]]
+    assert [(p.solved, p.episodes) for p in points] == [(1, 4), (3, 8), (6, 12), (9, 12)]
+    closed = [each for each in curves.closed_by_version(*learnt, 24, 6) if each[1] == TASKS[0]]
+    assert [sum(states.values()) for _, _, states in closed] == [1, 2, 3, 3]
+
+
+def test_fewer_points_look_at_the_last_groups_before_some_versions(learnt: Learnt) -> None:
     points = curves.success_by_version(*learnt, 2, 2)  # two groups: one of each task
     assert [(p.span.version, p.task, p.solved) for p in points] == [
         (2, TASKS[0], 2),
@@ -103,29 +108,21 @@ def test_fewer_points_take_more_versions_together_and_look_at_the_last_groups(
     ]
 
 
-def test_groups_that_closed_after_the_last_update_have_a_point_of_their_own(
-    learnt: Learnt,
-) -> None:
-    session, run_id = learnt
-    closed = curves.closed_by_version(session, run_id, 4, 64)
-    assert {span.version for span, _, _ in closed} == {1, 2, 3, 4}
-    (last,) = curves.spans(session, run_id, 4)[-1:]
-    assert (last.version, last.low) == (5, curves.spans(session, run_id, 4)[-2].high)
-    assert all(states == {GroupState.TRAINED: 1} for _, _, states in closed)
-
-
-def test_a_run_that_is_over_has_no_point_after_its_last_update(learnt: Learnt) -> None:
+def test_groups_that_closed_after_the_newest_update_are_in_no_point(learnt: Learnt) -> None:
     session, run_id = learnt
     change(session, "UPDATE groups SET closed_at = closed_at + 1e6 WHERE position >= 3")
-    assert curves.success_by_version(session, run_id, 24, 64)[-1].span.version == 5
-    change(session, "UPDATE runs SET ended_at = created_at + 60")
-    assert curves.success_by_version(session, run_id, 24, 64)[-1].span.version < 5
+    found = curves.success_by_version(session, run_id, 24, 64)
+    closed = curves.closed_by_version(session, run_id, 24, 64)
+    versions = {point.span.version for point in found}
+    assert versions == {span.version for span, _, _ in closed} == {1, 2, 3, 4}
+    assert sum(p.episodes for p in found if p.span.version == 4) == 4 * 4
+    assert sum(p.episodes for p in curves.latest(session, run_id, 64)) == 4 * 8
 
 
-def test_a_run_without_updates_has_one_span_and_no_point(fresh: Learnt) -> None:
-    (span,) = curves.spans(*fresh, 24)
-    assert (span.version, span.tokens) == (1, 0)
+def test_a_run_without_updates_has_no_point(fresh: Learnt) -> None:
+    assert curves.spans(*fresh, 24) == []
     assert curves.success_by_version(*fresh, 24, 64) == []
+    assert curves.closed_by_version(*fresh, 24, 64) == []
     assert curves.latest(*fresh, 64) == []
 
 
