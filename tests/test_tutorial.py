@@ -25,8 +25,9 @@ def _environment(folder: Path) -> dict[str, str]:
         script.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m {module} "$@"\n')
         script.chmod(0o755)
     path = f"{folder}/bin:{os.environ['PATH']}"
-    own = {"PATH": path, "AGENTRL_TREE": str(ROOT), **OFFLINE}
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own = {"PATH": path, **OFFLINE}
+    kept_out = ("PYTHONPATH", "AGENTRL_TREE")
+    inherited = {name: value for name, value in os.environ.items() if name not in kept_out}
     return inherited | own
 
 
