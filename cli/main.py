@@ -4,6 +4,7 @@ Each verb parses its arguments and calls one function of `ops`, imported inside 
 `--help` imports nothing heavy.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -28,6 +29,9 @@ from cli import (
     stores,
 )
 from core.errors import AgentRLError
+
+WRITABLE = "choose a folder that you may write"
+MENDS = {errno.ENOSPC: "make room on that disk", errno.EROFS: WRITABLE, errno.EACCES: WRITABLE}
 
 app = typer.Typer(
     name="agentrl",
@@ -78,7 +82,8 @@ def main() -> None:
         if os.environ.get("AGENTRL_DEBUG"):
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"agentrl: {error.strerror or error}{where}", file=sys.stderr)
+        mend = f" — {MENDS[error.errno]}" if error.errno in MENDS else ""
+        print(f"agentrl: {error.strerror or error}{where}{mend}", file=sys.stderr)
         sys.exit(2)
 
 

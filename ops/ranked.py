@@ -21,8 +21,8 @@ from core.config import Config
 from core.errors import RankLost
 from core.logging import get_logger
 from core.process import MEETING
+from ops.ending import last_line
 from ops.process import SUPERVISOR
-from ops.supervise import last_line
 
 LOOK_S = 0.1
 TOGETHER_S = 3.0  # after the first has ended, before the others are killed

@@ -23,20 +23,19 @@ from typing import IO
 from core import metrics
 from core.config import Config
 from core.errors import AgentRLError
-from core.logging import get_logger
 from core.process import process_began
+from ops import ending
 from ops.hosts import hosts_envs
 from ops.process import SUPERVISOR
 
 STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
+ROOM = "make room there; the same command goes on"
 LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
 MEND = 2  # exit code of a clear error, which no restart mends where the process never stood
 REPLACED = 3  # exit code of one that another process of the run has replaced: no restart, ever
 
 RECORDER = "recorder"
 EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
-
-log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +128,8 @@ class Supervisor:
         for child in self._children:
             if child.process is None:
                 if not child.done and time.monotonic() >= child.due:
-                    words = last_line(self._log_file(child))
-                    self._tell(f"{child.name} ended with {child.code}, starts again; said: {words}")
+                    words = ending.last_line(self._log_file(child))
+                    self._tell(f"{child.name} {ending.restarted(child.code, words)}")
                     child.restarts += 1
                     metrics.RESTARTS.add(name=child.name)
                     self._launch(child)
@@ -159,7 +158,11 @@ class Supervisor:
                     child.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
             for child in sorted(chosen, key=self._patience):
-                _await_end(child, began + self._patience(child))
+                patience = self._patience(child)
+                if not _await_end(child, began + patience):
+                    self._tell(
+                        f"{child.name} did not end in {patience:g} s and was killed; no harm"
+                    )
         (self._home / "processes.json").unlink(missing_ok=True)
         self._lock.close()
         self._lock = None
@@ -204,13 +207,14 @@ class Supervisor:
             return
         if child.deaths == 0:
             child.failing_since = ended
-        words = last_line(self._log_file(child))
+        words = ending.last_line(self._log_file(child))
         tries = len(pace.back_off_s)
         often = child.deaths >= tries and not child.stood
         if code == REPLACED or (code == MEND and not child.stood):
             self._given_up(child, f"{child.name}: {words.removeprefix('agentrl: ')}")
         elif often or ended - child.failing_since > pace.give_up_s:
             mend = f"see {self._log_file(child)}"
+            words = ending.cause(code, words)
             self._given_up(child, f"{child.name} dies again and again: {words}", mend)
         child.due = ended + pace.back_off_s[min(child.deaths, tries - 1)]
         child.deaths += 1
@@ -227,7 +231,7 @@ class Supervisor:
         return self._home / "logs" / f"{child.name}.log"
 
     def _write(self) -> None:
-        """processes.json, whole or not at all: what `status` and `down` read."""
+        """processes.json, whole or not: what `status` and `down` read. Raises AgentRLError."""
         state = {
             "supervisor": os.getpid(),
             "began": process_began(os.getpid()),
@@ -242,21 +246,25 @@ class Supervisor:
             },
         }
         partial = self._home / "processes.json.partial"
-        partial.write_text(json.dumps(state, indent=1))
-        partial.replace(self._home / "processes.json")
+        try:
+            partial.write_text(json.dumps(state, indent=1))
+            partial.replace(self._home / "processes.json")
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise AgentRLError(f"{self._home}: {error.strerror}", mend=ROOM) from error
 
 
-def _await_end(child: Child, deadline: float) -> None:
-    """Wait until a child has ended; kill it at the deadline (monotonic seconds)."""
+def _await_end(child: Child, deadline: float) -> bool:
+    """Whether a child ended by itself; it is killed at the deadline (monotonic seconds)."""
     if child.process is None:
-        return
+        return True
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.process.wait(max(0.1, deadline - time.monotonic()))
-    if child.process.poll() is None:
-        log.warning("process killed", name=child.name)
+    if late := child.process.poll() is None:
         child.process.kill()
         child.process.wait()
     child.process = None
+    return not late
 
 
 def _only_one(home: Path) -> IO[bytes]:
@@ -287,9 +295,3 @@ def running_supervisor(home: Path) -> int | None:
         return None
     pid = int(state["supervisor"])
     return pid if process_began(pid) == state["began"] else None
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log that says something."""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "ended without a word"

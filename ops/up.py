@@ -22,13 +22,15 @@ from db import progress, runs
 from db.progress import Totals
 from db.store import Store, open_store
 from ops import hub, memory
+from ops.ending import last_line
 from ops.process import stop_on_signals
 from ops.runs import begin, clear_queues, make_home
-from ops.supervise import Supervisor, children, last_line, refuse_second, running_supervisor
+from ops.supervise import Supervisor, children, refuse_second, running_supervisor
 
 START_S = 60.0  # for a detached supervisor to stand
 DOWN_S = 12.0  # for a supervisor to end after SIGTERM
 RESTS = 20.0  # times what counting a run took, before it is counted again
+RECENT_UPDATES = 5  # of which success is told
 STALL_S = 300.0  # without an episode or an update: worth a word
 
 log = logging.get_logger()
@@ -60,11 +62,15 @@ def up(path: Path, *, detach: bool) -> None:
         with exposition.exported(config.metrics, config.run.name, "supervisor"):
             supervisor.start()
             say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
-            last = watch(supervisor, store, run_id, stop, _printer(say))
+            last = watch(supervisor, store, run_id, stop, _printer(say, store, run_id))
+            supervisor.stop()
+            last = _newest(store, run_id, last)
     finally:
         supervisor.stop()
         store.close()
-    say(f"run {config.run.name}: {last.state} at version {last.version}")
+    again = "" if last.state in RUN_OVER else f"; resume with: agentrl up {path}"
+    state = "ended" if last.state == RunState.RUNNING else last.state
+    say(f"run {config.run.name}: {state} at version {last.version}{again}")
     if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
         say(f"{kept} messages stay in the run's queues")
 
@@ -74,7 +80,7 @@ def down(path: Path) -> None:
     home = loading.load(path).home()
     pid = running_supervisor(home)
     if pid is None:
-        raise AgentRLError(f"nothing runs in {home}", mend="agentrl up CONFIG")
+        raise AgentRLError(f"nothing runs in {home}", mend=f"agentrl up {path}")
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_S
     while running_supervisor(home) == pid:
@@ -116,6 +122,15 @@ def watch(
     return totals
 
 
+def _newest(store: Store, run_id: str, last: Totals) -> Totals:
+    """The totals after an orderly end, which may commit an update; `last` without the store."""
+    try:
+        return store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
+    except StoreError as error:
+        log.warning("store is away", error=str(error))
+        return last
+
+
 class StallGuard:
     """Notices where neither an episode nor an update has come for `limit_s` of a running run."""
 
@@ -134,7 +149,21 @@ class StallGuard:
         return f"no episode and no update for {self._limit_s:.0f} s" if stalled else ""
 
 
-def _printer(say: Callable[[str], None]) -> Callable[[Totals], None]:
+def _success(store: Store, run_id: str) -> str:
+    """Success by task of late, to be told beside a version; empty where nothing is known."""
+    try:
+        found = store.ask(
+            lambda session: progress.recent_success(session, run_id, RECENT_UPDATES),
+            patience_s=0.0,
+        )
+    except StoreError as error:
+        log.warning("store is away", error=str(error))
+        return ""
+    told = ", ".join(f"{task} {success:.2f}" for task, success in sorted(found.items()))
+    return f" · success {told}" if told else ""
+
+
+def _printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
     shown, guard = -1, StallGuard(STALL_S)
 
     def show(totals: Totals) -> None:
@@ -143,7 +172,7 @@ def _printer(say: Callable[[str], None]) -> Callable[[Totals], None]:
             shown = totals.version
             say(
                 f"version {totals.version} · {totals.episodes} episodes · "
-                f"{totals.loss_tokens} tokens · {totals.seconds:.0f} s"
+                f"{totals.loss_tokens} tokens · {totals.seconds:.0f} s{_success(store, run_id)}"
             )
         if words := guard.words(totals):
             say(f"{words}; see the logs, and `agentrl status`")

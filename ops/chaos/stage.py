@@ -21,8 +21,8 @@ from core import loading
 from core.config import Config, with_secrets
 from core.errors import AgentRLError
 from ops.chaos.proxy import Proxy
+from ops.ending import last_line
 from ops.hosts import hosts_envs
-from ops.supervise import last_line
 
 STORE, BROKER, TASKS = "store", "broker", "tasks"
 PORTS = {"postgresql": 5432, "amqp": 5672, "amqps": 5671}

@@ -14,7 +14,7 @@ from running import eventually
 
 from core import loading
 from core.errors import AgentRLError
-from ops import supervise
+from ops import ending, supervise
 from ops.supervise import Child, Pace, Supervisor, children, running_supervisor
 
 PACE = Pace(back_off_s=(0.0, 0.0), steady_s=60.0)
@@ -89,9 +89,37 @@ def test_a_killed_process_is_started_again_and_told_of(
     old = supervisor.pids()["one"]
     os.kill(old, signal.SIGKILL)
     polled(supervisor, lambda: supervisor.pids().get("one", old) != old)
-    assert told == ["one ended with -9, starts again; said: here I am"]
+    assert told == ["one was killed (SIGKILL; out of memory?), starts again"]
     row = json.loads((tmp_path / "processes.json").read_text())["processes"]["one"]
     assert row == {"pid": supervisor.pids()["one"], "restarts": 1, "done": False, "metrics": 0}
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "cause"),
+    [
+        (1, "ended with 1, starts again; its log ends: no store", "no store"),
+        (-15, "was ended by SIGTERM, starts again", "was ended by SIGTERM"),
+        (-11, "was ended by SIGSEGV, starts again; its log ends: no store", "no store"),
+        (-40, "was ended by signal 40, starts again; its log ends: no store", "no store"),
+    ],
+)
+def test_the_end_of_a_log_is_told_where_it_may_be_the_cause(
+    code: int, told: str, cause: str
+) -> None:
+    assert ending.restarted(code, "no store") == told
+    assert ending.cause(code, "no store") == cause
+
+
+def test_a_full_disk_is_told_with_the_place_and_nothing_half_written_stays(
+    tmp_path: Path, begin: Begin
+) -> None:
+    partial = tmp_path / "processes.json.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(AgentRLError, match="No space left on device") as refused:
+        begin(python("one", FOR_EVER))
+    assert str(tmp_path) in str(refused.value)
+    assert refused.value.mend == "make room there; the same command goes on"
+    assert not partial.is_symlink()
 
 
 def test_back_off_keeps_a_process_down_for_a_while(begin: Begin) -> None:
@@ -170,7 +198,7 @@ def test_one_that_never_stands_again_ends_the_supervisor(tmp_path: Path, begin: 
 
 
 def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
-    tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, begin: Begin, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "STOP_S", (0.2, 0.2))
     slow = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('up')"
@@ -181,6 +209,7 @@ def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
     supervisor.run_is_over()
     supervisor.stop()
     assert (tmp_path / "logs" / "recorder.log").read_text().endswith("stored\n")
+    assert told == ["worker did not end in 0.2 s and was killed; no harm"]
     assert sum(supervise.STOP_S) < 10
 
 

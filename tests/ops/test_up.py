@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from history import begun
+from history import begun, trained
 
 from core.errors import AgentRLError, ConfigError
 from core.process import process_began
@@ -19,7 +19,7 @@ from db.progress import Totals
 from db.updates import TrainerReplaced
 from ops import supervise
 from ops.supervise import Supervisor
-from ops.up import StallGuard, up, watch
+from ops.up import StallGuard, _newest, _printer, up, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -96,3 +96,21 @@ def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
     running = [totals for totals in shown if totals.state == RunState.RUNNING]
     assert 1 <= len(running) <= most
     assert (len(running) > 1) == (most > 1)
+
+
+def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_end(
+    tmp_path: Path,
+) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    told: list[str] = []
+    show = _printer(told.append, store, run_id)
+    first = Totals(RunState.RUNNING, version=0, updates=0, episodes=0, loss_tokens=0, seconds=1.0)
+    with closing(store):
+        show(first)
+        trained(store, run_id, 2)
+        last = _newest(store, run_id, first)
+        show(last)
+    assert last.version == 2
+    assert told[0] == "version 0 · 0 episodes · 0 tokens · 1 s"
+    assert "s · success alfworld 0." in told[1]
+    assert "dbbench 0." in told[1]

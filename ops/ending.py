@@ -1,0 +1,33 @@
+"""How a process of a run ended, in words for a person."""
+
+import signal
+from pathlib import Path
+
+FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # what its log says last is not why
+
+
+def how(code: int) -> str:
+    """`code`: as subprocess gives it, a signal's number below zero."""
+    if code >= 0:
+        return f"ended with {code}"
+    if code == -signal.SIGKILL:
+        return "was killed (SIGKILL; out of memory?)"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
+
+
+def restarted(code: int, words: str) -> str:
+    """What is told of one that starts again; `words`: the last line of its log."""
+    told = f"{how(code)}, starts again"
+    return told if code in FROM_OUTSIDE else f"{told}; its log ends: {words}"
+
+
+def cause(code: int, words: str) -> str:
+    """Why one ended, as well as that can be known."""
+    return how(code) if code in FROM_OUTSIDE else words
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that says something."""
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "ended without a word"
