@@ -1,6 +1,7 @@
 """How long each page of the dashboard takes in Chromium, of a long run: seconds until it stands.
 
-    python benchmarks/pages.py --store URL [--run long] [--repeats 3] [--only PAGE…] [--json]
+    python benchmarks/pages.py --store URL [--run long] [--repeats 3] [--only PAGE…] [--calm 0]
+                               [--json]
 
 Of a store that `benchmarks/store.py` has filled. `agentrl dashboard` is started on it as a process
 of its own, and every page is opened in headless Chromium, on this machine. Seconds from asking for
@@ -15,6 +16,10 @@ of the page's script to its end, as the browser hears of it; `processor`: second
 of dashboard and browser together, which other load on the machine changes less; `KiB`: over the
 WebSocket, warm. `start`: until a dashboard that is started answers. Each is the shortest and the
 median.
+
+`--calm`: before each load, wait so many seconds at most until the machine is idle. `others`: the
+share of the machine's processor time that went to none of dashboard, browser and this program
+while a page was loaded, cold and warm: of the database and of what has nothing to do with it.
 """
 
 import argparse
@@ -55,6 +60,7 @@ TITLES = {
     "Accounting": "Accounting of {run}",
     "SQL": "SQL",
 }
+IDLE = 0.15  # of the machine's processor time, for half a second: it is calm
 HELD_S = 0.3  # as long a page must stand
 PATIENCE_S = 120.0  # for a page, and for a dashboard's start
 
@@ -116,16 +122,18 @@ class Opened:
 
     seconds: float
     processor_s: float
+    others: float
     heard: Heard
 
 
 @dataclass(frozen=True)
 class Place:
-    """A run of a store, and the browser that looks at it."""
+    """A run of a store, and the browser that looks at it. `calm_s`: to wait for an idle machine."""
 
     browser: Browser
     store: str
     run: str
+    calm_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -199,18 +207,36 @@ def processor_s(place: Place, server: Server) -> float:
     return float(used.user + used.system + sum(each["cpuTime"] for each in processes))
 
 
+def busy_s() -> float:
+    """Seconds of processor time of the whole machine until now."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+def calm(patience_s: float) -> None:
+    """Wait until the machine is idle, so many seconds at most."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if psutil.cpu_percent(0.5) < 100 * IDLE:
+            return
+
+
 def opened(place: Place, server: Server, inside: BrowserContext, name: str) -> Opened:
     """A page's address in a tab of its own, until it stands."""
     page, heard = inside.new_page(), Heard()
     network = inside.new_cdp_session(page)
     network.on("Network.webSocketFrameReceived", heard.frame)
     network.send("Network.enable")
+    calm(place.calm_s)
+    began, busy, mine = time.perf_counter(), busy_s(), time.process_time()
     before = processor_s(place, server)
     page.goto(server.root + address(name, run=place.run))
     seconds = stood(page, TITLES[name].format(run=place.run))
     used = processor_s(place, server) - before
+    whole = (time.perf_counter() - began) * (os.cpu_count() or 1)
+    others = busy_s() - busy - used - (time.process_time() - mine)
     page.close()
-    return Opened(seconds, used, heard)
+    return Opened(seconds, used, others / whole, heard)
 
 
 def loaded(place: Place, name: str, figures: Figures) -> None:
@@ -221,6 +247,9 @@ def loaded(place: Place, name: str, figures: Figures) -> None:
         figures[name].setdefault(kind, []).append(each.seconds)
         figures[name].setdefault(f"script, {kind}", []).append(each.heard.script_s)
         figures[name].setdefault(f"processor, {kind}", []).append(each.processor_s)
+        figures[name].setdefault(f"others, {kind}", []).append(each.others)
+        told = f"{each.seconds:.2f} s, script {each.heard.script_s:.2f} s, others {each.others:.0%}"
+        print(f"{name}, {kind}: {told}", file=sys.stderr, flush=True)
     figures[name].setdefault("KiB", []).append(both["warm"].heard.size / 1024)
     figures[name].setdefault("start", []).append(server.start_s)
 
@@ -233,6 +262,7 @@ def toured(place: Place, names: Sequence[str], figures: Figures) -> None:
         page.goto(server.root + address(first, run=place.run))
         stood(page, TITLES[first].format(run=place.run))
         for name in names:
+            calm(place.calm_s)
             began = float(page.evaluate(CLICK, name))
             seconds = stood(page, TITLES[name].format(run=place.run), began)
             figures[name].setdefault("moved", []).append(seconds)
@@ -273,12 +303,13 @@ def main() -> None:
     parser.add_argument("--run", default="long")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=known, default=known)
+    parser.add_argument("--calm", type=float, default=0.0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends
     figures: Figures = {name: {} for name in given.only}
     with chromium() as browser:
-        place = Place(browser, given.store, given.run)
+        place = Place(browser, given.store, given.run, given.calm)
         for _ in range(given.repeats):
             for name in given.only:
                 loaded(place, name, figures)

@@ -86,7 +86,11 @@ def sought(session: Session, passes: Filter) -> Found:
 PAGES: dict[str, Callable[[Store], object]] = {
     "Run, each 3 s": lambda store: (run.now(store, RUN), run.flow(store, RUN)),
     "Run, each 30 s": lambda store: run.curve(store, RUN),
-    "Tasks": lambda store: (tasks.look(store, RUN), tasks.look_at(store, RUN, "task0")),
+    "Tasks": lambda store: (
+        tasks.look(store, RUN),
+        tasks.closed(store, RUN),
+        tasks.look_at(store, RUN, "task0"),
+    ),
     "Compare, a run": lambda store: compare.look(store, RUN),
     "Accounting": lambda store: accounting.look(store, RUN),
 }

@@ -12,6 +12,7 @@ from dashboard.theme import BLUE
 
 LONG = 40  # characters of a cell from which on it may break into lines
 
+# Once on each page, for all of it: with each more the browser looks at every element anew.
 STYLE = """<style>
 .wide { overflow-x: auto; }
 .wide.low { overflow-y: auto; max-height: 26rem; }
@@ -62,9 +63,7 @@ def table(rows: Sequence[Row], *, here: int | None = None, low: bool = False) ->
     `here`: the row that is looked at; `low`: a long one scrolls.
     """
     first = _first(rows)
-    head = "".join(
-        f'<th class="{_kind(value)}">{escape(name)}</th>' for name, value in first.items()
-    )
+    head = "".join(f"<th{_kind(value)}>{escape(name)}</th>" for name, value in first.items())
     lines = [
         _line([row.get(name) for name in first], place == here) for place, row in enumerate(rows)
     ]
@@ -91,22 +90,22 @@ def bars(counts: Mapping[str, float]) -> str:
 
 def plain(text: str) -> str:
     """Text as it stands, line by line."""
-    return f'{STYLE}<div class="text" tabindex="0">{escape(text)}</div>'
+    return f'<div class="text" tabindex="0">{escape(text)}</div>'
 
 
 def _wide(rows: str, low: bool) -> str:
     kind = "wide low" if low else "wide"
-    return f'{STYLE}<div class="{kind}" tabindex="0"><table class="rows">{rows}</table></div>'
+    return f'<div class="{kind}" tabindex="0"><table class="rows">{rows}</table></div>'
 
 
 def tokens(shown: Iterable[Token]) -> str:
     """Tokens one after the other, as they were read."""
-    return f'{STYLE}<div class="text" tabindex="0">{"".join(map(_token, shown))}</div>'
+    return f'<div class="text" tabindex="0">{"".join(map(_token, shown))}</div>'
 
 
 def links(shown: Iterable[Link]) -> str:
     """Links in a row."""
-    return f'{STYLE}<div class="legend">{" &nbsp; ".join(map(_cell, shown))}</div>'
+    return f'<div class="legend">{" &nbsp; ".join(map(_cell, shown))}</div>'
 
 
 def legend(entries: Mapping[str, str]) -> str:
@@ -115,7 +114,7 @@ def legend(entries: Mapping[str, str]) -> str:
         f'<span style="background-color: {escape(colour)}">{escape(words)}</span>'
         for words, colour in entries.items()
     )
-    return f'{STYLE}<div class="legend">{"".join(spans)}</div>'
+    return f'<div class="legend">{"".join(spans)}</div>'
 
 
 def _first(rows: Sequence[Row]) -> dict[str, Cell]:
@@ -129,13 +128,14 @@ def _first(rows: Sequence[Row]) -> dict[str, Cell]:
 
 
 def _kind(value: Cell) -> str:
+    """The cell's class, as an attribute."""
     if isinstance(value, int | float):
-        return "number"
-    return "long" if isinstance(value, str) and len(value) > LONG else ""
+        return ' class="number"'
+    return ' class="long"' if isinstance(value, str) and len(value) > LONG else ""
 
 
 def _line(row: Sequence[Cell], here: bool) -> str:
-    cells = "".join(f'<td class="{_kind(value)}">{_cell(value)}</td>' for value in row)
+    cells = "".join(f"<td{_kind(value)}>{_cell(value)}</td>" for value in row)
     return f'<tr class="here">{cells}</tr>' if here else f"<tr>{cells}</tr>"
 
 

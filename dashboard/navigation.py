@@ -12,6 +12,7 @@ from functools import partial
 import streamlit as st
 
 from dashboard.links import FIRST
+from dashboard.markup import STYLE
 from dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
 from db.runs import run_names
 from db.store import Store
@@ -46,6 +47,7 @@ def show(store: Store, configured: str) -> None:
     if not known:
         st.info("No run yet. Start one with `agentrl up CONFIG`.")
         return
+    st.html(STYLE)
     run_id = known[_choice(list(known), configured)]
     pages = [
         st.Page(

@@ -7,6 +7,7 @@ A page's script would import and open the same while the first browser waits.
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Sequence
 from functools import cache
 
@@ -28,6 +29,7 @@ def serve(given: Sequence[str], port: int, host: str) -> None:
     """Streamlit until a signal ends it. `given`: the arguments of dashboard/script/app.py."""
     for name in NEEDED:
         importlib.import_module(name)
+    inspect.stack()  # Streamlit asks for it once, and then each module's file is looked for
     cli.main(options(given, port, host), prog_name="streamlit")
 
 

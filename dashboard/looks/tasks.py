@@ -14,16 +14,14 @@ TASK_GROUPS = 256  # of one task, whose members ended last
 ITEM_GROUPS = 512  # of one task, whose items are looked through
 ITEMS = 50  # rows of the items' table
 
+Closed = list[tuple[Span, str, dict[GroupState, int]]]  # groups by state, of each span and task
+
 
 @dataclass(frozen=True, slots=True)
 class TasksLook:
-    """All tasks of a run. `closed`: of each span and task, groups by what became of them.
-
-    `ends`: (task, state, reason, groups), of all groups of the run.
-    """
+    """All tasks of a run. `ends`: (task, state, reason, groups), of all groups of the run."""
 
     curve: list[Point]
-    closed: list[tuple[Span, str, dict[GroupState, int]]]
     ends: list[tuple[str, str, str, int]]
 
     @property
@@ -45,9 +43,14 @@ def look(store: Store, run_id: str) -> TasksLook:
     with store.read() as session:
         return TasksLook(
             curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
-            closed=curves.closed_by_version(session, run_id, POINTS, POINT_GROUPS),
             ends=attempts.group_ends(session, run_id),
         )
+
+
+def closed(store: Store, run_id: str) -> Closed:
+    """What became of the groups of each point of the curve."""
+    with store.read() as session:
+        return curves.closed_by_version(session, run_id, POINTS, POINT_GROUPS)
 
 
 def look_at(store: Store, run_id: str, task: str) -> TaskLook:

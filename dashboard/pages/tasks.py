@@ -16,14 +16,16 @@ from dashboard.looks.tasks import (
     ITEM_GROUPS,
     ITEMS,
     TASK_GROUPS,
+    Closed,
     TaskLook,
     TasksLook,
     all_items,
+    closed,
     look,
     look_at,
 )
 from dashboard.parts import bars, chart, table, title
-from dashboard.theme import BLUE, Colours, colours
+from dashboard.theme import BLUE, colours
 from db.attempts import Ended, Items
 from db.curves import Point
 from db.store import Store
@@ -39,7 +41,7 @@ def page(store: Store, run_id: str) -> None:
     if not view.tasks:
         st.info("No group is admitted yet.")
         return
-    curves_of_all(view, colours([*task_names(store), *view.tasks]))
+    curves_of_all(store, run_id, view)
     st.subheader("What became of groups")
     table(end_rows(view.ends), "No group is admitted yet.")
     st.caption("All groups of the run, by state, and by reason where they did not train.")
@@ -47,11 +49,15 @@ def page(store: Store, run_id: str) -> None:
     one_task(store, run_id, task)
 
 
-def curves_of_all(view: TasksLook, known: Colours) -> None:
-    """Success, turns and groups without spread, by version."""
+def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
+    """Success, turns and groups without spread, by version.
+
+    The first chart is sent before the rest is read: meanwhile the browser loads what draws it.
+    """
     if not view.curve:
         st.info("No update yet, or no group closed before it.")
         return
+    known = colours([*task_names(store), *view.tasks])
     chart(
         success_chart(view.curve, known),
         f"{EACH_POINT} The band is the 95 % interval.",
@@ -61,7 +67,7 @@ def curves_of_all(view: TasksLook, known: Colours) -> None:
         rows = turn_rows(view.curve)
         chart(charts.lines(rows, VERSION, "turns", ("task", known), share=False), EACH_POINT)
     with right:
-        spread = spread_rows(view)
+        spread = spread_rows(closed(store, run_id))
         chart(
             charts.lines(spread, VERSION, "without spread", ("task", known), share=True),
             f"{EACH_POINT} Groups whose members all got the same reward: nothing to learn.",
@@ -103,7 +109,7 @@ def turn_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return [{"version": p.span.version, "task": p.task, "turns": p.turns} for p in points]
 
 
-def spread_rows(view: TasksLook) -> list[dict[str, Any]]:
+def spread_rows(found: Closed) -> list[dict[str, Any]]:
     """The share of each point's groups that had no spread."""
     return [
         {
@@ -112,7 +118,7 @@ def spread_rows(view: TasksLook) -> list[dict[str, Any]]:
             "without spread": states.get(GroupState.FILTERED, 0) / sum(states.values()),
             "groups": sum(states.values()),
         }
-        for span, task, states in view.closed
+        for span, task, states in found
     ]
 
 

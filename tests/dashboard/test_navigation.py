@@ -57,6 +57,13 @@ def test_the_configured_run_is_shown_first_and_stands_in_the_address(two: Store)
     two.close()
 
 
+def test_the_style_of_our_own_html_is_sent_once(two: Store) -> None:
+    bodies = [each.proto.body for each in shown(two, "first").get("html")]
+    assert sum("<style>" in body for body in bodies) == 1
+    assert any('class="rows"' in body for body in bodies)
+    two.close()
+
+
 def test_the_run_is_chosen_in_the_sidebar(two: Store) -> None:
     app = shown(two, "first")
     app.sidebar.selectbox[0].select("second").run()

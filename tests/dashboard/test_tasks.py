@@ -4,7 +4,7 @@ import pytest
 from history import begun, ended, trained
 
 from core.types import GroupState, RunState
-from dashboard.looks.tasks import look, look_at
+from dashboard.looks.tasks import closed, look_at
 from dashboard.pages.tasks import histogram, pass_rows, spread_rows, statuses
 from db import runs
 from db.attempts import Ended
@@ -72,11 +72,10 @@ def test_pass_at_k_grows_with_k_up_to_the_group(url: str) -> None:
 def test_groups_without_spread_are_a_share_of_those_that_closed(url: str) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 1)
-    view = look(open_history(url), run_id)
-    (span, task, states), *_ = view.closed
+    (span, task, states), *_ = closed(open_history(url), run_id)
     assert states == {GroupState.TRAINED: 1}
     mixed = {GroupState.TRAINED: 3, GroupState.FILTERED: 1}
-    (row,) = spread_rows(type(view)(view.curve, [(span, task, mixed)], view.ends))
+    (row,) = spread_rows([(span, task, mixed)])
     assert row["without spread"] == 0.25
     store.close()
 
