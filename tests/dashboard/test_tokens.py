@@ -86,6 +86,6 @@ def test_nothing_of_an_episode_is_markup() -> None:
 
 def test_a_table_marks_numbers_missing_values_and_where_one_is() -> None:
     page = markup.table([{"a": 1.23456, "b": None}, {"a": 2, "b": "x"}], here=1)
-    assert '<td class="number">1.23</td><td class="">–</td>' in page
+    assert '<td class="number">1.235</td><td>–</td>' in page
     assert '<tr class="here"><td class="number">2</td>' in page
     assert markup.table([]).endswith("<tr></tr></thead><tbody></tbody></table></div>")
