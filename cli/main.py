@@ -39,6 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode=None,
 )
 quickstart.add(app)
@@ -58,9 +59,25 @@ experiments.add(app)
 chaos.add(app)
 
 
+def tell_version(*, wanted: bool) -> None:
+    """Print the installed version and end."""
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"agentrl-system {version('agentrl-system')}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
+    _version: bool = typer.Option(
+        False,
+        "--version",
+        help="Tell the installed version.",
+        is_eager=True,
+        callback=lambda value: tell_version(wanted=value),
+    ),
 ) -> None:
     """Shared options."""
     if debug:

@@ -25,7 +25,9 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", mend="name an existing TOML file") from error
+        inside = path / "config.toml"  # as the quickstart leaves it
+        mend = f"name {inside}" if inside.is_file() else "name an existing TOML file"
+        raise ConfigError(f"{path}: {error.strerror}", mend=mend) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8", mend="name a TOML file") from error
     return loads(text, str(path), os.environ if environ is None else environ)

@@ -11,7 +11,7 @@ from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
 from core.types import GroupState
-from db.models import Alarm, Group, Update
+from db.models import Alarm, Group, Run, Update
 from db.store import now
 
 Counts = dict[str, dict[GroupState, int]]
@@ -30,7 +30,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An alarm that stands. `since_s`: seconds since it was raised."""
+    """An alarm that stands. `since_s`: seconds since it was raised, until the run's end."""
 
     task: str
     name: str
@@ -42,7 +42,7 @@ class Raised:
 
 
 def raised(session: Session, run_id: str) -> list[Raised]:
-    """What stands now, by task and name."""
+    """What stands now, or stood when the run ended, by task and name."""
     rows = session.execute(
         text(
             "SELECT task, name, value, threshold, version, raised_at FROM raised_alarms "
@@ -50,7 +50,8 @@ def raised(session: Session, run_id: str) -> list[Raised]:
         ),
         {"run_id": run_id},
     ).all()
-    clock = session.scalar(select(now())) or 0.0
+    ended = session.scalar(select(Run.ended_at).where(Run.run_id == run_id))
+    clock = ended or session.scalar(select(now())) or 0.0
     return [
         Raised(
             task=row.task,

@@ -23,7 +23,17 @@ from db.registry import LivePolicy
 from db.store import Store, open_store
 from ops.evaluate import Evaluator, Measured, Plan
 from ops.process import stop_on_signals
-from ops.quickstart_report import BINS, ByTask, Outcome, report, require_picture
+from ops.quickstart_report import (
+    BINS,
+    ByTask,
+    Outcome,
+    agentrl,
+    measured,
+    near,
+    report,
+    require_picture,
+    resumed,
+)
 from ops.quickstart_view import View
 from ops.roles import sources
 from ops.runs import begin, clear_queues
@@ -82,6 +92,7 @@ class Quickstart:
         self._store = store
         self._stop = stop
         self._items = items
+        self._mend = "the same command begins anew"  # of an interruption
 
     def run(self, console: Console, path: Path) -> Outcome:
         """Start everything, measure, train, measure, end everything."""
@@ -92,12 +103,14 @@ class Quickstart:
         def tell(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+        tell(f"run in {near(home)}; elsewhere: {agentrl()} status {near(path)}")
         supervisor = Supervisor(home, children(self._config, path), tell)
         try:
             supervisor.start()
             with View(console, self._config) as view:
                 before = self._measure(supervisor, view)
                 store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
+                self._mend = resumed(path)
                 guard = StallGuard(STALL_S)
 
                 def show(totals: Totals) -> None:
@@ -107,9 +120,12 @@ class Quickstart:
 
                 last = watch(supervisor, store, run_id, self._stop, show)
                 if self._stop.is_set():
-                    raise Interrupted("interrupted", mend=f"agentrl up {path} resumes the run")
+                    raise Interrupted("interrupted", mend=self._mend)
+                self._mend = measured(path)
                 after = self._measure(supervisor, view)
         finally:
+            if self._stop.is_set():
+                tell("ending …")
             supervisor.stop()
         clear_queues(self._config, run_id)
         with store.read() as session:
@@ -164,7 +180,7 @@ class Quickstart:
     def _check(self, supervisor: Supervisor) -> None:
         supervisor.poll()
         if self._stop.is_set():
-            raise Interrupted("interrupted while measuring")
+            raise Interrupted("interrupted while measuring", mend=self._mend)
 
 
 def prepare(choices: Choices) -> tuple[Config, Path]:

@@ -53,8 +53,8 @@ def report(
         highlight=False,
     )
     console.print(
-        f"curve: {near(picture)}\nnext:  {_agentrl()} sql {path}\n"
-        f"       {'' if find_spec('streamlit') else 'make setup && '}{_agentrl()} dashboard {path}",
+        f"curve: {near(picture)}\nnext:  {agentrl()} sql {path}\n"
+        f"       {'' if find_spec('streamlit') else 'make setup && '}{agentrl()} dashboard {path}",
         soft_wrap=True,
         highlight=False,
     )
@@ -71,11 +71,25 @@ def require_picture() -> None:
         )
 
 
-def _agentrl() -> str:
+def agentrl() -> str:
     """The command as this shell finds it; `make quickstart` calls it out of .venv."""
     own = Path(sys.argv[0])
     named = own.name == "agentrl" and not shutil.which("agentrl")
     return str(near(own.absolute())) if named else "agentrl"
+
+
+def resumed(path: Path) -> str:
+    """How a run that was interrupted goes on, and what then gives the table; `path`: its file."""
+    return f"{agentrl()} up {near(path)} resumes the run; then {measured(path)}"
+
+
+def measured(path: Path) -> str:
+    """What gives the table of a run that is over; `path`: its file."""
+    command, file = agentrl(), near(path)
+    return (
+        f"{command} eval {file} --checkpoints 0,latest and {command} eval compare {file} 0 latest "
+        "give the table"
+    )
 
 
 def near(path: Path) -> Path:

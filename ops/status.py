@@ -49,7 +49,8 @@ def status(path: Path, *, as_json: bool) -> None:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
     out.print(policies if found["policies"] else "no live policy")
     if found["alarms"]:
-        raised = plain("alarm", "task", "value", "threshold", "since version", "for")
+        stood = "stood at the end for" if totals["state"] in RUN_OVER else "for"
+        raised = plain("alarm", "task", "value", "threshold", "since version", stood)
         for row in found["alarms"]:
             raised.add_row(*_alarm_cells(row))
         out.print(raised)

@@ -160,9 +160,8 @@ class Supervisor:
             for child in sorted(chosen, key=self._patience):
                 patience = self._patience(child)
                 if not _await_end(child, began + patience):
-                    self._tell(
-                        f"{child.name} did not end in {patience:g} s and was killed; no harm"
-                    )
+                    redone = "" if self._over else "; what it had not saved is done again"
+                    self._tell(f"{child.name} did not end in {patience:g} s, was killed{redone}")
         (self._home / "processes.json").unlink(missing_ok=True)
         self._lock.close()
         self._lock = None

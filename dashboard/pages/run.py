@@ -58,7 +58,7 @@ def top(view: Now) -> None:
     fork = f" · forked from `{view.head.forked_from}`" if view.head.forked_from else ""
     title(view.head.name, view.head.state, reason + fork)
     _figures(view)
-    _alarms(view.alarms)
+    _alarms(view.alarms, over=view.head.over)
     st.markdown(health(view))
     st.subheader("Success and reward by task")
     table(recent_rows(view.recent), "No group has closed yet.")
@@ -202,11 +202,13 @@ def _figures(view: Now) -> None:
         st.progress(min(1.0, max(0.0, rule.share)), text=told)
 
 
-def _alarms(raised: Sequence[Raised]) -> None:
-    """What is raised now; nothing where nothing is."""
+def _alarms(raised: Sequence[Raised], *, over: bool) -> None:
+    """What is raised now, or was when the run ended; nothing where nothing is."""
     if not raised:
         return
-    st.warning(f"{len(raised)} alarms are raised; docs/alarms.md says what to do.")
+    number = "1 alarm" if len(raised) == 1 else f"{len(raised)} alarms"
+    stand = "stood when the run ended" if over else f"{'is' if len(raised) == 1 else 'are'} raised"
+    st.warning(f"{number} {stand}; docs/alarms.md says what to do.")
     rows: list[Row] = [
         {
             "alarm": each.name,

@@ -2,9 +2,11 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from cli.main import app
 
@@ -41,6 +43,18 @@ def test_help_is_there_at_once_and_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("verb", [("eval",), ("run", "fork"), ("dashboard",), ("warmstart",)])
 def test_help_of_a_verb_imports_nothing_heavy(verb: tuple[str, ...]) -> None:
     assert "Example: agentrl" in helped(*verb)
+
+
+@pytest.mark.parametrize("verb", ["", "status", "eval", "eval compare"])
+def test_the_short_word_for_help_is_understood_everywhere(verb: str) -> None:
+    answer = CliRunner().invoke(app, [*verb.split(), "-h"], prog_name="agentrl")
+    assert answer.exit_code == 0
+    assert f"Usage: agentrl {verb}".rstrip() in answer.output
+
+
+def test_the_version_is_told() -> None:
+    answer = CliRunner().invoke(app, ["--version"])
+    assert (answer.exit_code, answer.output) == (0, f"agentrl-system {version('agentrl-system')}\n")
 
 
 def test_every_verb_has_help_with_an_example() -> None:

@@ -252,3 +252,13 @@ def test_a_change_is_made_by_its_whole_key_and_leaves_the_rest() -> None:
         loading.changed(before, ["run.seed.x=1"])
     with pytest.raises(ConfigError, match="did you mean seed"):
         loading.changed(before, ["run.sead=1"])
+
+
+def test_a_folder_with_a_file_in_it_is_told_which_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        loading.load(tmp_path)
+    assert refused.value.mend == "name an existing TOML file"
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(ConfigError, match="Is a directory") as refused:
+        loading.load(tmp_path)
+    assert refused.value.mend == f"name {tmp_path}/config.toml"

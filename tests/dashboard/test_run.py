@@ -91,6 +91,9 @@ def test_what_is_raised_is_shown_before_the_tables(url: str, show: Any, tables: 
     table = tables(app)[0]
     assert table["alarm"] == ["skipped", "max_ratio"]
     assert table["task"] == ["all", "dbbench"]
+    ended(store, run_id)
+    over = show("run", store, run_id)
+    assert over.warning[0].value.startswith("2 alarms stood when the run ended")
     store.close()
 
 

@@ -3,9 +3,28 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from running import ROOT
+
+from ops.quickstart_report import measured, resumed
+
+
+def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command as this shell finds it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv/bin/agentrl"), "quickstart"])
+    monkeypatch.setenv("PATH", "")
+    path, agentrl = Path("runs/one/config.toml"), ".venv/bin/agentrl"
+    table = (
+        f"{agentrl} eval {path} --checkpoints 0,latest and "
+        f"{agentrl} eval compare {path} 0 latest give the table"
+    )
+    assert measured(path) == table
+    assert resumed(path) == f"{agentrl} up {path} resumes the run; then {table}"
 
 
 @pytest.mark.slow

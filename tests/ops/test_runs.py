@@ -28,6 +28,21 @@ def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
     assert [verify(Path(path)).version for path, _ in rows] == [0]
 
 
+def test_a_variable_that_is_not_set_is_told_of_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=Run(home=str(tmp_path / "home")),
+        model=Model(path=str(ROOT / "models" / "tiny")),
+        broker=Broker(tasks_url="amqp://me:${NO_SUCH_SECRET}@127.0.0.1"),
+    )
+    with pytest.raises(ConfigError, match="NO_SUCH_SECRET"):
+        begin(config)
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
     tmp_path: Path,
 ) -> None:

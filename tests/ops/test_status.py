@@ -70,6 +70,23 @@ def test_status_as_json_has_alarms_with_their_figures(
     }
 
 
+def test_an_alarm_of_a_run_that_is_over_counts_no_further(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store,
+        store.write() as s,
+    ):
+        run = runs.require_run(s, "run")
+        runs.move_run(s, run.run_id, RunState.STOPPED, "enough")
+        (alarm,) = alarms.raised(s, run.run_id)
+        run.ended_at = alarm.raised_at + 240.0
+    status(config, as_json=False)
+    told = capsys.readouterr().out
+    assert "stood at the end for" in told
+    assert told.rstrip().endswith("4 min")
+
+
 def test_status_says_where_metrics_are(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

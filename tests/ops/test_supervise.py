@@ -209,8 +209,19 @@ def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
     supervisor.run_is_over()
     supervisor.stop()
     assert (tmp_path / "logs" / "recorder.log").read_text().endswith("stored\n")
-    assert told == ["worker did not end in 0.2 s and was killed; no harm"]
+    assert told == ["worker did not end in 0.2 s, was killed"]
     assert sum(supervise.STOP_S) < 10
+
+
+def test_one_that_is_killed_while_the_run_is_not_over_is_told_of_with_what_that_means(
+    tmp_path: Path, begin: Begin, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "STOP_S", (0.2, 5.0))
+    supervisor = begin(python("trainer", DEAF), python("policy", FOR_EVER, phase=1))
+    eventually((tmp_path / "logs" / "trainer.log").read_text, within_s=5, text=str)
+    supervisor.stop()
+    killed = "trainer did not end in 0.2 s, was killed; what it had not saved is done again"
+    assert told == [killed]
 
 
 def test_an_env_server_of_another_machine_is_not_started() -> None:
