@@ -12,9 +12,14 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def named(host: str) -> str:
+    """What others call it: this machine's name where it listens everywhere."""
+    return socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+
+
 def origin(host: str, port: int) -> str:
-    """Its URL without a path: with this machine's name where it listens everywhere."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    """Its URL without a path."""
+    name = named(host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 

@@ -48,7 +48,11 @@ def show(store: Store, configured: str) -> None:
         st.info("No run yet. Start one with `agentrl up CONFIG`.")
         return
     st.html(STYLE)
-    run_id = known[_choice(list(known), configured)]
+    name = _choice(list(known), configured)
+    if name is None:
+        show_instead(_unknown)
+        return
+    run_id = known[name]
     pages = [
         st.Page(
             partial(each.draw, store, run_id),
@@ -59,7 +63,9 @@ def show(store: Store, configured: str) -> None:
         )
         for each in PAGES
     ]
-    st.navigation(pages).run()
+    chosen = st.navigation(pages)
+    st.set_page_config(page_title=f"{chosen.title} · {name} · AgentRL")
+    chosen.run()
 
 
 def show_instead(draw: Callable[[], None]) -> None:
@@ -71,13 +77,23 @@ def show_instead(draw: Callable[[], None]) -> None:
     st.navigation(pages, position="hidden").run()
 
 
-def _choice(names: list[str], configured: str) -> str:
-    """The run's name: as the URL says where that is new, else as chosen in the sidebar."""
-    asked = st.query_params.get("run", "")
-    if asked in names and asked != st.session_state.get(IN_URL):
-        st.session_state["run"] = asked
-    if st.session_state.get("run") not in names:
-        st.session_state["run"] = configured if configured in names else names[0]
-    name = st.sidebar.selectbox("Run", names, key="run") or names[0]
-    st.query_params["run"] = st.session_state[IN_URL] = name
+def _choice(names: list[str], configured: str) -> str | None:
+    """The run's name: as the URL says where that is new, else as chosen in the sidebar.
+
+    None where the URL names a run that is not there, until one is chosen.
+    """
+    asked, state = st.query_params.get("run", ""), st.session_state
+    if asked and asked != state.get(IN_URL):
+        state["run"], state[IN_URL] = asked, asked
+    elif not asked and state.get("run") not in names:
+        state["run"] = configured if configured in names else names[0]
+    if state.get("run") not in names:
+        state["run"] = None
+    name = st.sidebar.selectbox("Run", names, index=None, key="run", placeholder="Choose a run")
+    if name is not None:
+        st.query_params["run"] = state[IN_URL] = name
     return name
+
+
+def _unknown() -> None:
+    st.error("This store has no run of the name in the address — choose one in the sidebar")

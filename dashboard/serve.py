@@ -13,6 +13,7 @@ from functools import cache
 
 from streamlit.web import cli
 
+from core.access import named
 from db.readonly import open_history
 from db.store import Store
 
@@ -44,6 +45,8 @@ def options(given: Sequence[str], port: int, host: str) -> list[str]:
         "--browser.gatherUsageStats": "false",
         "--client.toolbarMode": "minimal",
     }
+    if named(host) != host:  # else Streamlit asks the internet which address this machine has
+        settings["--browser.serverAddress"] = named(host)
     written = [f"{name}={value}" for name, value in settings.items()]
     origin = str(script.origin) if script else ""
     return ["run", origin, *written, "--", *given]

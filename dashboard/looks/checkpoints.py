@@ -17,6 +17,7 @@ PAGE = "Checkpoints"
 NEWEST = 100  # rows of the registry
 SERVINGS = 200  # stretches of serving
 EVALUATIONS = 200  # rows of measurements
+GREY = "#8C8C8C"  # legible on white and on black
 FILES = {
     CheckpointState.LIVE: "present",
     CheckpointState.ROLLED_BACK: "present",
@@ -129,7 +130,7 @@ def rows(entries: Sequence[Entry], registry: Registry, here: Here) -> list[dict[
             "checkpoint": Link(
                 here.short(entry.checkpoint_id), here.to(PAGE, checkpoint=entry.checkpoint_id)
             ),
-            "made": moment(entry.created_at),
+            "made, UTC": moment(entry.created_at),
             "state": entry.state.value.replace("_", " "),
             "files": FILES[entry.state],
             "snapshot": "yes" if entry.snapshot else "–",
@@ -141,11 +142,14 @@ def rows(entries: Sequence[Entry], registry: Registry, here: Here) -> list[dict[
     ]
 
 
-def serving_chart(served: Sequence[Served]) -> dict[str, Any]:
-    """Vega-Lite: a bar for each stretch, a row for each server and track."""
+def serving_chart(served: Sequence[Served], here: Here) -> dict[str, Any]:
+    """Vega-Lite: a bar for each stretch, a row for each server and track.
+
+    A track that pins a checkpoint of the run is named without the run: what differs is read.
+    """
     values = [
         {
-            "who": f"{each.server} · {each.track}",
+            "who": f"{each.server} · {each.track.replace(f'{here.run_id}-', '')}",
             "version": each.version,
             "from": each.from_min,
             "until": each.until_min,
@@ -193,25 +197,22 @@ def evaluation_chart(measured: Sequence[Measured]) -> dict[str, Any]:
     ]
     channels = by_colour("task", colours(each.task for each in measured))
     percent = {"format": ".0%"}
-    x = {
-        "field": "version",
-        "type": "quantitative",
-        "title": "version",
-        "axis": {"tickMinStep": 1, "format": "d"},
-    }
+    x = {"field": "version", "type": "ordinal", "title": "version", "axis": {"labelAngle": 0}}
+    beside = {"field": "task", "type": "nominal"}  # tasks with the same figure hide each other else
+    grey = {"symbolFillColor": GREY, "symbolStrokeColor": GREY}
     y = {"type": "quantitative", "title": "success", "axis": percent, "scale": {"domain": [0, 1]}}
     interval = {"y": y | {"field": "low"}, "y2": {"field": "high"}}
     return {
         "data": {"values": values},
         "height": 280,
-        "encoding": {"x": x, "color": channels["color"]},
+        "encoding": {"x": x, "xOffset": beside, "color": channels["color"]},
         "layer": [
             {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
             {
                 "mark": {"type": "point", "filled": True, "size": 70},
                 "encoding": {
                     "y": y | {"field": "success"},
-                    "shape": {"field": "how", "type": "nominal", "title": None},
+                    "shape": {"field": "how", "type": "nominal", "title": None, "legend": grey},
                     "tooltip": [{"field": name} for name in ("task", "how", "version", "success")],
                 },
             },

@@ -100,7 +100,7 @@ def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
             "episode": Link(here.short(each.episode_id), here.to(PAGE, episode=each.episode_id)),
             "task": each.task,
             "item": each.item_id,
-            "ended": moment(each.at),
+            "ended, UTC": moment(each.at),
             "status": each.status or each.reason or "–",
             "reward": each.reward,
             "score": each.score,
@@ -124,7 +124,7 @@ def _learned(lesson: Lesson | None, here: Here) -> Cell:
 
 
 def moment(at: float) -> str:
-    """A time of the database's clock."""
+    """A time of the database's clock, in UTC, as the head of its column says."""
     return datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M:%S") if at else "–"
 
 

@@ -47,7 +47,10 @@ def page(store: Store, run_id: str) -> None:
         ],
         "None: nothing came too late.",
     )
-    st.caption("Moves that changed nothing. In a sound run: late duplicates and replaced attempts.")
+    st.caption(
+        "Moves that changed nothing. In a sound run: late duplicates, replaced attempts, and what "
+        "came after the run or its group had ended."
+    )
 
 
 def _proof(disagreements: Disagreements) -> None:

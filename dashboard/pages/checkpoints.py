@@ -32,14 +32,14 @@ def draw(registry: Registry, here: Here) -> None:
     st.html(markup.plain(checkpoints.tree(registry) or "no checkpoint"))
     counts = ", ".join(f"{number} {state}" for state, number in sorted(registry.states.items()))
     st.caption(f"{counts.replace('_', ' ')}. Of a deleted one the row stays, the files are gone.")
-    _serving(registry)
+    _serving(registry, here)
     _measured(registry)
     st.subheader("Registry")
     st.html(markup.table(checkpoints.rows(registry.newest, registry, here)))
     st.caption(f"The newest {NEWEST}. A snapshot is what a trainer resumes from.")
 
 
-def _serving(registry: Registry) -> None:
+def _serving(registry: Registry, here: Here) -> None:
     st.subheader("Who serves what")
     now = [each for each in registry.servings if each.live]
     for each in now:
@@ -51,7 +51,7 @@ def _serving(registry: Registry) -> None:
         st.info("Nothing is served now.")
     if registry.servings:
         chart(
-            checkpoints.serving_chart(registry.servings),
+            checkpoints.serving_chart(registry.servings, here),
             f"Each checkpoint on each server and track; the last {SERVINGS} stretches.",
         )
 

@@ -17,6 +17,10 @@ from db.store import Store
 
 MOST = 6  # runs at once
 ALL = "all tasks together"
+ALONE = (
+    "This store has one run: nothing stands beside it. Runs of another `run.home` are in other "
+    "stores; each `agentrl quickstart` makes its own."
+)
 AXES = {
     "By update": ("version", "version"),
     "By tokens": ("tokens", "tokens learned"),
@@ -30,7 +34,7 @@ def page(store: Store, run_id: str) -> None:
     title(f"{shown.name} and other runs", shown.state, "")
     with store.read() as session:
         known = run_names(session)
-    others = _choice([name for name in known if name != shown.name])
+    others = _choice([name for name in known if name != shown.name]) if len(known) > 1 else []
     sides = {name: look(store, known[name]) for name in [shown.name, *others]}
     table([side_row(name, side) for name, side in sides.items()], "")
     st.caption(
@@ -38,6 +42,9 @@ def page(store: Store, run_id: str) -> None:
         "the 95 % interval."
     )
     _curves(sides)
+    if len(known) == 1:
+        st.info(ALONE)
+        return
     st.subheader("Evaluations of both, item by item")
     rows = [
         paired_row(shown.name, name, each)

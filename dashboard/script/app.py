@@ -17,13 +17,17 @@ from dashboard.navigation import show, show_instead
 from dashboard.parts import tell
 from dashboard.serve import history
 
+ICON = (
+    Path(__file__).parents[1] / "icon.svg"
+)  # a page's own would be fetched from fonts.gstatic.com
+
 
 def main(arguments: list[str]) -> None:
     """The pages of a TOML file's store; an error is one line on the page.
 
     `arguments`: the file, and the variable with the token that is asked for, if any is.
     """
-    st.set_page_config(page_title="AgentRL", layout="wide")
+    st.set_page_config(page_title="AgentRL", page_icon=ICON, layout="wide")
     path, *named = arguments
     try:
         token = secret(named[0]) if named else ""

@@ -1,9 +1,11 @@
 """The page *Checkpoints* on empty, running, forked and finished runs."""
 
+from dataclasses import replace
 from typing import Any
 
 from history import begun, ended, evaluation, trained
 
+from dashboard.links import Here
 from dashboard.looks.checkpoints import EVALUATIONS, evaluation_chart, look, serving_chart
 from db.readonly import open_history
 
@@ -27,8 +29,12 @@ def test_what_is_served_now_is_said_and_drawn(url: str, show: Any, html: Any) ->
     app = show("checkpoints", store, run_id, run="run")
     said = [each.value for each in app.markdown]
     assert any(each.startswith("**policy** (local) serves **v0** as *lagged(4)*") for each in said)
-    values = serving_chart(look(open_history(url), run_id).servings)["data"]["values"]
+    served = look(open_history(url), run_id).servings
+    values = serving_chart(served, Here(run_id, "run"))["data"]["values"]
     assert {each["who"] for each in values} == {"policy · current", "policy · lagged(4)"}
+    pinned = replace(served[0], track=f"pinned({run_id}-v000002)")
+    (one,) = serving_chart([pinned], Here(run_id, "run"))["data"]["values"]
+    assert one["who"] == "policy · pinned(v000002)"
     assert "policy (current)" in html(app)
     ended(store, run_id)
     assert "Nothing is served now." in [
@@ -80,5 +86,8 @@ def test_measurements_are_drawn_with_their_intervals(url: str, show: Any, html: 
     assert "24.0% – 76.0%" in page
     measured = look(open_history(url), run_id).measured
     assert len(measured) == 2 <= EVALUATIONS
-    assert [each["version"] for each in evaluation_chart(measured)["data"]["values"]] == [0]
+    drawn = evaluation_chart(measured)
+    assert [each["version"] for each in drawn["data"]["values"]] == [0]
+    assert drawn["encoding"]["xOffset"]["field"] == "task"
+    assert drawn["encoding"]["x"]["type"] == "ordinal"  # which an offset needs
     store.close()

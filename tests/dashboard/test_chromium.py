@@ -48,8 +48,11 @@ class Shown:
         )  # type: ignore[arg-type]
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
         page.goto(self.root + path)
         settled(page)
+        assert [url for url in asked if not url.startswith((self.root, "data:", "blob:"))] == []
         return page
 
 
@@ -135,6 +138,9 @@ def test_every_page_is_drawn_without_an_error(shown: Shown, scheme: str) -> None
         page = shown.open(address(each.name, run=NAME), scheme)
         body = page.locator('[data-testid="stMain"]')
         expect(body).to_contain_text(SAYS[each.name])
+        expect(page).to_have_title(f"{each.name} · {NAME} · AgentRL")
+        icon = page.locator("link[rel~=icon]").get_attribute("href") or ""
+        assert icon.startswith("data:image/svg+xml"), icon
         grounds.add(
             page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
         )

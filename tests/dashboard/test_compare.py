@@ -62,6 +62,10 @@ def test_a_run_that_has_just_begun_has_nothing_to_compare(url: str, show: Any) -
     app = show("compare", store, run_id)
     said = [box.value for box in app.info]
     assert "None of these runs has an update yet." in said
+    assert any(text.startswith("This store has one run") for text in said)
+    assert not app.multiselect
+    begun(url, "second")[0].close()
+    said = [box.value for box in show("compare", store, run_id).info]
     assert any(text.startswith("No evaluation is the same of both") for text in said)
     store.close()
 

@@ -14,6 +14,7 @@ from core.config import Config, Run, Store, Task
 from core.errors import AgentRLError, ConfigError
 from dashboard import door
 from dashboard.door import Answer, Doorkeeper
+from dashboard.serve import options
 from ops.dashboard import refuse_taken, start
 
 VARIABLE, TOKEN = "AGENTRL_TEST_TOKEN", "a-token-of-a-test"
@@ -164,6 +165,12 @@ def test_a_port_is_had_or_refused_whatever_the_address_looks_like(host: str) -> 
     refuse_taken(port, host)
     with pytest.raises(AgentRLError, match="cannot be had on 192"):
         refuse_taken(port, "192.0.2.1")
+
+
+def test_streamlit_is_told_its_address_where_it_would_ask_the_internet() -> None:
+    told = f"--browser.serverAddress={socket.gethostname()}"
+    assert all(told in options([], 8501, host) for host in ("0.0.0.0", "::"))  # noqa: S104
+    assert not any("serverAddress" in each for each in options([], 8501, "127.0.0.1"))
 
 
 def test_an_origin_names_what_a_browser_can_open() -> None:

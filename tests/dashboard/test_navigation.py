@@ -81,8 +81,15 @@ def test_the_address_chooses_the_run_and_wins_again_where_it_changes(two: Store)
     two.close()
 
 
-def test_a_run_that_is_not_there_is_no_choice(two: Store) -> None:
-    assert shown(two, "first", run="third").title[0].value == "first"
+def test_a_run_of_the_address_that_is_not_there_is_said_until_one_is_chosen(two: Store) -> None:
+    app = shown(two, "first", run="third")
+    assert app.error[0].value.startswith("This store has no run of the name")
+    assert not app.title
+    app.run()
+    assert app.error
+    app.sidebar.selectbox[0].select("second").run()
+    assert (app.title[0].value, list(app.error)) == ("second", [])
+    assert "second" in app.query_params["run"]
     assert shown(two, "third").title[0].value == "second"
     two.close()
 
