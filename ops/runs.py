@@ -76,7 +76,7 @@ def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
     """
     config = hub.resolved(config)
     configs.check(config)
-    for url in (config.store_url, config.broker_url, config.tasks_url):
+    for url in (config.store_url, config.broker_url):
         url()  # a variable that is not set is told of before the folder is made
     if config.run.checkpoints:
         weights.check(config.run.checkpoints)

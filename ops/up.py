@@ -42,6 +42,7 @@ def up(path: Path, *, detach: bool) -> None:
     memory.require(config)
     for name in config.secret_names():
         secret(name)
+    config.tasks_url()  # dispatcher and workers will ask for its variables
     if detach:
         _detach(config, path)
         return

@@ -36,7 +36,7 @@ def test_a_variable_that_is_not_set_is_told_of_before_the_folder_is_made(
         tasks={"dbbench": Task()},
         run=Run(home=str(tmp_path / "home")),
         model=Model(path=str(ROOT / "models" / "tiny")),
-        broker=Broker(tasks_url="amqp://me:${NO_SUCH_SECRET}@127.0.0.1"),
+        broker=Broker(url="amqp://me:${NO_SUCH_SECRET}@127.0.0.1"),
     )
     with pytest.raises(ConfigError, match="NO_SUCH_SECRET"):
         begin(config)

@@ -60,6 +60,18 @@ def test_a_key_that_is_not_set_is_told_of_before_anything_is_made(
     assert not (tmp_path / "home").exists()
 
 
+def test_a_variable_of_the_workers_alone_is_told_of_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
+    config = tmp_path / "run.toml"
+    tasks = '[broker]\ntasks_url = "amqp://me:${NO_SUCH_SECRET}@127.0.0.1"\n'
+    config.write_text(f'[run]\nhome = "{tmp_path}/home"\n{tasks}[tasks.dbbench]\n')
+    with pytest.raises(ConfigError, match="NO_SUCH_SECRET"):
+        up(config, detach=True)
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_second_up_is_refused_before_it_wants_a_port(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     own = {"supervisor": os.getpid(), "began": process_began(os.getpid()), "processes": {}}
