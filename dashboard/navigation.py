@@ -89,7 +89,8 @@ def _choice(names: list[str], configured: str) -> str | None:
         state["run"] = configured if configured in names else names[0]
     if state.get("run") not in names:
         state["run"] = None
-    name = st.sidebar.selectbox("Run", names, index=None, key="run", placeholder="Choose a run")
+    first = None if state["run"] is None else 0  # with None the choice could be cleared
+    name = st.sidebar.selectbox("Run", names, first, key="run", placeholder="Choose a run")
     if name is not None:
         st.query_params["run"] = state[IN_URL] = name
     return name

@@ -89,6 +89,11 @@ def test_a_run_of_the_address_that_is_not_there_is_said_until_one_is_chosen(two:
     assert app.error
     app.sidebar.selectbox[0].select("second").run()
     assert (app.title[0].value, list(app.error)) == ("second", [])
+    app.run()
+    assert app.title[0].value == app.sidebar.selectbox[0].value == "second"
+    app.sidebar.selectbox[0].select("first").run()
+    assert app.title[0].value == "first"
+    app.sidebar.selectbox[0].select("second").run()
     assert "second" in app.query_params["run"]
     assert shown(two, "third").title[0].value == "second"
     two.close()
