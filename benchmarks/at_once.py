@@ -223,7 +223,7 @@ def run(given: argparse.Namespace, arm: str, episodes: int, home: Path) -> Mappi
             context.Queue(),
             steps=context.Value("q", 0),
         )
-        loops = {**ROLES, "policy": policy, "worker": ARMS[arm]}
+        loops: dict[str, Any] = {**ROLES, "policy": policy, "worker": ARMS[arm]}
         names = ["policy", "recorder", *["worker"] * given.workers, "dispatcher"]
         with playing(place, link, loops, names) as played:
             workers = [
