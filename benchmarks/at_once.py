@@ -36,7 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from instant import TURNS, InstantSource, SlowEngine, begin
 from one_loop import HoppingPublisher, LoopWorker, OneLoop
 from one_loop import sleep as loop_sleep
-from pipeline import MODEL, ROLES, SIZE, STALLED_S, Place, leaving, playing, told
+from pipeline import MODEL, ROLES, SIZE, STALLED_S, leaving
+from processes import Place, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 

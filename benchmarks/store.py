@@ -6,8 +6,8 @@
 Fills an empty database with one run (`benchmarks/long_run.py`; 125,000 groups of 8 episodes and 10
 steps each are a million episodes and ten million steps) and asks each question `--repeats` times;
 a run that is there already is asked as it stands. `admission` is the dispatcher's whole transaction
-with nothing free, with one batch free, and with items that retire. The shortest and the
-median: on a busy machine the shortest says what a question costs. `nothing` is SELECT 1.
+with nothing free, with one batch free, and with items that retire. The shortest and the median: on
+a busy machine the shortest says what a question costs. `nothing` is SELECT 1.
 """
 
 import argparse
@@ -73,8 +73,7 @@ from workers.dispatcher import Dispatcher
 from workers.stream import ItemStream
 
 Question = Callable[[Session], Any]
-ADMISSION = "admission"  # asked by the dispatcher itself
-LOOKERS = ("dashboard", "search", "checkpoints", "report", "view")
+ADMISSION, LOOKERS = "admission", ("dashboard", "search", "checkpoints", "report", "view")
 
 
 def sought(session: Session, passes: Filter) -> Found:

@@ -31,7 +31,11 @@ from cli import (
 from core.errors import AgentRLError
 
 WRITABLE = "choose a folder that you may write"
-MENDS = {errno.ENOSPC: "make room on that disk", errno.EROFS: WRITABLE, errno.EACCES: WRITABLE}
+MENDS = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EROFS: WRITABLE,
+    errno.EACCES: "look at who may use it",
+}
 
 app = typer.Typer(
     name="agentrl",

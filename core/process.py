@@ -1,6 +1,7 @@
 """Processes of this machine."""
 
 import os
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from core.errors import ConfigError
 from core.logging import get_logger
 
 TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
+TOLD = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
 
 log = get_logger()

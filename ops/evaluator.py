@@ -16,7 +16,7 @@ from contextlib import closing
 from core.config import Config
 from core.errors import AgentRLError, ConfigError, StoreError
 from core.logging import get_logger
-from core.process import weigh_session
+from core.process import TOLD, weigh_session
 from core.types import RUN_OVER
 from db import evaluations, runs
 from ops.eval import Matrix, Wish, only, planned
@@ -116,8 +116,11 @@ def stand_back(nice: int) -> None:
 def _leave_in_time(
     stop: threading.Event, ended: threading.Event, leave: Callable[[int], object]
 ) -> None:
-    """End the process after `stop`, whatever its episodes wait for; the lease ends by itself."""
+    """End the process after `stop`, whatever its episodes wait for; the lease ends by itself.
+
+    The code does not say that the run is over: it may not be.
+    """
     stop.wait()
     if not ended.wait(GRACE_S):
         log.warning("end not waited for")
-        leave(0)
+        leave(TOLD)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from core.config import Config
+from ops.hosts import hosts_envs
 
 ALWAYS = ("broker", "db", "workers", "envs", "trainer", "serving")  # extras of every run
 TASKS = {"kg": "pyoxigraph", "webshop": "rapidfuzz"}
@@ -22,7 +23,8 @@ def _packages(config: Config) -> Iterator[str]:
         yield from TRACING
     for tracker in config.trackers.use:
         yield TRACKERS[tracker]
-    for name, task in config.tasks.items():
+    tasks = config.tasks if not config.envs.url or hosts_envs(config) else {}
+    for name, task in tasks.items():
         if name in TASKS:
             yield TASKS[name]
         if name == "dbbench":

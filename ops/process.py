@@ -2,10 +2,12 @@
 
 import ctypes
 import gc
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -15,7 +17,7 @@ from types import FrameType
 from core import exposition, loading, logging, otlp
 from core.config import Config
 from core.errors import AgentRLError, BrokerError, StoreError
-from core.process import place
+from core.process import TOLD, place
 from core.types import RUN_OVER
 from db import runs
 from db.store import open_store
@@ -28,8 +30,8 @@ STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: unti
 CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
 ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
-TOLD = 128 + signal.SIGTERM  # exit code of one alone that ends with its run and was told to before
 REST_S = 2.0  # between two looks at the run
+REMIND_S = 60.0  # between two words of one that rests: whoever replaced it may be gone
 
 log = logging.get_logger()
 
@@ -133,16 +135,18 @@ def _rest(config: Config, stop: threading.Event) -> None:
     An engine would start again what ends, and the two would replace one another for ever.
     """
     gc.collect()  # the model
-    log.warning("replaced by another trainer: rests until the run is over")
-    with closing(open_store(config.store_url())) as store:
-        while not stop.wait(REST_S):
-            try:
-                with store.read() as session:
-                    run = runs.run_named(session, config.run.name)
-                    if run is None or run.state in RUN_OVER:
-                        return
-            except StoreError as error:
-                log.warning("store is away", error=str(error))
+    told = -math.inf
+    while not stop.wait(REST_S):
+        if time.monotonic() - told > REMIND_S:
+            log.warning("replaced by another trainer: rests until the run is over")
+            told = time.monotonic()
+        try:
+            with closing(open_store(config.store_url())) as store, store.read() as session:
+                run = runs.run_named(session, config.run.name)
+                if run is None or run.state in RUN_OVER:
+                    return
+        except StoreError as error:
+            log.warning("store is away", error=str(error))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
 from core import metrics, tracing
+from core.logging import get_logger
 from db import bodies
 from db.bodies import Unfit
 from db.store import Store
@@ -22,11 +23,14 @@ BULK = 256  # bodies of one transaction
 
 Refused = tuple[Delivery, str]
 
+log = get_logger()
+
 
 def record(
     store: Store, consumer: Consumer, run_id: str, stop: threading.Event, *, drain: bool = False
 ) -> None:
     """Store, then acknowledge, until `stop`; with `drain` until the queue is empty."""
+    log.info("recorder begins", run_id=run_id)
     while not stop.is_set():
         deliveries = consumer.receive(BULK, 0.5)
         if deliveries:

@@ -15,11 +15,11 @@ from world import World
 
 from core import loading
 from core.config import Config, Dispatch, Model, Run, Task
+from core.process import TOLD
 from core.types import RunState
 from db import runs
 from db.models import Worker
 from db.store import open_store
-from ops.process import TOLD
 from ops.runs import begin, clear_queues, queues_stand
 
 
@@ -129,7 +129,7 @@ def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
 @pytest.mark.parametrize(
     ("role", "removed", "said"),
     [
-        ("recorder", False, ""),
+        ("recorder", False, "recorder begins"),
         ("recorder", True, "rests until a signal"),
         ("worker", True, "rests until a signal"),
         ("policy", True, "Checkpoint loaded"),
@@ -149,7 +149,7 @@ def test_who_stays_once_the_run_is_over_makes_no_queue_again_and_ends_on_a_signa
             lambda: log.exists() and said in log.read_text(), within_s=120, text=log.read_text
         )
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5 if said else 5)  # a recorder that consumes says nothing
+            process.wait(0.5)
         assert queues_stand(config, world.run_id) is not removed
         process.terminate()
         assert process.wait(20) == 0, log.read_text()

@@ -62,7 +62,7 @@ def version_of(home: Path, name: str) -> int:
             run = runs.run_named(session, name)
             return run.version if run else -1
     except StoreError as error:
-        if "no such table" not in str(error):
+        if not any(words in str(error) for words in ("no such table", "is locked")):
             raise
         return -1
 

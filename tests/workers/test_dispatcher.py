@@ -14,7 +14,7 @@ from db import groups, registry, runs
 from db.models import PolicyServer
 from db.store import Store
 from workers import dispatcher as dispatching
-from workers.dispatcher import Dispatcher
+from workers.dispatcher import ADMITTED, Dispatcher
 
 
 @pytest.fixture
@@ -64,6 +64,12 @@ def served(world: World, version: int) -> None:
         registry.mark_serving(session, server_id, CURRENT, checkpoint)
 
     world.store.transact(serve)
+
+
+def test_many_free_slots_are_filled_some_episodes_at_a_time(world: World) -> None:
+    groups = ADMITTED // 2 + 1
+    dispatcher = dispatcher_of(world, groups_per_update=groups, max_staleness=0)
+    assert [len(tick(dispatcher)) for _ in range(3)] == [ADMITTED, 2, 0]
 
 
 def test_on_policy_no_group_begins_before_the_newest_checkpoint_is_served(world: World) -> None:
