@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from history import begun, trained
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from running import ROOT, agentrl, eventually
 
 from dashboard.door import COOKIE, PAUSE_S
@@ -56,9 +56,14 @@ class Shown:
         return page
 
 
+def heading(page: Page) -> Locator:
+    """The page's title; while its script runs, the one before may still stand after it."""
+    return page.locator("h1").first
+
+
 def settled(page: Page) -> None:
     """Wait until the page is drawn; fails where it shows an error."""
-    expect(page.locator("h1").first).to_be_visible()
+    expect(heading(page)).to_be_visible()
     expect(page.locator('[data-testid="stStatusWidget"]')).to_have_count(0)
     assert page.locator(ERRORS).all_inner_texts() == []
 
@@ -155,7 +160,7 @@ def test_from_an_episode_to_its_update_its_siblings_and_back(shown: Shown) -> No
     first = page.locator(".rows a").first
     named = first.inner_text()
     first.click()
-    expect(page.locator("h1")).to_have_text(f"Episode {named}")
+    expect(heading(page)).to_have_text(f"Episode {named}")
     settled(page)
     expect(page.locator(".rows").nth(1)).to_contain_text("update to v1, committed")
     expect(page.locator(".text span[title]").nth(5)).to_be_visible()  # tokens with their words
@@ -164,14 +169,14 @@ def test_from_an_episode_to_its_update_its_siblings_and_back(shown: Shown) -> No
     other = sibling.inner_text()
     assert other != named
     sibling.click()
-    expect(page.locator("h1")).to_have_text(f"Episode {other}")
+    expect(heading(page)).to_have_text(f"Episode {other}")
     settled(page)
     page.locator(".rows").nth(1).locator("a").first.click()
-    expect(page.locator("h1")).to_have_text("Checkpoints")
+    expect(heading(page)).to_have_text("Checkpoints")
     settled(page)
     expect(page.locator("h3").first).to_have_text("Version 1")
     page.get_by_text("episodes that its update learned from").click()
-    expect(page.locator("h1")).to_have_text("Episodes")
+    expect(heading(page)).to_have_text("Episodes")
     settled(page)
     assert f"run={NAME}" in page.url
     assert "learned_at=1" in page.url
@@ -183,12 +188,12 @@ def test_a_keyboard_is_enough(shown: Shown) -> None:
     page = shown.open("/")
     focus(page, "Episodes")
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_have_text("Episodes")
+    expect(heading(page)).to_have_text("Episodes")
     settled(page)
     named = page.locator(".rows a").first.inner_text()
     focus(page, named)
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_have_text(f"Episode {named}")
+    expect(heading(page)).to_have_text(f"Episode {named}")
     settled(page)
     page.context.close()
 
@@ -241,7 +246,7 @@ def test_a_token_is_asked_for_once_by_each_browser(
     options = ("--host", "0.0.0.0", "--token-env", "DASHBOARD_TOKEN")  # noqa: S104
     with served(environment, tmp_path / "log", *options) as root:
         page = Shown(browser, root).open(f"/episodes?run={NAME}")
-        expect(page.locator("h1")).to_have_text("AgentRL")
+        expect(heading(page)).to_have_text("AgentRL")
         page.get_by_label("Token", exact=True).fill("another")
         page.keyboard.press("Enter")
         expect(page.get_by_text("That is not the token.")).to_be_visible()
@@ -249,16 +254,16 @@ def test_a_token_is_asked_for_once_by_each_browser(
         page.wait_for_timeout(1000 * PAUSE_S)
         page.get_by_label("Token", exact=True).fill("a-token-of-a-test")
         page.keyboard.press("Enter")
-        expect(page.locator("h1")).to_have_text("Episodes")
+        expect(heading(page)).to_have_text("Episodes")
         settled(page)
         first = page.locator(".rows a").first  # a link: the page is loaded anew
         named = first.inner_text()
         first.click()
-        expect(page.locator("h1")).to_have_text(f"Episode {named}")
+        expect(heading(page)).to_have_text(f"Episode {named}")
         settled(page)
         cookies = {each["name"]: each["value"] for each in page.context.cookies()}
         assert re.fullmatch("[0-9a-f]{64}", cookies[COOKIE])
         page.context.close()
         other = Shown(browser, root).open("/")
-        expect(other.locator("h1")).to_have_text("AgentRL")
+        expect(heading(other)).to_have_text("AgentRL")
         other.context.close()
