@@ -7,7 +7,7 @@ Of a store that `benchmarks/store.py` has filled. `agentrl dashboard` is started
 of its own, and every page is opened in headless Chromium, on this machine. Seconds from asking for
 the address, or from the click, until all that the page shows is drawn: its title is there, the
 script has ended, nothing is stale, a skeleton or a spinner, each chart and table has its picture,
-and it stays so for HELD_S (which are not counted).
+and it stays so for a while (which is not counted).
 
 `cold`: the first page that a dashboard just started draws, in a browser that has cached nothing;
 `warm`: the same address once more, in another tab; `moved`: by a click in the menu of an open
@@ -23,10 +23,8 @@ while a page was loaded, cold and warm: of the database and of what has nothing 
 """
 
 import argparse
-import base64
 import json
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -34,17 +32,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from browser import CLICK, PATIENCE_S, Heard, chromium, stood
+from playwright.sync_api import Browser, BrowserContext
 
 from dashboard.links import address
 from dashboard.navigation import PAGES
@@ -61,59 +58,6 @@ TITLES = {
     "SQL": "SQL",
 }
 IDLE = 0.15  # of the machine's processor time, for half a second: it is calm
-HELD_S = 0.3  # as long a page must stand
-PATIENCE_S = 120.0  # for a page, and for a dashboard's start
-
-# Milliseconds at which the page began to stand, once it has stood for `held`; else false.
-STANDS = """({title, held, began}) => {
-  const app = document.querySelector('[data-testid="stApp"]');
-  const main = document.querySelector('[data-testid="stMain"]');
-  const unfinished = '[data-stale="true"], [data-testid="stSkeleton"],'
-    + '[data-testid="stAppSkeleton"], [data-testid="stSpinner"]';
-  const pictured = '[data-testid="stVegaLiteChart"], [data-testid="stDataFrame"]';
-  const drawn = each => !each.checkVisibility()
-    || [...each.querySelectorAll('canvas, svg')].some(one => one.clientWidth > 0);
-  const stands = app?.dataset.testScriptState === 'notRunning'
-    && main?.querySelector('h1')?.innerText.trim() === title
-    && !main.querySelector(unfinished)
-    && [...main.querySelectorAll(pictured)].every(drawn);
-  const now = performance.now();
-  if (!stands || window.standsFor !== title) window.standsSince = now;
-  window.standsFor = stands ? title : '';
-  return stands && now - window.standsSince >= held && window.standsSince - began;
-}"""
-CLICK = """name => {
-  const link = [...document.querySelectorAll('[data-testid="stSidebarNavLink"]')]
-    .find(each => each.innerText.includes(name));
-  const now = performance.now();
-  window.standsFor = '';
-  link.click();
-  return now;
-}"""
-
-
-@dataclass
-class Heard:
-    """What the browser heard over the WebSocket: bytes, and when scripts began and ended, s."""
-
-    size: int = 0
-    began: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)
-
-    def frame(self, event: Mapping[str, Any]) -> None:
-        """An event `Network.webSocketFrameReceived` of Chromium."""
-        body = base64.b64decode(event["response"]["payloadData"])
-        self.size += len(body)
-        kind = ForwardMsg.FromString(body).WhichOneof("type")
-        if kind == "new_session":
-            self.began.append(event["timestamp"])
-        elif kind == "script_finished":
-            self.ended.append(event["timestamp"])
-
-    @property
-    def script_s(self) -> float:
-        """Seconds of the page's first script."""
-        return self.ended[0] - self.began[0]
 
 
 @dataclass(frozen=True)
@@ -190,12 +134,6 @@ def context(place: Place) -> Iterator[BrowserContext]:
         yield made
     finally:
         made.close()
-
-
-def stood(page: Page, title: str, began: float = 0.0) -> float:
-    """Seconds from `began` (milliseconds of the page's clock) until the page stood."""
-    given = {"title": title, "held": 1000 * HELD_S, "began": began}
-    return float(page.wait_for_function(STANDS, arg=given).json_value()) / 1000
 
 
 def processor_s(place: Place, server: Server) -> float:
@@ -280,19 +218,6 @@ def table(figures: Figures) -> str:
         cells = ["{:.2f}, {:.2f}".format(*summary(found[kind])) for kind in kinds]
         lines.append(f"{name:12}" + "".join(f"{cell:>17}" for cell in cells))
     return "\n".join(lines)
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        raise SystemExit("chromium is not installed: apt-get install chromium")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        try:
-            yield launched
-        finally:
-            launched.close()
 
 
 def main() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import history
 import pytest
 from sqlalchemy import select
+from telling import begun_of, followed
 
-from core.config import Config, Run, Task, Trackers
+from core.config import Config
 from core.types import RunState
 from db import runs, told
 from db.models import Evaluation, Update
@@ -23,22 +23,13 @@ from ops.trackers.tracker import Figure, TrackerError, alone, figure, folder_of,
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config(
-        tasks={"dbbench": Task()},
-        run=Run(name="run", home=str(tmp_path)),
-        trackers=Trackers(look_s=0.05),
-    )
+    return followed(tmp_path)
 
 
 @pytest.fixture
 def begun(config: Config) -> tuple[Store, str]:
     """Three updates, and an evaluation."""
-    store, run_id = history.begun(config.store_url(), config=config)
-    history.trained(store, run_id, 3)
-    with store.write() as session:
-        figures = {"success": 0.25, "low": 0.05, "high": 0.7, "episodes": 4}
-        session.add(history.evaluation(run_id, 3, task="dbbench", **figures))
-    return store, run_id
+    return begun_of(config)
 
 
 class Fails:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import history
 import msgspec
 import psutil
 import pytest
@@ -17,10 +16,11 @@ import wandb_file
 from mlflow.tracking import MlflowClient
 from running import ROOT, eventually
 from sqlalchemy import select
+from telling import begun_of, followed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from core import loading
-from core.config import Config, Run, Task, Trackers
+from core.config import Config
 from core.errors import ConfigError
 from core.types import RunState
 from db import alarms, runs
@@ -40,23 +40,16 @@ Rows = list[tuple[int, str, float]]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config(
-        tasks={"dbbench": Task()},
-        run=Run(name="run", home=str(tmp_path)),
-        trackers=Trackers(look_s=0.05),
-    )
+    return followed(tmp_path)
 
 
 @pytest.fixture
 def begun(config: Config) -> tuple[Store, str]:
     """Three updates, an alarm that was raised, an evaluation."""
-    store, run_id = history.begun(config.store_url(), config=config)
-    history.trained(store, run_id, 3)
+    store, run_id = begun_of(config)
     with store.write() as session:
         reading = Reading("dbbench", "entropy", 0.001, 0.01, raised=True)
         alarms.add(session, run_id, None, 2, [(reading, None)])
-        figures = {"success": 0.25, "low": 0.05, "high": 0.7, "episodes": 4}
-        session.add(history.evaluation(run_id, 3, task="dbbench", **figures))
     return store, run_id
 
 

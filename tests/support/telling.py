@@ -1,0 +1,27 @@
+"""A run whose rows a follower tells to trackers."""
+
+from pathlib import Path
+
+import history
+
+from core.config import Config, Run, Task, Trackers
+from db.store import Store
+
+
+def followed(home: Path) -> Config:
+    """Of a run that is looked at often."""
+    return Config(
+        tasks={"dbbench": Task()},
+        run=Run(name="run", home=str(home)),
+        trackers=Trackers(look_s=0.05),
+    )
+
+
+def begun_of(config: Config) -> tuple[Store, str]:
+    """Three updates, and an evaluation."""
+    store, run_id = history.begun(config.store_url(), config=config)
+    history.trained(store, run_id, 3)
+    with store.write() as session:
+        figures = {"success": 0.25, "low": 0.05, "high": 0.7, "episodes": 4}
+        session.add(history.evaluation(run_id, 3, task="dbbench", **figures))
+    return store, run_id
