@@ -22,7 +22,7 @@ from serving.model import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-UPDATES = 6
+UPDATES = 12
 CONFIG = ROOT / "configs" / "quickstart.toml"
 
 
