@@ -24,6 +24,7 @@ from serving.server import Face, Server
 from workers.episode import Stopped
 
 LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
+TRIES = 20  # of loading again what it lost, before it is given up
 
 log = get_logger()
 
@@ -119,8 +120,8 @@ class Servers:
 class _Keeper:
     """A thread that loads the target again where its engine was started again and holds nothing.
 
-    `error`: why it never will be, with `lost` set. A failure of vLLM itself is tried again:
-    meanwhile episodes wait for it.
+    `error`: why it never will be, with `lost` set. A failure of vLLM itself is tried again, so
+    many times: meanwhile episodes wait for it.
     """
 
     def __init__(
@@ -142,29 +143,29 @@ class _Keeper:
         self._thread.join()
 
     def _keep(self) -> None:
-        said = ""
+        failed = 0
         while self.error is None and not self._ended.wait(LOOK_S):
-            try:
-                said = self._look(said)
-            except CheckpointError as error:
-                self.error = error
+            failed = self._look(failed)
         if self.error is not None:
             self._lost.set()
 
-    def _look(self, said: str) -> str:
-        """Load it where it is not held; what failed, each told once. Raises CheckpointError."""
+    def _look(self, failed: int) -> int:
+        """Load it where it is not held; how often that failed since it last was."""
         if self._target.checkpoint_id in self._engine.names():
-            return ""
+            return 0
         try:
             _proven(self._engine, self._config, self._target)
+        except CheckpointError as error:
+            self.error = error
         except EngineAway:
             if not self._engine.alive():
                 self.error = _gone(self._config)
         except PolicyError as error:
-            if str(error) != said:
-                log.warning("not loaded again yet", error=str(error))
-            return str(error)
-        return said
+            log.warning("not loaded again yet", error=str(error), tries=failed + 1)
+            if failed + 1 == TRIES:
+                self.error = error
+            return failed + 1
+        return failed
 
 
 def _gone(config: Config) -> PolicyError:

@@ -189,12 +189,13 @@ def test_a_vllm_that_is_killed_comes_back_and_the_measurement_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["does not start", "lies"])
+@pytest.mark.parametrize("fault", ["does not start", "lies", "refuses"])
 def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_reason(
-    file: Path, tmp_path: Path, fault: str
+    file: Path, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not with episodes that failed, each after its own patience, a minute here."""
-    config = loading.load(file)
+    monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4" if fault == "refuses" else "0")
+    config = loading.load(file, os.environ)
     publish(config, begin(config), 1)
     set_faults(tmp_path, token_s=0.05)
     ended: list[AgentRLError] = []
@@ -211,6 +212,8 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
         eventually(lambda: episodes(config) > 0, within_s=60, text=lambda: "no episode")
         if fault == "lies":
             shutil.copy(TINY / "model.safetensors", config.home() / "c1")
+        elif fault == "refuses":
+            set_faults(tmp_path, **{"v1/load_lora_adapter": 500})
         else:
             set_faults(tmp_path, start=500)
         began = time.monotonic()
@@ -219,8 +222,8 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
         thread.join(120)
     assert time.monotonic() - began < 55  # of 60 that one call alone would wait
     [error] = ended
-    words = "are off by" if fault == "lies" else "vLLM does not start"
-    assert words in str(error)
+    words = {"lies": "are off by", "refuses": "as told", "does not start": "vLLM does not start"}
+    assert words[fault] in str(error)
     assert 0 < episodes(config) < 40
     assert fakes_of(tmp_path) == []
 

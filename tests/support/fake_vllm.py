@@ -34,7 +34,7 @@ def write_interpreter(folder: Path, version: str = "0.32.0") -> Path:
 
 
 def set_faults(folder: Path, **faults: Any) -> None:
-    """By path with `_` for `/`: set_faults(folder, pause="hang", collective_rpc=500)."""
+    """By path without its first slash: set_faults(folder, pause="hang", collective_rpc=500)."""
     new = folder / "faults.new"
     new.write_text(json.dumps({f"/{name}": fault for name, fault in faults.items()}))
     new.rename(folder / "faults.json")
