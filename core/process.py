@@ -85,17 +85,35 @@ def unlocked(database: str | Path) -> str:
     """What a person does about an SQLite file that another process keeps locked, and which one.
 
     /proc/locks tells: the lock for writing lies on the index of the write-ahead log, or on the file
-    itself. The holder is not to be seen from within another container.
+    itself. The holder is not to be seen from within another container, or by another user.
     """
-    inodes, holders = set(), set()
+    files, holders = set(), set()
     for name in (f"{database}-shm", str(database)):
         with suppress(OSError):
-            inodes.add(str(Path(name).stat().st_ino))
+            files.add(_file(Path(name)))
+    inodes = {str(inode) for _, inode in files}
     for fields in _locks():
-        if fields[3] == "WRITE" and fields[5].rpartition(":")[2] in inodes:
-            holders.add(f"pid {fields[4]} ({_command(fields[4])})")
+        pid, inode = fields[4], fields[5].rpartition(":")[2]
+        if fields[3] == "WRITE" and inode in inodes and files & _open_files(pid):
+            holders.add(f"pid {pid} ({_command(pid)})")
     named = " and ".join(sorted(holders)) or "another process"
     return f"{named} writes to it: wait until that is done, or end it"
+
+
+def _file(path: Path) -> tuple[int, int]:
+    """Device and inode: the device that /proc/locks names is, on some file systems, another."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _open_files(pid: str) -> set[tuple[int, int]]:
+    """What a process holds open; nothing where it has ended, or is not ours to look into."""
+    files = set()
+    with suppress(OSError):
+        for opened in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                files.add(_file(opened))
+    return files
 
 
 def _locks() -> list[list[str]]:

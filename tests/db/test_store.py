@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from core.errors import StoreError
+from core.process import unlocked
 from db.store import Store, open_store
 
 
@@ -37,6 +38,19 @@ def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(
         assert f"pid {os.getpid()} (" not in refused.value.mend
         assert refused.value.mend.endswith(") writes to it: wait until that is done, or end it")
         store.transact(lambda session: session.execute(text("SELECT 1")), patience_s=0.0)
+
+
+def test_who_keeps_a_file_of_another_file_system_locked_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes are numbered on each anew: our lock on one file may read like one on this."""
+    path = tmp_path / "store.db"
+    path.touch()
+    like = f"1: POSIX ADVISORY WRITE {os.getpid()} 00:99:{path.stat().st_ino} 0 EOF"
+    monkeypatch.setattr("core.process._locks", lambda: [like.split()])
+    assert unlocked(path).startswith("another process writes to it")
+    with path.open():
+        assert unlocked(path).startswith(f"pid {os.getpid()} (")
 
 
 def test_a_file_that_cannot_be_used_is_to_be_looked_at(tmp_path: Path) -> None:
