@@ -1,4 +1,4 @@
-"""Verbs that look before a run begins: config show|check, doctor."""
+"""Verbs that look before a run begins: config show|check|keys, doctor."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import typer
 
 from cli.processes import CONFIG
 
+SECTION = typer.Argument("", help="One of its sections; all without.", show_default=False)
 OPTIONAL = typer.Argument(None, help="A run's TOML file.", show_default=False)
 
 
@@ -14,7 +15,8 @@ def add(app: typer.Typer) -> None:
     config = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     config.command()(show)
     config.command()(check)
-    app.add_typer(config, name="config", help="Show or check a configuration.")
+    config.command()(keys)
+    app.add_typer(config, name="config", help="Show or check a configuration, list its keys.")
     app.command()(doctor)
 
 
@@ -38,6 +40,20 @@ def check(config: Path = CONFIG) -> None:
     from ops.configs import report
 
     print(report(config))
+
+
+def keys(
+    section: str = SECTION,
+    as_json: bool = typer.Option(False, "--json", help="One JSON array."),
+    markdown: bool = typer.Option(False, "--markdown", help="As docs/configuration.md has them."),
+) -> None:
+    """List the keys of a run's file: type, default, meaning.
+
+    Example: agentrl config keys trainer.lora
+    """
+    from ops.keys import tell
+
+    tell(section, as_json=as_json, markdown=markdown)
 
 
 def doctor(

@@ -18,7 +18,9 @@ from core.errors import ConfigError
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Seconds = Annotated[float, Meta(gt=0.0)]
+Above0 = Annotated[float, Meta(gt=0.0)]
+AtLeast0 = Annotated[float, Meta(ge=0.0)]
+Seconds = Above0
 
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,59}\Z"  # names become folders, queues and columns
@@ -35,23 +37,23 @@ class Run(Section, frozen=True):
     `checkpoints`: a URL that fsspec understands, for hosts that share no folder.
     """
 
-    name: Name = "run"
+    name: Name = "run"  # up to 60 of A-Z a-z 0-9 . _ -, beginning with none of . -
     home: str = "runs/run"
     checkpoints: str = ""  # under `home` where empty
-    seed: int = 0
-    stop_updates: Positive | None = None
-    stop_hours: Seconds | None = None
-    stop_success: Share | None = None  # of every task, over the last ten updates
+    seed: int = 0  # of the order of items, and of what policies draw
+    stop_updates: Positive | None = None  # version at which it is completed
+    stop_hours: Above0 | None = None  # since the run was made
+    stop_success: Share | None = None  # success of every task, over the last ten updates
 
 
 class Store(Section, frozen=True):
-    """`url`: an SQLAlchemy URL, or `embedded`: SQLite under `run.home`."""
+    """The database. `url`: an SQLAlchemy URL, or `embedded`: SQLite under `run.home`."""
 
     url: str = "embedded"
 
 
 class Broker(Section, frozen=True):
-    """`url`: amqp URL or `embedded`; `tasks_url`: Celery's broker, or `embedded` (filesystem)."""
+    """Queues. `url`: amqp URL, or `embedded`; `tasks_url`: Celery's, or `embedded` (filesystem)."""
 
     url: str = "embedded"
     tasks_url: str = "embedded"
@@ -61,29 +63,29 @@ class Broker(Section, frozen=True):
 class Task(Section, frozen=True):
     """One task of the mixture. `options` go to the task's own source, which checks them."""
 
-    weight: Annotated[float, Meta(gt=0.0)] = 1.0
-    split: str = "train"
-    eval_split: str = "test"
+    weight: Above0 = 1.0  # of its share of the groups; shares are weights over their sum
+    split: str = "train"  # whose items are trained on
+    eval_split: str = "test"  # whose items are measured
     max_turns: Positive | None = None  # the task's own limit where absent
-    horizons: list[tuple[Natural, Positive]] = []  # from that version on at most so many turns
+    horizons: list[tuple[Natural, Positive]] = []  # [version, turns]: from it on at most so many
     options: dict[str, Any] = {}
 
 
 class Dispatch(Section, frozen=True):
     """Admission. Groups are admitted while open < (max_staleness + 1) * groups_per_update."""
 
-    groups_per_update: Positive = 8
-    group_size: Annotated[int, Meta(ge=2)] = 8
+    groups_per_update: Positive = 8  # fewest that an update learns from: see trainer.min_groups
+    group_size: Annotated[int, Meta(ge=2)] = 8  # episodes of one group, all of one item
     max_staleness: Natural = 4  # updates; also the bound at train time, for tokens of `current`
     max_lag: Natural = 64  # updates; the bound at train time for tokens of lagged policies
     claim_timeout_s: Seconds = 30.0  # a queued row not claimed by then is sent again
     body_timeout_s: Seconds = 60.0  # a finished row whose body is missing by then is re-issued
-    max_attempts: Positive = 3
+    max_attempts: Positive = 3  # at one episode, before it is failed
     lease_s: Seconds = 15.0  # the dispatcher's own row lease
-    tick_s: Seconds = 0.2
+    tick_s: Seconds = 0.2  # between two rounds of the dispatcher
     retire_at: Share | None = None  # items whose recent success reaches it leave the stream
-    window: tuple[Share, Share] | None = None  # items whose recent success lies outside rest
-    window_pause: Positive = 2  # passes through the split that such an item rests
+    window: tuple[Share, Share] | None = None  # [low, high] of recent success; items outside rest
+    window_pause: Positive = 2  # passes through the split that an item rests
     mixing: Literal["fixed", "progress"] = "fixed"  # by weight, or by weight times progress
     mixing_floor: Share = 0.05  # of `progress`: least share of each task
     mixing_groups: Positive = 16  # of `progress`: groups of each of its two windows
@@ -93,24 +95,24 @@ class Worker(Section, frozen=True):
     """Episode workers. `concurrency`: episodes at once in one process."""
 
     concurrency: Positive = 64
-    beat_s: Seconds = 2.0
-    lease_s: Seconds = 15.0
+    beat_s: Seconds = 2.0  # between two heartbeats
+    lease_s: Seconds = 15.0  # without a heartbeat for so long, its episodes are re-issued
     attempt_deadline_s: Seconds = 300.0  # of one attempt; no heartbeat extends it
     policy_wait_s: Seconds = 60.0  # how long a step waits for a live policy
 
 
 class Sampling(Section, frozen=True):
-    """Which policy samples a step, and how (docs/sampling.md). `stale_share`: p of `mixed`."""
+    """Which policy samples a step (docs/sampling.md). `strategy`: how its track is drawn."""
 
     strategy: Literal["current", "mixed", "uniform", "weighted", "adaptive"] = "mixed"
-    stale_share: Share = 0.25
-    weights: dict[str, Annotated[float, Meta(ge=0.0)]] = {}  # of `weighted`: track -> weight
-    sticky_steps: Positive = 1
+    stale_share: Share = 0.25  # of `mixed`: chance of all tracks together but `current`
+    weights: dict[str, AtLeast0] = {}  # of `weighted`: track -> weight
+    sticky_steps: Positive = 1  # steps for which a drawn policy stays
     floor: Share = 0.05  # of `adaptive`: least weight of each live track
-    min_effective_sample_size: Share = 0.5  # of `adaptive`: of the batch's tokens
-    max_kl: Annotated[float, Meta(ge=0.0)] = 0.1  # of `adaptive`: KL(μ ‖ π), nats a token
+    min_effective_sample_size: Share = 0.5  # of `adaptive`: share of the batch's tokens
+    max_kl: AtLeast0 = 0.1  # of `adaptive`: KL(μ ‖ π), nats a token
     window_groups: Positive = 64  # of `adaptive`: groups of each task that it learns from
-    temperature: Annotated[float, Meta(ge=0.0)] = 1.0
+    temperature: AtLeast0 = 1.0  # of the softmax; 0: greedy
     max_step_tokens: Positive = 64  # sampled tokens of one step
     max_tokens: Positive = 2048  # tokens of one trajectory
 
@@ -122,9 +124,11 @@ class Model(Section, frozen=True):
 
     path: str = "models/tiny"
     chat_template: str = ""  # a Jinja file that takes the place of the model's own template
-    call_style: Literal["plain", "hermes", "glm", "json"] = "plain"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = "cpu"
+    call_style: Literal["plain", "hermes", "glm", "json"] = "plain"  # how it writes tool calls
+    dtype: Literal["float32", "bfloat16"] = (
+        "float32"  # of weights served; those trained are float32
+    )
+    device: str = "cpu"  # as torch names it: cpu, cuda, cuda:1
 
 
 class Vllm(Section, frozen=True):
@@ -147,44 +151,44 @@ class External(Section, frozen=True):
     """A model behind somebody else's OpenAI-compatible API (docs/external-policies.md)."""
 
     url: str = ""  # up to and including /v1
-    model: str = ""
+    model: str = ""  # its name there
     key_env: str = ""  # variable with the key; empty: none is sent
     tokens: bool = False  # it takes and returns token ids of our vocabulary, with log-probabilities
     max_requests: Positive | None = None  # of the run, tries that failed among them
     max_tokens: Positive | None = None  # of the run, prompts and answers, by its own count
-    requests_per_minute: Positive | None = None
+    requests_per_minute: Positive | None = None  # evenly spread
     concurrency: Positive = 16  # requests at once
     retries: Natural = 4  # after 429, 5xx and time-outs
     timeout_s: Seconds = 60.0  # of one try
-    prompt_price: Annotated[float, Meta(ge=0.0)] | None = None  # of a million tokens it reads
-    answer_price: Annotated[float, Meta(ge=0.0)] | None = None  # of a million tokens it writes
-    answer_tokens: Positive = 512  # of its own, in one answer
+    prompt_price: AtLeast0 | None = None  # of a million tokens it reads
+    answer_price: AtLeast0 | None = None  # of a million tokens it writes
+    answer_tokens: Positive = 512  # its own, that it may write in one answer
     parameters: dict[str, Any] = {}  # more fields of its requests, or others instead of ours
 
 
 class PolicyServer(Section, frozen=True):
-    """A server process and the tracks it follows: current, lagged(k), refreshed(k), pinned(id)."""
+    """A server process. `tracks`: what it follows: current, lagged(k), refreshed(k), pinned(id)."""
 
-    name: Name
-    engine: Literal["local", "vllm", "scripted", "external"] = "local"
+    name: Name  # its own among the servers; `agentrl policy --name` takes it
+    engine: Literal["local", "vllm", "scripted", "external"] = "local"  # scripted: for tests
     tracks: list[str] = msgspec.field(default_factory=lambda: ["current"])
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # where it listens
     port: Natural = 0  # 0: any free port
     token_env: str = ""  # variable with the bearer token, one for all; required off loopback
-    max_batch: Positive = 128
+    max_batch: Positive = 128  # completions at once; local: of each checkpoint
     cache_tokens: Positive = 131_072  # tokens of kept KV, all policies together
-    beat_s: Seconds = 1.0
-    lease_s: Seconds = 6.0
+    beat_s: Seconds = 1.0  # between two heartbeats
+    lease_s: Seconds = 6.0  # without a heartbeat for so long, it counts as gone
     drain_s: Seconds = 30.0  # of a checkpoint that is replaced; then its requests are aborted
     vllm: Vllm = Vllm()
     external: External = External()
 
 
 class Lora(Section, frozen=True):
-    """Training an adapter on the frozen model instead of its weights. `rank` 0: the weights."""
+    """Training an adapter on the frozen model instead of its weights."""
 
-    rank: Natural = 0
-    alpha: Annotated[float, Meta(gt=0.0)] = 16.0  # an adapter's change is scaled by alpha / rank
+    rank: Natural = 0  # of the adapter; 0: the weights are trained
+    alpha: Above0 = 16.0  # an adapter's change is scaled by alpha / rank
     targets: list[str] = msgspec.field(  # names of linear modules
         default_factory=lambda: [
             *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -204,44 +208,51 @@ class DeepSpeed(Section, frozen=True):
 
 
 class Trainer(Section, frozen=True):
-    """Learning. Presets are in trainer/presets.py; what is written in the file wins."""
+    """Learning (docs/algorithms.md). Presets are in trainer/presets.py; what is written in the file
+    wins. π is the policy that is trained, π_prox is π before the update, μ is the one that sampled.
 
-    preset: Literal["default", "paper"] = "default"
-    learning_rate: Annotated[float, Meta(gt=0.0)] | None = None
-    weight_decay: float = 0.0
-    warmup_updates: Natural = 0
-    max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
-    loss: Literal["ppo_clip", "cispo", "gspo"] | None = None
-    old: Literal["behaviour", "proximal"] | None = None
-    clip_low: Annotated[float, Meta(gt=0.0)] | None = None
-    clip_high: Annotated[float, Meta(gt=0.0)] | None = None
-    dual_clip: Annotated[float, Meta(gt=1.0)] | None = None
-    importance: Literal["none", "truncated", "icepop"] | None = None  # weights π_prox/μ
-    min_weight: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None  # below it icepop masks
-    max_weight: Annotated[float, Meta(ge=1.0)] | None = None  # truncated: cap; icepop: masks above
+    `advantage`: the reward minus the mean of its group, the same over the group's deviation, or the
+    reward minus the mean of the others; `normalise`: advantages of each task, less their mean
+    and over their deviation (0.1 at least), of its loss tokens (`task`) or its trajectories
+    (`environment`); `aggregate`: every loss token weighs the same, or every group.
+    """
+
+    preset: Literal["default", "paper"] = "default"  # gives what is absent below
+    learning_rate: Above0 | None = None  # of the optimizer, after the warm-up
+    weight_decay: float = 0.0  # of matrices; norms and biases are spared
+    warmup_updates: Natural = 0  # in which the learning rate rises linearly
+    max_grad_norm: Above0 = 1.0  # a gradient beyond this norm is scaled down to it
+    loss: Literal["ppo_clip", "cispo", "gspo"] | None = None  # what bounds the ratio, and how
+    old: Literal["behaviour", "proximal"] | None = None  # the ratio is π/μ, or π/π_prox
+    clip_low: Above0 | None = None  # the ratio is bounded below by 1 - clip_low
+    clip_high: Above0 | None = None  # the ratio is bounded above by 1 + clip_high
+    dual_clip: Annotated[float, Meta(gt=1.0)] | None = None  # of ppo_clip: cap of r where A < 0
+    importance: Literal["none", "truncated", "icepop"] | None = None  # weighs tokens by π_prox/μ
+    min_weight: Share | None = None  # of icepop: tokens below it are masked
+    max_weight: Annotated[float, Meta(ge=1.0)] | None = None  # where truncated caps, icepop masks
     mixed_sequences: bool = False  # gspo may train trajectories of several policies
-    kl_weight: Annotated[float, Meta(ge=0.0)] | None = None
+    kl_weight: AtLeast0 | None = None  # of the KL to the run's first checkpoint
     advantage: Literal["centred", "std", "leave_one_out"] | None = None
     normalise: Literal["none", "task", "environment"] | None = None
-    task_norm_min_tokens: Positive = 64
+    task_norm_min_tokens: Positive = 64  # a task with fewer loss tokens is not normalised
     aggregate: Literal["token_mean", "group_mean"] | None = None
-    task_weights: dict[str, Annotated[float, Meta(ge=0.0)]] = {}  # shares of the loss; 1 if unnamed
-    abnormal_reward: float | None = None  # replaces the reward of abnormal ends
+    task_weights: dict[str, AtLeast0] = {}  # shares of the loss; 1 if unnamed
+    abnormal_reward: float | None = None  # in place of that of task_limit and invalid_action
     turn_penalty: float = 0.0  # taken from the reward for each step
-    token_penalty: float = 0.0  # and for each sampled token
-    min_groups: Positive | None = None  # dispatch.groups_per_update where absent
-    max_groups: Positive | None = None  # twice that where absent
+    token_penalty: float = 0.0  # taken from the reward for each sampled token
+    min_groups: Positive | None = None  # fewest of a batch; dispatch.groups_per_update where absent
+    max_groups: Positive | None = None  # most of a batch; twice min_groups where absent
     micro_batch_tokens: Positive = 1536  # tokens of one forward pass
     packing: bool = True  # several trajectories in one forward pass, none of which sees another
     gradient_checkpointing: bool = False  # less memory of a pass, for a third more computing
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: plain gradient descent
     lora: Lora = Lora()
-    engine: Literal["torch", "deepspeed"] = "torch"
+    engine: Literal["torch", "deepspeed"] = "torch"  # one process, or `ranks` processes
     ranks: Positive = 1  # processes of `engine = "deepspeed"` on this machine
     deepspeed: DeepSpeed = DeepSpeed()
-    snapshot_every: Positive = 10  # updates
+    snapshot_every: Positive = 10  # updates between two snapshots
     keep_checkpoints: Positive = 8  # the newest; what is still needed stays besides
-    threads: Positive = 1
+    threads: Positive = 1  # of torch on the CPU, in each process
 
 
 AlarmName = Literal[
@@ -256,7 +267,6 @@ AlarmName = Literal[
     "zero_spread_share",
     "stale_share",
 ]
-AtLeast0 = Annotated[float, Meta(ge=0.0)]
 
 
 class Alarms(Section, frozen=True):
@@ -269,9 +279,9 @@ class Alarms(Section, frozen=True):
     min_entropy: AtLeast0 = 0.01  # nats a token
     max_entropy_fall: Share = 0.5  # below its mean of late, as a share of that
     max_grad_norm: AtLeast0 = 10.0  # times trainer.max_grad_norm
-    max_zero_spread_share: Share = 0.8  # of the task's groups since the last update
-    max_stale_share: Share = 0.2  # of the same
-    min_groups: Positive = 8  # fewest groups that these two shares are taken of
+    max_zero_spread_share: Share = 0.8  # filtered, of the task's groups since the last update
+    max_stale_share: Share = 0.2  # too old, of the task's groups since the last update
+    min_groups: Positive = 8  # fewest that the two shares of groups are taken of
     off: list[AlarmName] = []  # never raised
 
 
@@ -288,19 +298,17 @@ class Eval(Section, frozen=True):
     device: str = ""  # where it serves; model.device where empty
     engine: Literal["local", "vllm"] = "local"  # of `agentrl eval`, too
     vllm: Vllm = Vllm()
-    nice: Annotated[int, Meta(ge=0, le=19)] = (
-        10  # 10: a tenth of another process's weight; 19: 1/68
-    )
+    nice: Annotated[int, Meta(ge=0, le=19)] = 10  # 10: a tenth of another's weight; 19: 1/68
 
 
 class Envs(Section, frozen=True):
-    """`url`: an env server; environments run inside the worker where it is empty."""
+    """Where environments run. `url`: an env server; in the worker where it is empty."""
 
     url: str = ""
-    token_env: str = ""
-    host: str = "127.0.0.1"
-    port: Natural = 0
-    concurrency: Positive = 64
+    token_env: str = ""  # variable with its bearer token; required off loopback
+    host: str = "127.0.0.1"  # where it listens
+    port: Natural = 0  # 0: that of `url`, or any free port
+    concurrency: Positive = 64  # episodes at once in it
     controller: str = ""  # URL of a controller of the original system, told that we are there
     advertise: str = ""  # URL under which it reaches this server; its own where empty
     docker_image: str = "python:3.11-slim"  # of tasks whose options say `container = true`
@@ -322,7 +330,7 @@ class Metrics(Section, frozen=True):
     """
 
     port: Port = 0  # 0: no metrics
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # where each process listens
     token_env: str = ""  # variable with the bearer token; required off loopback
     look_s: Seconds = 5.0  # between two looks of the dispatcher at the rows
 
@@ -338,7 +346,7 @@ class Logs(Section, frozen=True):
     """What processes write on stderr: a JSON object a line, or text."""
 
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal alone
-    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"  # the least that is written
 
 
 class Trackers(Section, frozen=True):
@@ -364,7 +372,7 @@ class Config(Section, frozen=True):
     workers: Positive = 1  # worker processes that `agentrl up` starts
     sampling: Sampling = Sampling()
     model: Model = Model()
-    policy: list[PolicyServer] = []
+    policy: list[PolicyServer] = []  # one local server of current and lagged(4) where absent
     trainer: Trainer = Trainer()
     alarms: Alarms = Alarms()
     envs: Envs = Envs()

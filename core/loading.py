@@ -94,7 +94,7 @@ def _refused(source: str, error: Exception, overrides: Collection[str] = ()) -> 
     text = text.replace(" | null", "")  # TOML has no null
     if text.startswith("Invalid enum value"):
         text += f"; known: {', '.join(map(str, _choices(key)))}"
-    mend = "core/config.py tells what each key takes"
+    mend = "`agentrl config keys` tells what each key takes"
     if text == "Object missing required field `tasks`":
         mend = "add a section [tasks.NAME]; `agentrl envs list` has the names"
     return ConfigError(f"{name if name in overrides else source}: {key}: {text}", mend=mend)
