@@ -77,7 +77,7 @@ def test_a_sound_build_comes_through_with_nothing_lost_and_says_so(
 @pytest.mark.parametrize(
     ("bug", "only", "kills", "kinds"),
     [
-        ("claim_before_publish", "kill worker", 2, {"claim_without_body"}),
+        ("claim_before_publish", "kill worker", 3, {"claim_without_body"}),
         ("no_fence", "pause worker", 3, {"claim_without_body", "hash_differs"}),
         ("no_epoch", "rival trainer", 1, {"versions_differ", "lineage_broken"}),
         ("unbounded_retry", "kill worker", 2, {"too_many_attempts"}),

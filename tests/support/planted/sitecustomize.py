@@ -17,8 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-WIDER_S = 1.0  # between the claim and its body: where a kill loses it
-HELD_S = 3.0  # an attempt that is over waits to say so; a trainer waits to take its next groups
+HELD_S = 3.0  # between a claim and its body, an attempt's end and its word, a trainer's updates
 NEVER = 1_000_000_000
 
 
@@ -40,7 +39,7 @@ def claim_before_publish(worker: ModuleType) -> None:
         other = copy.copy(self)
         other._publisher = Later()
         finish(other, *arguments)
-        time.sleep(WIDER_S)
+        time.sleep(HELD_S)
         for message in other._publisher.kept:
             self._publisher.publish(*message)
 
