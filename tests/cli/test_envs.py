@@ -88,6 +88,7 @@ def test_no_container_outlives_the_server(
         eventually(lambda: not left(), within_s=60, text=lambda: "some are not removed")
 
 
+@pytest.mark.slow
 def test_a_missing_image_is_one_line_and_exit_code_two(tmp_path: Path, docker_host: str) -> None:
     config = tmp_path / "run.toml"
     config.write_text(CONFIG.format(image="no/such:image"))

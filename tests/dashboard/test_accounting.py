@@ -1,5 +1,6 @@
 from typing import Any
 
+import pytest
 from history import begun, ended, trained
 
 from core.types import RunState
@@ -9,6 +10,8 @@ from db.groups import NewGroup, admit
 from db.leases import Lease
 from db.models import Run
 from db.store import Store
+
+pytestmark = pytest.mark.slow  # pages are drawn
 
 
 def admitted(store: Store, run_id: str) -> None:

@@ -1,5 +1,6 @@
 from typing import Any
 
+import pytest
 from history import begun, ended, trained
 
 from core.config import Config, Task
@@ -12,6 +13,8 @@ from dashboard.theme import colours
 from db import alarms, lifecycle, runs
 from db.alarms import Reading
 from db.readonly import open_history
+
+pytestmark = pytest.mark.slow  # pages are drawn
 
 
 def figures(app: Any) -> dict[str, str]:

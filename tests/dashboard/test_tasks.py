@@ -10,6 +10,8 @@ from db import runs
 from db.attempts import Ended
 from db.readonly import open_history
 
+pytestmark = pytest.mark.slow  # pages are drawn
+
 
 def test_a_task_shows_its_endings_and_the_items_nobody_solved(
     url: str, show: Any, tables: Any

@@ -23,6 +23,7 @@ from db.store import open_store
 from ops.runs import begin, clear_queues, queues_stand
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("supervised", "code"), [(True, 1), (False, 2)])
 def test_a_store_that_is_away_is_tried_again_where_somebody_supervises(
     tmp_path: Path, supervised: bool, code: int

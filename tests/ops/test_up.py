@@ -85,6 +85,7 @@ def test_a_second_up_is_refused_before_it_wants_a_port(tmp_path: Path) -> None:
             up(config, detach=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rests", "most"), [(1e9, 1), (0.0, 99)])
 def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: float, most: int

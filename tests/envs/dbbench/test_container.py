@@ -97,6 +97,7 @@ def test_an_episode_sees_nothing_of_the_one_before(sandboxes: Sandboxes) -> None
         assert "no such table: staff" in database.execute("select * from staff")
 
 
+@pytest.mark.slow
 def test_a_killed_container_fails_the_episode_and_the_next_one_is_fine(
     sandboxes: Sandboxes, docker_client: docker.DockerClient
 ) -> None:
