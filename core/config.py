@@ -20,6 +20,7 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Above0 = Annotated[float, Meta(gt=0.0)]
 AtLeast0 = Annotated[float, Meta(ge=0.0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Above0
 
 
@@ -63,7 +64,7 @@ class Broker(Section, frozen=True):
 class Task(Section, frozen=True):
     """One task of the mixture. `options` go to the task's own source, which checks them."""
 
-    weight: Above0 = 1.0  # of its share of the groups; shares are weights over their sum
+    weight: Above0 = 1.0  # its share of the groups is this over the sum of all
     split: str = "train"  # whose items are trained on
     eval_split: str = "test"  # whose items are measured
     max_turns: Positive | None = None  # the task's own limit where absent
@@ -105,7 +106,7 @@ class Sampling(Section, frozen=True):
     """Which policy samples a step (docs/sampling.md). `strategy`: how its track is drawn."""
 
     strategy: Literal["current", "mixed", "uniform", "weighted", "adaptive"] = "mixed"
-    stale_share: Share = 0.25  # of `mixed`: chance of all tracks together but `current`
+    stale_share: Share = 0.25  # of `mixed`: chance of all lagged tracks together
     weights: dict[str, AtLeast0] = {}  # of `weighted`: track -> weight
     sticky_steps: Positive = 1  # steps for which a drawn policy stays
     floor: Share = 0.05  # of `adaptive`: least weight of each live track
@@ -119,20 +120,19 @@ class Sampling(Section, frozen=True):
 
 class Model(Section, frozen=True):
     """The policy that is trained. `path`: a transformers directory with tokenizer and template,
-    or `hub:OWNER/NAME[@REVISION]`, fetched when a run begins.
+    or `hub:OWNER/NAME[@REVISION]`, fetched when a run begins. `dtype`: of what is served, of the
+    products of training and of an adapter's base; weights that are trained are float32.
     """
 
     path: str = "models/tiny"
     chat_template: str = ""  # a Jinja file that takes the place of the model's own template
     call_style: Literal["plain", "hermes", "glm", "json"] = "plain"  # how it writes tool calls
-    dtype: Literal["float32", "bfloat16"] = (
-        "float32"  # of weights served; those trained are float32
-    )
+    dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "cpu"  # as torch names it: cpu, cuda, cuda:1
 
 
 class Vllm(Section, frozen=True):
-    """vLLM in an environment of its own, which its policy server starts and watches.
+    """vLLM in an environment of its own, started and watched by what serves with it.
 
     `args`: appended to its command line; `env`: added to its environment.
     """
@@ -158,7 +158,7 @@ class External(Section, frozen=True):
     max_tokens: Positive | None = None  # of the run, prompts and answers, by its own count
     requests_per_minute: Positive | None = None  # evenly spread
     concurrency: Positive = 16  # requests at once
-    retries: Natural = 4  # after 429, 5xx and time-outs
+    retries: Natural = 4  # of what may pass: 408, 409, 425, 429, 5xx, lost lines
     timeout_s: Seconds = 60.0  # of one try
     prompt_price: AtLeast0 | None = None  # of a million tokens it reads
     answer_price: AtLeast0 | None = None  # of a million tokens it writes
@@ -173,10 +173,10 @@ class PolicyServer(Section, frozen=True):
     engine: Literal["local", "vllm", "scripted", "external"] = "local"  # scripted: for tests
     tracks: list[str] = msgspec.field(default_factory=lambda: ["current"])
     host: str = "127.0.0.1"  # where it listens
-    port: Natural = 0  # 0: any free port
+    port: Port = 0  # 0: any free port
     token_env: str = ""  # variable with the bearer token, one for all; required off loopback
     max_batch: Positive = 128  # completions at once; local: of each checkpoint
-    cache_tokens: Positive = 131_072  # tokens of kept KV, all policies together
+    cache_tokens: Positive = 131_072  # of `local`: tokens of kept KV, all policies
     beat_s: Seconds = 1.0  # between two heartbeats
     lease_s: Seconds = 6.0  # without a heartbeat for so long, it counts as gone
     drain_s: Seconds = 30.0  # of a checkpoint that is replaced; then its requests are aborted
@@ -203,7 +203,7 @@ class DeepSpeed(Section, frozen=True):
 
     zero: Literal[0, 1, 2, 3] = 2
     offload: Literal["none", "optimizer", "all"] = "none"  # to the host; all: weights too, ZeRO 3
-    timeout_s: Seconds = 60.0  # of every wait of one rank for another
+    timeout_s: Seconds = 60.0  # of a rank's wait for another, but for commands
     extensions: str = ""  # folder of built extensions; ~/.cache/agentrl/extensions where empty
 
 
@@ -211,6 +211,8 @@ class Trainer(Section, frozen=True):
     """Learning (docs/algorithms.md). Presets are in trainer/presets.py; what is written in the file
     wins. π is the policy that is trained, π_prox is π before the update, μ is the one that sampled.
 
+    `dual_clip`: of ppo_clip, the ratio's cap where the advantage is negative; `importance`: weighs
+    tokens by π_prox/μ, by default not where `old` is behaviour.
     `advantage`: the reward minus the mean of its group, the same over the group's deviation, or the
     reward minus the mean of the others; `normalise`: advantages of each task, less their mean
     and over their deviation (0.1 at least), of its loss tokens (`task`) or its trajectories
@@ -226,23 +228,23 @@ class Trainer(Section, frozen=True):
     old: Literal["behaviour", "proximal"] | None = None  # the ratio is π/μ, or π/π_prox
     clip_low: Above0 | None = None  # the ratio is bounded below by 1 - clip_low
     clip_high: Above0 | None = None  # the ratio is bounded above by 1 + clip_high
-    dual_clip: Annotated[float, Meta(gt=1.0)] | None = None  # of ppo_clip: cap of r where A < 0
-    importance: Literal["none", "truncated", "icepop"] | None = None  # weighs tokens by π_prox/μ
+    dual_clip: Annotated[float, Meta(gt=1.0)] | None = None
+    importance: Literal["none", "truncated", "icepop"] | None = None
     min_weight: Share | None = None  # of icepop: tokens below it are masked
     max_weight: Annotated[float, Meta(ge=1.0)] | None = None  # where truncated caps, icepop masks
     mixed_sequences: bool = False  # gspo may train trajectories of several policies
     kl_weight: AtLeast0 | None = None  # of the KL to the run's first checkpoint
     advantage: Literal["centred", "std", "leave_one_out"] | None = None
     normalise: Literal["none", "task", "environment"] | None = None
-    task_norm_min_tokens: Positive = 64  # a task with fewer loss tokens is not normalised
+    task_norm_min_tokens: Positive = 64  # of `task`: one with fewer loss tokens is left as it is
     aggregate: Literal["token_mean", "group_mean"] | None = None
-    task_weights: dict[str, AtLeast0] = {}  # shares of the loss; 1 if unnamed
+    task_weights: dict[str, AtLeast0] = {}  # of its loss tokens; 1 if unnamed
     abnormal_reward: float | None = None  # in place of that of task_limit and invalid_action
     turn_penalty: float = 0.0  # taken from the reward for each step
     token_penalty: float = 0.0  # taken from the reward for each sampled token
     min_groups: Positive | None = None  # fewest of a batch; dispatch.groups_per_update where absent
     max_groups: Positive | None = None  # most of a batch; twice min_groups where absent
-    micro_batch_tokens: Positive = 1536  # tokens of one forward pass
+    micro_batch_tokens: Positive = 1536  # most of one forward pass; a longer trajectory alone
     packing: bool = True  # several trajectories in one forward pass, none of which sees another
     gradient_checkpointing: bool = False  # less memory of a pass, for a third more computing
     optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: plain gradient descent
@@ -252,7 +254,7 @@ class Trainer(Section, frozen=True):
     deepspeed: DeepSpeed = DeepSpeed()
     snapshot_every: Positive = 10  # updates between two snapshots
     keep_checkpoints: Positive = 8  # the newest; what is still needed stays besides
-    threads: Positive = 1  # of torch on the CPU, in each process
+    threads: Positive = 1  # of torch on the CPU, in each of its processes
 
 
 AlarmName = Literal[
@@ -298,7 +300,7 @@ class Eval(Section, frozen=True):
     device: str = ""  # where it serves; model.device where empty
     engine: Literal["local", "vllm"] = "local"  # of `agentrl eval`, too
     vllm: Vllm = Vllm()
-    nice: Annotated[int, Meta(ge=0, le=19)] = 10  # 10: a tenth of another's weight; 19: 1/68
+    nice: Annotated[int, Meta(ge=0, le=19)] = 10  # of its process; 10: a tenth of another's weight
 
 
 class Envs(Section, frozen=True):
@@ -307,19 +309,16 @@ class Envs(Section, frozen=True):
     url: str = ""
     token_env: str = ""  # variable with its bearer token; required off loopback
     host: str = "127.0.0.1"  # where it listens
-    port: Natural = 0  # 0: that of `url`, or any free port
+    port: Port = 0  # 0: that of `url`, or any free port
     concurrency: Positive = 64  # episodes at once in it
     controller: str = ""  # URL of a controller of the original system, told that we are there
     advertise: str = ""  # URL under which it reaches this server; its own where empty
-    docker_image: str = "python:3.11-slim"  # of tasks whose options say `container = true`
+    docker_image: str = "python:3.11-slim"  # of os; of tasks that say `container = true`
     idle_timeout_s: Seconds = 600.0  # a session without a call for this long is reaped
 
     def names_worker(self) -> bool:
         """Whether `url` is a task worker's of the original system: the address it registers."""
         return self.url.rstrip("/").endswith("/api")
-
-
-Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class Metrics(Section, frozen=True):

@@ -85,7 +85,7 @@ def unlocked(database: str | Path) -> str:
     """What a person does about an SQLite file that another process keeps locked, and which one.
 
     /proc/locks tells: the lock for writing lies on the index of the write-ahead log, or on the file
-    itself. The holder is not to be seen from within another container, or by another user.
+    itself. The holder is not to be seen from within another container.
     """
     files, holders = set(), set()
     for name in (f"{database}-shm", str(database)):
@@ -94,7 +94,7 @@ def unlocked(database: str | Path) -> str:
     inodes = {str(inode) for _, inode in files}
     for fields in _locks():
         pid, inode = fields[4], fields[5].rpartition(":")[2]
-        if fields[3] == "WRITE" and inode in inodes and files & _open_files(pid):
+        if fields[3] == "WRITE" and inode in inodes and _holds(pid, files):
             holders.add(f"pid {pid} ({_command(pid)})")
     named = " and ".join(sorted(holders)) or "another process"
     return f"{named} writes to it: wait until that is done, or end it"
@@ -106,14 +106,17 @@ def _file(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _open_files(pid: str) -> set[tuple[int, int]]:
-    """What a process holds open; nothing where it has ended, or is not ours to look into."""
-    files = set()
-    with suppress(OSError):
-        for opened in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                files.add(_file(opened))
-    return files
+def _holds(pid: str, files: set[tuple[int, int]]) -> bool:
+    """Whether a process has one of them open; so it may be of who is not ours to look into."""
+    try:
+        opened = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    for each in opened:
+        with suppress(OSError):  # it was closed meanwhile
+            if _file(each) in files:
+                return True
+    return False
 
 
 def _locks() -> list[list[str]]:

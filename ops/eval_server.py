@@ -5,6 +5,7 @@ Target ─▶ engine: local, made for it · vLLM, kept for the next checkpoint o
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
@@ -24,7 +25,7 @@ from serving.server import Face, Server
 from workers.episode import Stopped
 
 LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
-TRIES = 20  # of loading again what it lost, before it is given up
+PATIENCE_S = 30.0  # with a vLLM that answers and refuses what it lost
 
 log = get_logger()
 
@@ -120,8 +121,8 @@ class Servers:
 class _Keeper:
     """A thread that loads the target again where its engine was started again and holds nothing.
 
-    `error`: why it never will be, with `lost` set. A failure of vLLM itself is tried again, so
-    many times: meanwhile episodes wait for it.
+    `error`: why it never will be, with `lost` set. What vLLM refuses is tried again for a while:
+    meanwhile episodes wait for it.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class _Keeper:
         self._config = config
         self._target = target
         self._lost = lost
+        self._refused: float | None = None  # since when, by the monotonic clock
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="eval-keeper", daemon=True)
 
@@ -143,16 +145,15 @@ class _Keeper:
         self._thread.join()
 
     def _keep(self) -> None:
-        failed = 0
         while self.error is None and not self._ended.wait(LOOK_S):
-            failed = self._look(failed)
+            if self._target.checkpoint_id in self._engine.names():
+                self._refused = None
+            else:
+                self._load(time.monotonic())
         if self.error is not None:
             self._lost.set()
 
-    def _look(self, failed: int) -> int:
-        """Load it where it is not held; how often that failed since it last was."""
-        if self._target.checkpoint_id in self._engine.names():
-            return 0
+    def _load(self, now: float) -> None:
         try:
             _proven(self._engine, self._config, self._target)
         except CheckpointError as error:
@@ -161,11 +162,11 @@ class _Keeper:
             if not self._engine.alive():
                 self.error = _gone(self._config)
         except PolicyError as error:
-            log.warning("not loaded again yet", error=str(error), tries=failed + 1)
-            if failed + 1 == TRIES:
+            if self._refused is None:
+                self._refused = now
+                log.warning("not loaded again yet", error=str(error))
+            if time.monotonic() - self._refused >= PATIENCE_S:
                 self.error = error
-            return failed + 1
-        return failed
 
 
 def _gone(config: Config) -> PolicyError:

@@ -6,7 +6,8 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import fake_vllm
@@ -188,16 +189,9 @@ def test_a_vllm_that_is_killed_comes_back_and_the_measurement_goes_on(
     assert fakes_of(tmp_path) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["does not start", "lies", "refuses"])
-def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_reason(
-    file: Path, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not with episodes that failed, each after its own patience, a minute here."""
-    monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4" if fault == "refuses" else "0")
-    config = loading.load(file, os.environ)
-    publish(config, begin(config), 1)
-    set_faults(tmp_path, token_s=0.05)
+@contextmanager
+def measured_meanwhile(file: Path, config: Config) -> Iterator[list[AgentRLError]]:
+    """Forty slow episodes of version 1, under way; what ends the measuring is in the list."""
     ended: list[AgentRLError] = []
 
     def measure() -> None:
@@ -210,6 +204,23 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
     thread.start()
     try:
         eventually(lambda: episodes(config) > 0, within_s=60, text=lambda: "no episode")
+        yield ended
+    finally:
+        thread.join(120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["does not start", "lies", "refuses"])
+def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_reason(
+    file: Path, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not with episodes that failed, each after its own patience, a minute here."""
+    monkeypatch.setattr(eval_server, "PATIENCE_S", 1.0)
+    monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4" if fault == "refuses" else "0")
+    config = loading.load(file, os.environ)
+    publish(config, begin(config), 1)
+    set_faults(tmp_path, token_s=0.05)
+    with measured_meanwhile(file, config) as ended:
         if fault == "lies":
             shutil.copy(TINY / "model.safetensors", config.home() / "c1")
         elif fault == "refuses":
@@ -218,13 +229,36 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
             set_faults(tmp_path, start=500)
         began = time.monotonic()
         _killed(tmp_path)
-    finally:
-        thread.join(120)
     assert time.monotonic() - began < 55  # of 60 that one call alone would wait
     [error] = ended
     words = {"lies": "are off by", "refuses": "as told", "does not start": "vLLM does not start"}
     assert words[fault] in str(error)
     assert 0 < episodes(config) < 40
+    assert fakes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_vllm_that_refuses_for_a_while_what_it_lost_is_asked_again(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4")
+    config = loading.load(file, os.environ)
+    publish(config, begin(config), 1)
+    set_faults(tmp_path, token_s=0.05)
+    said = ""
+
+    def refused() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return "not loaded again yet" in said
+
+    with measured_meanwhile(file, config) as ended:
+        set_faults(tmp_path, **{"v1/load_lora_adapter": 500})
+        _killed(tmp_path)
+        eventually(refused, within_s=60, text=lambda: said)
+        set_faults(tmp_path)
+    assert ended == []
+    assert episodes(config) == 40
     assert fakes_of(tmp_path) == []
 
 

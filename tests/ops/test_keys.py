@@ -97,7 +97,7 @@ def test_every_key_says_what_it_means() -> None:
         ("trainer", "lora", "section [trainer.lora]", "", "Training an adapter"),
         ("trainer.lora", "alpha", "number > 0", "16.0", "an adapter's change is scaled by"),
         ("trainer.deepspeed", "zero", "0 | 1 | 2 | 3", "2", "what is sharded over ranks"),
-        ("eval", "nice", "integer 0…19", "10", "10: a tenth of another's weight"),
+        ("eval", "nice", "integer 0…19", "10", "of its process; 10: a tenth"),
         ("metrics", "port", "integer 0…65535", "0", "of the supervisor, whose processes"),
     ],
 )
