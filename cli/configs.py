@@ -6,7 +6,7 @@ import typer
 
 from cli.processes import CONFIG
 
-SECTION = typer.Argument("", help="One of its sections; all without.", show_default=False)
+SECTION = typer.Argument("", help="A section or SECTION.KEY; all without.", show_default=False)
 OPTIONAL = typer.Argument(None, help="A run's TOML file.", show_default=False)
 
 
@@ -51,6 +51,8 @@ def keys(
 
     Example: agentrl config keys trainer.lora
     """
+    if as_json and markdown:
+        raise typer.BadParameter("--json or --markdown, not both")
     from ops.keys import tell
 
     tell(section, as_json=as_json, markdown=markdown)

@@ -94,7 +94,9 @@ def _refused(source: str, error: Exception, overrides: Collection[str] = ()) -> 
     text = text.replace(" | null", "")  # TOML has no null
     if text.startswith("Invalid enum value"):
         text += f"; known: {', '.join(map(str, _choices(key)))}"
-    mend = "`agentrl config keys` tells what each key takes"
+    part = re.sub(r"\[.*?\]", "", where.rstrip("`"))
+    verb = f"agentrl config keys {part.rpartition('.')[0] or part}".strip()
+    mend = f"`{verb}` tells what each key takes"
     if text == "Object missing required field `tasks`":
         mend = "add a section [tasks.NAME]; `agentrl envs list` has the names"
     return ConfigError(f"{name if name in overrides else source}: {key}: {text}", mend=mend)
@@ -120,7 +122,23 @@ def _without_none(value: Any) -> Any:
 
 
 def _override(tree: dict[str, Any], name: str, text: str) -> None:
-    _set(tree, name.removeprefix(PREFIX).lower().split("__"), text, name)
+    path = name.removeprefix(PREFIX).lower().split("__")
+    _refuse_lowered(tree, path, name)
+    _set(tree, path, text, name)
+
+
+def _refuse_lowered(tree: Mapping[str, Any], path: Sequence[str], source: str) -> None:
+    """Refuse what a lower-cased name cannot name: a variable of an `env`, a task with capitals."""
+    if "env" in path[2:-1]:
+        words, at = source.split("__"), path.index("env", 2) + 2
+        mend = f"{'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
+        raise ConfigError(f"{source}: names are lower-cased, those of env are not", mend=mend)
+    tasks = tree.get("tasks")
+    if path[0] == "tasks" and isinstance(tasks, dict) and path[1:] and path[1] not in tasks:
+        for task in tasks:
+            if task.lower() == path[1]:
+                mend = "set it in the file, or write the task's name there in lower case"
+                raise ConfigError(f"{source}: names are lower-cased, the task is {task}", mend=mend)
 
 
 def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> None:

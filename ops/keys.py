@@ -1,6 +1,7 @@
 """`agentrl config keys`: types, bounds, defaults, comments and docstrings of core/config.py."""
 
 import ast
+import difflib
 import inspect
 import io
 import json
@@ -8,7 +9,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -30,8 +31,15 @@ anew from `core/config.py`; `agentrl config keys trainer.lora` lists those of on
   says whether it could begin with them.
 - `AGENTRL__SECTION__KEY` in the environment wins over the file: `AGENTRL__TRAINER__LORA__RANK=16`;
   what is not TOML is text. Of `[[policy]]` it is the list: `AGENTRL__POLICY='[{name = "one"}]'`.
+  The variable's name is lower-cased: where letters matter, as in `env`, it is the table:
+  `AGENTRL__EVAL__VLLM__ENV='{CUDA_VISIBLE_DEVICES = "0"}'`.
+- `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is read from the
+  environment.
 - *required*: the file must say it. *absent*: nothing is set. Names in brackets: the preset, the
-  loss or the `importance` with which an absent key has that value.
+  loss or the `importance` with which an absent key has that value; the loss's comes before the
+  preset's.
+- What `tasks.NAME.options` holds is on the task's own page, `docs/tasks/NAME.md`; of `gateway` in
+  [gateway.md](gateway.md).
 """
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
 UNITS = {"_s": "seconds", "_hours": "hours"}  # by the end of a number's key
@@ -42,13 +50,27 @@ Told = tuple[str, dict[str, str]]  # of a class, and of each of its keys
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key. `default`: as TOML, or in words; `within`: the section that its value is."""
+    """A key. `default`: None where it has none, or is a section; `within`: the section that its
+    value is; `by`: values of the absent key by preset, loss or `importance`.
+    """
 
     key: str
     type: str
-    default: str
+    default: Any
     meaning: str
     within: str = ""
+    by: Mapping[str, Any] = field(default_factory=dict)
+    required: bool = False
+
+    def shown(self) -> str:
+        """The default as TOML, or in words."""
+        if self.required or (self.within and self.default is None):
+            return "required" if self.required else ""
+        names: dict[str, list[str]] = {}
+        for name, value in self.by.items():
+            names.setdefault(_toml(value), []).append(name)
+        told_by = (f"{value} ({', '.join(each)})" for value, each in names.items())
+        return ", ".join(told_by) or _toml(self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +84,45 @@ class Part:
 
 
 def tell(section: str, *, as_json: bool, markdown: bool) -> None:
-    """Print the keys of a section, of all where it is empty. Raises ConfigError."""
+    """Print the keys that `chosen` finds. Raises ConfigError."""
     found = chosen(section)
     if as_json:
         rows = [{"section": part.name} | asdict(key) for part in found for key in part.keys]
-        print(json.dumps(rows, ensure_ascii=False))
+        print(json.dumps(rows))
     elif markdown:
         print(page(found) if section else f"{HEAD}\n{page(found)}")
     else:
         for part in found:
             table = plain("key", "type", "default", "meaning")
+            table.columns[0].no_wrap = True
+            for column in table.columns[1:]:
+                column.overflow = "fold"
             for key in part.keys:
-                table.add_row(key.key, key.type, key.default, key.meaning)
+                table.add_row(key.key, key.type, key.shown(), key.meaning)
             console().print(f"{part.opens} {part.about}".strip(), table, "", sep="\n")
 
 
 def chosen(section: str) -> list[Part]:
-    """The section of that name, every one where it is empty. Raises ConfigError."""
+    """The section of that name, or its one key as SECTION.KEY; every section where it is empty.
+
+    A section may stand in brackets; any name is that of a task. Raises ConfigError.
+    """
     every = parts()
-    names = [part.name for part in every if part.name]
-    if section and section not in names:
-        raise ConfigError(f"no section {section}{nearest(section, names)}")
-    return [part for part in every if section in ("", part.name)]
+    name = section.strip("[]")
+    sections = {part.name: part for part in every if part.name}
+    rows = {
+        f"{part.name}.{key.key}".lstrip("."): replace(part, keys=(key,))
+        for part in every
+        for key in part.keys
+    }
+    known = rows | sections
+    if name.startswith("tasks."):
+        key = f"tasks.{name.rpartition('.')[2]}"
+        name = key if key in known else "tasks"
+    if name and name not in known:
+        near = difflib.get_close_matches(name, known)
+        raise ConfigError(f"no section or key {name}{nearest(name, near or sections)}")
+    return [known[name]] if name else every
 
 
 def parts(kind: type[Section] = Config) -> list[Part]:
@@ -102,7 +141,7 @@ def page(found: Sequence[Part]) -> str:
         for key in part.keys:
             anchor = key.within.replace(".", "")
             kind = f"[section](#{anchor})" if anchor else key.type.replace("|", r"\|")
-            lines.append(f"| `{key.key}` | {kind} | {key.default} | {_linked(key.meaning)} |")
+            lines.append(f"| `{key.key}` | {kind} | {key.shown()} | {_linked(key.meaning)} |")
         lines.append("")
     return "\n".join(lines[:-1])
 
@@ -158,35 +197,31 @@ def _walk(
 ) -> Iterator[Part]:
     """A section and those within it. `value`: what it is by default; None where it has none."""
     keys, below = [], list[Iterator[Part]]()
-    for field in msgspec.structs.fields(kind):
-        made = field.default if field.default_factory is NODEFAULT else field.default_factory()
-        default = getattr(value, field.name, made)
-        meaning, text = said[kind.__name__][1][field.name], _text(kind, field.name, default)
-        origin, path = get_origin(field.type), f"{place.name}.{field.name}".lstrip(".")
-        inner = get_args(field.type)[-1] if origin in (list, dict) else field.type
+    for each in msgspec.structs.fields(kind):
+        made = each.default if each.default_factory is NODEFAULT else each.default_factory()
+        default = getattr(value, each.name, made)
+        key = Key(
+            each.name,
+            type="",
+            default=None if default is NODEFAULT or isinstance(default, Section) else default,
+            meaning=said[kind.__name__][1][each.name],
+            by=presets.given(each.name) if kind is Trainer else {},
+            required=default is NODEFAULT,
+        )
+        origin, path = get_origin(each.type), f"{place.name}.{each.name}".lstrip(".")
+        inner = get_args(each.type)[-1] if origin in (list, dict) else each.type
         if isinstance(inner, type) and issubclass(inner, Section):
             within = Part(path, FORMS[origin].format(path), said[inner.__name__][0], ())
             own = default if isinstance(default, inner) else None
             below.append(_walk(inner, own, within, said))
-            meaning = f"{within.about.partition('. ')[0].rstrip('.')}; {meaning}".removesuffix("; ")
-            keys.append(Key(field.name, f"section {within.opens}", text, meaning, path))
+            about = within.about.partition(". ")[0].rstrip(".")
+            meaning = f"{about}; {key.meaning}".removesuffix("; ")
+            keys.append(replace(key, type=f"section {within.opens}", meaning=meaning, within=path))
         else:
-            unit = next((unit for end, unit in UNITS.items() if field.name.endswith(end)), "number")
-            kinds = words(field.type).replace("number", unit, 1)
-            keys.append(Key(field.name, kinds, text, meaning))
+            unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
+            keys.append(replace(key, type=words(each.type).replace("number", unit, 1)))
     yield replace(place, keys=tuple(keys))
     yield from chain.from_iterable(below)
-
-
-def _text(kind: type[Section], key: str, default: Any) -> str:
-    if default is NODEFAULT:
-        return "required"
-    if isinstance(default, Section):
-        return ""
-    names: dict[str, list[str]] = {}
-    for name, value in presets.given(key).items() if kind is Trainer else ():
-        names.setdefault(_toml(value), []).append(name)
-    return ", ".join(f"{v} ({', '.join(n)})" for v, n in names.items()) or _toml(default)
 
 
 def _toml(value: Any) -> str:

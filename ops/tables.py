@@ -1,9 +1,9 @@
-"""Tables that verbs print: as wide as the terminal, or as wide as they are where there is none."""
+"""Tables that verbs print: as wide as the terminal, or as they are themselves without one."""
 
 from rich.console import Console
 from rich.table import Table
 
-WIDE = 200  # columns of a pipe or a file
+WIDE = 10_000  # columns of a pipe or a file: no line is broken there
 
 
 def console() -> Console:

@@ -137,11 +137,10 @@ def settings(config: Trainer) -> Settings:
 
 def given(key: str) -> dict[str, Any]:
     """What a key of [trainer] is where it is absent, by preset, loss or `importance`."""
-    found = {name: values[key] for name, values in (PRESETS | CLIPS).items() if key in values}
     bound = {"min_weight": "least", "max_weight": "most"}.get(key)
     if bound:
-        found = {kind: getattr(each, bound) for kind, each in WEIGHTS.items()}
-    return {name: value for name, value in found.items() if not bound or value}
+        return {kind: value for kind, each in WEIGHTS.items() if (value := getattr(each, bound))}
+    return {name: values[key] for name, values in (PRESETS | CLIPS).items() if key in values}
 
 
 def _check_engine(config: Trainer) -> None:

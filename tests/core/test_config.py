@@ -145,32 +145,6 @@ def test_no_task_section_is_named() -> None:
     assert "[tasks.NAME]" in caught.value.mend
 
 
-def test_the_environment_overrides_the_file() -> None:
-    environ = {
-        "AGENTRL__DISPATCH__GROUP_SIZE": "4",
-        "AGENTRL__RUN__NAME": "other",
-        "AGENTRL__RUN__STOP_SUCCESS": "0.5",
-        "AGENTRL__TRAINER__MIXED_SEQUENCES": "true",
-        "AGENTRL__TASKS__ALFWORLD__WEIGHT": "3.0",
-        "AGENTRL_DEBUG": "1",
-    }
-    config = loads(f'[run]\nname = "mine"\n{LEAST}', environ=environ)
-    assert config.dispatch.group_size == 4
-    assert config.run == Run(name="other", stop_success=0.5)
-    assert config.trainer.mixed_sequences is True
-    assert config.tasks["alfworld"].weight == 3.0
-
-
-def test_an_override_with_a_slip_is_refused() -> None:
-    said = r"^AGENTRL__DISPATCH__GROUP_SISE: unknown key dispatch\.group_sise; did you mean"
-    with pytest.raises(ConfigError, match=said):
-        loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SISE": "4"})
-    with pytest.raises(ConfigError, match=r"^AGENTRL__DISPATCH__GROUP_SIZE: .* got `str`"):
-        loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SIZE": "many"})
-    with pytest.raises(ConfigError, match="AGENTRL__WORKERS__MANY: workers is no section"):
-        loads(f"workers = 1\n{LEAST}", environ={"AGENTRL__WORKERS__MANY": "4"})
-
-
 def test_secrets_come_from_the_environment_where_they_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 from msgspec import Meta
+from rich.console import Console
 
 from cli.main import main
 from core.config import Config, PolicyServer, Section, Task
@@ -18,6 +19,7 @@ from trainer import presets
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 COMMAND = "agentrl config keys --markdown > docs/configuration.md"
 EXAMPLE = Config(tasks={"NAME": Task()}, policy=[PolicyServer(name="one")])
+FIELDS = {"section", "key", "type", "default", "meaning", "within", "by", "required"}
 SOURCE = '''
 PLACE = 1  # of no class
 
@@ -74,8 +76,8 @@ def test_every_key_of_a_configuration_is_listed_with_its_default() -> None:
     assert len(all_held) == len(listed) > 150
     for section, key, value in all_held:
         one = listed[section, key]
-        if not (one.within or one.default == "required" or value is None):
-            assert json.loads(one.default) == value, (section, key)
+        if not (one.within or one.required or value is None):
+            assert json.loads(one.shown()) == value, (section, key)
         assert value is not None or one.type.endswith(", may be absent"), (section, key)
 
 
@@ -105,26 +107,26 @@ def test_a_key_is_told_with_type_default_and_meaning(
     section: str, key: str, kind: str, default: str, meaning: str
 ) -> None:
     one = found()[section, key]
-    assert (one.type, one.default) == (kind, default)
+    assert (one.type, one.shown()) == (kind, default)
     assert one.meaning.startswith(meaning)
 
 
 def test_what_an_absent_key_of_the_trainer_is_depends_on_preset_loss_and_importance() -> None:
     listed = found()
     assert (
-        listed["trainer", "clip_low"].default == "0.2 (default, paper), 1.0 (cispo), 0.0003 (gspo)"
+        listed["trainer", "clip_low"].shown() == "0.2 (default, paper), 1.0 (cispo), 0.0003 (gspo)"
     )
-    assert listed["trainer", "abnormal_reward"].default == "absent (default), -0.2 (paper)"
-    assert listed["trainer", "min_weight"].default == "0.5 (icepop)"
-    assert listed["trainer", "max_groups"].default == "absent"
+    assert listed["trainer", "abnormal_reward"].shown() == "absent (default), -0.2 (paper)"
+    assert listed["trainer", "min_weight"].shown() == "0.5 (icepop)"
+    assert listed["trainer", "max_groups"].shown() == "absent"
     assert set(presets.PRESETS["paper"]) <= {key for section, key in listed if section == "trainer"}
 
 
 def test_a_section_has_the_defaults_of_the_place_where_it_stands() -> None:
     top, usual, wide = keys.parts(Outer)
     assert [key.meaning for key in top.keys] == ["What is within", "What is within; the widest"]
-    assert (usual.opens, usual.keys[0].default) == ("[usual]", "1")
-    assert (wide.opens, wide.keys[0].default) == ("[wide]", "9")
+    assert (usual.opens, usual.keys[0].shown()) == ("[usual]", "1")
+    assert (wide.opens, wide.keys[0].shown()) == ("[wide]", "9")
 
 
 def test_a_meaning_is_the_docstrings_clause_and_the_comments_of_the_keys_lines() -> None:
@@ -151,10 +153,20 @@ def test_types_are_plain_words_and_a_type_without_any_is_an_error() -> None:
             keys.words(unknown)
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of `agentrl config keys`."""
+    monkeypatch.setattr(sys, "argv", ["agentrl", "config", "keys", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_page_is_what_the_code_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert COMMAND in keys.HEAD
-    written = keys.HEAD + "\n" + keys.page(keys.parts()) + "\n"
-    assert PAGE.read_text() == written, f"write it anew: {COMMAND}"
+    assert asked(monkeypatch, "--markdown") == 0
+    assert PAGE.read_text() == capsys.readouterr().out, f"write it anew: {COMMAND}"
 
 
 def test_the_tables_of_the_page_hold_four_cells_a_row_and_lead_to_its_sections() -> None:
@@ -167,12 +179,77 @@ def test_the_tables_of_the_page_hold_four_cells_a_row_and_lead_to_its_sections()
     }
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit code of `agentrl config keys`."""
-    monkeypatch.setattr(sys, "argv", ["agentrl", "config", "keys", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+def test_all_keys_are_in_the_tables_and_in_the_array(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch) == 0
+    tables = [table.splitlines() for table in capsys.readouterr().out.strip().split("\n\n")]
+    shown = [row.split()[0] for _, _, *rows in tables for row in rows]
+    assert shown == [key for _, key in found()]
+    assert asked(monkeypatch, "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(one["section"], one["key"]) for one in listed] == list(found())
+    assert all(set(one) == FIELDS for one in listed)
+
+
+def test_the_array_holds_defaults_as_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "--json") == 0
+    listed = {(one["section"], one["key"]): one for one in json.loads(capsys.readouterr().out)}
+    assert listed["dispatch", "group_size"]["default"] == 8
+    assert listed["trainer", "lora"]["default"] is None
+    reward = listed["trainer", "abnormal_reward"]
+    assert (reward["default"], reward["by"]) == (None, {"default": None, "paper": -0.2})
+    assert [place for place, one in listed.items() if one["required"]] == [
+        ("", "tasks"),
+        ("policy", "name"),
+    ]
+
+
+def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "trainer") == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "normalise  " in line]
+    assert row.rstrip().endswith(found()["trainer", "normalise"].meaning)
+    monkeypatch.setattr(keys, "console", lambda: Console(markup=False, width=60))
+    assert asked(monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "…" not in said.replace("0…1", "").replace("0…65535", "")
+    begun = {line.split()[0] for line in said.splitlines() if line.strip()}
+    assert {key for _, key in found()} <= begun
+    assert max(map(len, said.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "section", "count"),
+    [
+        ("[trainer.lora]", "trainer.lora", 3),
+        ("[[policy]]", "policy", 13),
+        ("trainer.lora.rank", "trainer.lora", 1),
+        ("workers", "", 1),
+        ("tasks.dbbench", "tasks", 6),
+        ("tasks.a.b.weight", "tasks", 1),
+        ("[tasks.NAME.options]", "tasks", 1),
+    ],
+)
+def test_a_section_may_be_asked_for_as_the_file_writes_it(
+    asked_for: str, section: str, count: int
+) -> None:
+    (part,) = keys.chosen(asked_for)
+    assert (part.name, len(part.keys)) == (section, count)
+    if count == 1:
+        assert part.keys[0].key == asked_for.strip("[]").rpartition(".")[2]
+
+
+def test_an_array_is_no_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "--json", "--markdown") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--json or --markdown, not both" in said.err
 
 
 def test_one_section_is_a_table_an_array_or_a_piece_of_the_page(
@@ -197,7 +274,9 @@ def test_a_section_that_is_none_is_refused_with_the_nearest_name(
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",
-        "agentrl: no section trainer.lorra; did you mean trainer.lora?\n",
+        "agentrl: no section or key trainer.lorra; did you mean trainer.lora?\n",
     )
     with pytest.raises(ConfigError, match="known: alarms, broker, dispatch"):
         keys.chosen("xyz")
+    with pytest.raises(ConfigError, match=r"did you mean dispatch\.group_size\?"):
+        keys.chosen("dispatch.group_sise")

@@ -1,0 +1,77 @@
+import pytest
+
+from core.config import Run
+from core.errors import ConfigError
+from core.loading import loads
+
+LEAST = "[tasks.dbbench]\n"
+
+
+def test_the_environment_overrides_the_file() -> None:
+    environ = {
+        "AGENTRL__DISPATCH__GROUP_SIZE": "4",
+        "AGENTRL__RUN__NAME": "other",
+        "AGENTRL__RUN__STOP_SUCCESS": "0.5",
+        "AGENTRL__TRAINER__MIXED_SEQUENCES": "true",
+        "AGENTRL__TASKS__ALFWORLD__WEIGHT": "3.0",
+        "AGENTRL_DEBUG": "1",
+    }
+    config = loads(f'[run]\nname = "mine"\n{LEAST}', environ=environ)
+    assert config.dispatch.group_size == 4
+    assert config.run == Run(name="other", stop_success=0.5)
+    assert config.trainer.mixed_sequences is True
+    assert config.tasks["alfworld"].weight == 3.0
+
+
+def test_an_override_with_a_slip_is_refused() -> None:
+    said = r"^AGENTRL__DISPATCH__GROUP_SISE: unknown key dispatch\.group_sise; did you mean"
+    with pytest.raises(ConfigError, match=said):
+        loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SISE": "4"})
+    with pytest.raises(ConfigError, match=r"^AGENTRL__DISPATCH__GROUP_SIZE: .* got `str`"):
+        loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SIZE": "many"})
+    with pytest.raises(ConfigError, match="AGENTRL__WORKERS__MANY: workers is no section"):
+        loads(f"workers = 1\n{LEAST}", environ={"AGENTRL__WORKERS__MANY": "4"})
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["AGENTRL__EVAL__VLLM__ENV", "AGENTRL__TASKS__ENV__OPTIONS__ENV", "AGENTRL__eval__vllm__env"],
+)
+def test_an_override_cannot_name_a_variable_whose_letters_matter(table: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{table}__MY__GPU: names are lower-cased") as caught:
+        loads(LEAST, environ={f"{table}__MY__GPU": "0"})
+    assert caught.value.mend == f"{table}='{{MY__GPU = \"…\"}}'"
+    loads(LEAST, environ={table: '{MY__GPU = "0"}'})
+
+
+def test_a_table_of_the_environment_keeps_its_letters() -> None:
+    environ = {"AGENTRL__EVAL__VLLM__ENV": '{CUDA_VISIBLE_DEVICES = "0"}'}
+    assert loads(LEAST, environ=environ).eval.vllm.env == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert loads(LEAST, environ={"AGENTRL__TASKS__ENV__WEIGHT": "2.0"}).tasks["env"].weight == 2.0
+
+
+def test_an_override_makes_no_second_task_of_one_with_capitals() -> None:
+    environ = {"AGENTRL__TASKS__SHOP__WEIGHT": "2.0"}
+    with pytest.raises(ConfigError, match=r"^AGENTRL__TASKS__SHOP__WEIGHT: .* the task is Shop$"):
+        loads("[tasks.Shop]\n", environ=environ)
+    assert loads("[tasks.Shop]\n[tasks.shop]\n", environ=environ).tasks["shop"].weight == 2.0
+    assert loads(LEAST, environ=environ).tasks["shop"].weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "verb"),
+    [
+        ("[dispatch]\ngroup_size = 1\n", "agentrl config keys dispatch"),
+        ("[trainer.deepspeed]\nzero = 7\n", "agentrl config keys trainer.deepspeed"),
+        ("[tasks.Shop]\nweight = 0.0\n", "agentrl config keys tasks"),
+        ("[[policy]]\nport = 1\n", "agentrl config keys policy"),
+        ("[eval.vllm.env]\na = 1\n", "agentrl config keys eval.vllm"),
+        ("workers = 0\n", "agentrl config keys workers"),
+    ],
+)
+def test_a_wrong_value_names_the_verb_that_tells_what_its_section_takes(
+    text: str, verb: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads(text + LEAST)
+    assert caught.value.mend == f"`{verb}` tells what each key takes"
