@@ -22,6 +22,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a busy machine draw
 
 NAME = "shown"
 PATIENCE_MS = 60_000  # of a busy machine
+SETTLED = """() => {
+  const app = document.querySelector('[data-testid="stApp"]');
+  return app?.dataset.testConnectionState === 'CONNECTED'
+    && app.dataset.testScriptState === 'notRunning'
+    && app.querySelector('h1')
+    && !app.querySelector('[data-stale="true"], [data-testid="stSkeleton"]');
+}"""
 ERRORS = '[data-testid="stException"], [data-testid="stAlertContentError"], [role="dialog"]'
 # What each page says of a run that has trained.
 SAYS = {
@@ -62,9 +69,8 @@ def heading(page: Page) -> Locator:
 
 
 def settled(page: Page) -> None:
-    """Wait until the page is drawn; fails where it shows an error."""
-    expect(heading(page)).to_be_visible()
-    expect(page.locator('[data-testid="stStatusWidget"]')).to_have_count(0)
+    """Wait until the script has ended and what it drew stands; fails where that is an error."""
+    page.wait_for_function(SETTLED)
     assert page.locator(ERRORS).all_inner_texts() == []
 
 

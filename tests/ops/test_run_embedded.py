@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import ROOT, agentrl, eventually, processes_of
+from running import ROOT, agentrl, eventually, processes_of, version_of
 from sqlalchemy import text
 
 from core.types import RunState
@@ -38,15 +38,7 @@ def test_a_run_that_is_stopped_and_bereaved_goes_on_to_its_end(tmp_path: Path) -
     config = str(ROOT / "configs" / "quickstart.toml")
 
     def version() -> int:
-        if not (home / "store.db").exists():
-            return -1
-        store = open_store(f"sqlite:///{home / 'store.db'}")
-        try:
-            with store.read() as session:
-                run = runs.run_named(session, "embedded")
-                return run.version if run else -1
-        finally:
-            store.close()
+        return version_of(home, "embedded")
 
     def logs() -> str:
         tails = [path.read_text()[-800:] for path in sorted((home / "logs").glob("*.log"))]
