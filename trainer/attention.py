@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from core.errors import CheckpointError
+from trainer.last_layer import READ, spare
 
 NAME = "agentrl_packed"
 LENGTHS = "packed_lengths"  # the keyword that transformers hands through
@@ -37,28 +38,41 @@ def pack(model: Any) -> None:
     if chunked or not getattr(model, "_supports_flash_attn", False):
         raise CheckpointError(f"{kind}: its attention cannot be packed", mend=MEND)
     tokens = (torch.arange(sum(PROBE)) * 7 + 3) % config.vocab_size
+    read = torch.arange(0, tokens.numel(), 2)
     with torch.no_grad():
         alone = [states(model, each, (each.numel(),)) for each in torch.split(tokens, list(PROBE))]
         model.set_attn_implementation(NAME)
         together = torch.split(states(model, tokens, PROBE), list(PROBE))
+        model.spares = spare(model)
+        some = states(model, tokens, PROBE, read)
     for apart, joint in zip(alone, together, strict=True):
-        if (apart - joint).norm() > NEAR[model.dtype] * apart.norm():
+        if not _near(joint, apart):
             raise CheckpointError(f"{kind}: packed trajectories see each other", mend=MEND)
+    if not _near(some, torch.cat(alone)[read]):
+        raise CheckpointError(f"{kind}: its last layer cannot leave tokens out", mend=MEND)
 
 
-def states(model: Any, tokens: Tensor, lengths: tuple[int, ...]) -> Tensor:
+def _near(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).norm() <= NEAR[found.dtype] * expected.norm())
+
+
+def states(
+    model: Any, tokens: Tensor, lengths: tuple[int, ...], read: Tensor | None = None
+) -> Tensor:
     """[T, H] last hidden states of the trajectories whose tokens [T] lie end to end.
 
-    Several need a model that `pack` has prepared.
+    Several need a model that `pack` has prepared. `read`: [K] places; [K, H] of those alone.
     """
     options: dict[str, Any] = {}
     if len(lengths) > 1:
         positions = torch.cat([torch.arange(length) for length in lengths])
         options = {"position_ids": positions[None].to(model.device), LENGTHS: lengths}
+    if read is not None and getattr(model, "spares", False):
+        options[READ] = read
     row = tokens[None].to(model.device)
     output = model.base_model(input_ids=row, use_cache=False, **options)
     found: Tensor = output.last_hidden_state[0]
-    return found
+    return found if read is None else found.index_select(0, read)
 
 
 def attend(

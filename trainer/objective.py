@@ -91,8 +91,7 @@ class Objective:
         rows = max(1, self.hardware.chunk_logits // model.config.get_text_config().vocab_size)
         predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
         with self.precision():
-            every = states(model, torch.from_numpy(micro.tokens), micro.lengths)
-            hidden = every.index_select(0, predicts)
+            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths, predicts)
             return self.score(head, hidden, fields.temperature, fields.targets, rows)
 
     def _fields(self, micro: MicroBatch, batch: Batch) -> Fields:

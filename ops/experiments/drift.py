@@ -118,8 +118,9 @@ def log_probabilities(path: Path, batch: Batch) -> tuple[NDArray[np.float32], ND
     parts, places = [], []
     with torch.inference_mode():
         for micro in micro_batches(batch, PIECE):
-            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths)
-            logits = model.get_output_embeddings()(hidden[micro.predicts])
+            read = torch.from_numpy(micro.predicts)
+            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths, read)
+            logits = model.get_output_embeddings()(hidden)
             parts.append(torch.log_softmax(logits.float(), dim=-1).numpy())
             places.append(micro.sources)
     return np.concatenate(parts), np.concatenate(places)

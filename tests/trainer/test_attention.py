@@ -74,6 +74,32 @@ def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(nam
     assert torch.allclose(alone, apart[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_states_that_are_read_and_their_gradients_need_no_others(name: str) -> None:
+    model = _model(MODELS[name])
+    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    read = torch.randperm(sum(LENGTHS), generator=torch.Generator().manual_seed(3))[:50]
+    pack(model)
+    expected = _gradients(model, states(model, tokens, LENGTHS)[read])
+    found = _gradients(model, states(model, tokens, LENGTHS, read))
+    assert (expected - found).norm() < 1e-5 * expected.norm()
+    whole = states(model, tokens, LENGTHS)
+    assert torch.allclose(whole[read], states(model, tokens, LENGTHS, read), atol=1e-5)
+
+
+def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> None:
+    model = _model(MODELS["qwen3"])
+    pack(model)
+    seen: list[int] = []
+    for layer in model.base_model.layers:
+        layer.mlp.up_proj.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+    read = torch.tensor([3, 44, 100])
+    states(model, torch.arange(sum(LENGTHS)) % 96, LENGTHS, read)
+    states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
+    model(input_ids=torch.arange(40)[None], use_cache=False)
+    assert seen == [133, 133, 3, 40, 40, 0, 40, 40, 40]
+
+
 def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:
     model = _model(MODELS["qwen3 with windows"])
     rows = torch.arange(80).reshape(2, 40)

@@ -1,0 +1,58 @@
+"""The last layer's feed-forward block, for those tokens alone whose states are read.
+
+    attention of all T tokens ─▶ feed-forward of the K that are read ─▶ the states of those K
+
+Attention has ended there, so that nothing else depends on what the block says of the others: they
+get zeros from it. Of L layers it spares nearly the share of tokens that are not read, divided by L.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+READ = "read_rows"  # the keyword that transformers hands through to its layers
+
+
+class Block:
+    """The block's forward pass: of `rows` [K] alone while there are any."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.rows: Tensor | None = None
+        self._forward = forward
+
+    def __call__(self, hidden: Tensor, *more: Any) -> Any:
+        """hidden: [1, T, H]; so is what it says, with zeros where nothing is read."""
+        if self.rows is None or more:
+            return self._forward(hidden, *more)
+        found = self._forward(hidden.index_select(1, self.rows))
+        if not isinstance(found, Tensor):  # a router's scores are beside it
+            return self._forward(hidden)
+        return found.new_zeros(hidden.shape).index_copy(1, self.rows, found)
+
+
+def spare(model: Any) -> bool:
+    """Let a model that transformers loaded take `READ`; whether its layers are as most models'."""
+    layers = getattr(model.base_model, "layers", None)
+    if not layers or not hasattr(layers[-1], "mlp"):
+        return False
+    last = layers[-1]
+    last.mlp.forward = block = Block(last.mlp.forward)
+    last.forward = partial(_layer, last.forward, block)
+    return True
+
+
+def _layer(
+    forward: Callable[..., Any],
+    block: Block,
+    *given: Any,
+    read_rows: Tensor | None = None,
+    **options: Any,
+) -> Any:
+    """The layer's forward pass, also where the backward pass computes it again."""
+    block.rows = read_rows
+    try:
+        return forward(*given, **options)
+    finally:
+        block.rows = None
