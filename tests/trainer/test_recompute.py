@@ -11,6 +11,7 @@ from trainer.attention import pack, states
 
 LENGTHS = (30, 12, 22)
 TOKENS = torch.arange(sum(LENGTHS)) % 90
+READ = torch.arange(0, sum(LENGTHS), 3)
 SHAPE = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.5, "init_std": 0.3}
 
@@ -24,7 +25,7 @@ def _model(config: Any) -> Any:
 
 
 def _passed(model: Any) -> tuple[Tensor, Tensor, int]:
-    """States, all gradients, and the elements that were kept from forward to backward."""
+    """States that are read, all gradients, and the elements that were kept from forward to backward."""
     kept: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ def _passed(model: Any) -> tuple[Tensor, Tensor, int]:
 
     model.zero_grad()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        found = states(model, TOKENS, LENGTHS)
+        found = states(model, TOKENS, LENGTHS, READ)
         before = sum(kept)
     torch.autograd.backward((found * torch.arange(32)).sum())
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
