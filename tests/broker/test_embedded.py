@@ -87,9 +87,10 @@ def test_who_keeps_the_file_locked_is_named(
 
 
 def test_a_message_is_received_soon_after_its_commit_by_another_process_or_this(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where commits follow within one tick of the file's clock."""
+    monkeypatch.setattr("broker.embedded_file.LOOK_S", 60.0)  # one that was missed takes so long
     url = f"sqlite:///{tmp_path / 'queue.db'}"
     here, there = connect(url), connect(url)
     here.declare_run("run")
@@ -100,8 +101,8 @@ def test_a_message_is_received_soon_after_its_commit_by_another_process_or_this(
         late = threading.Timer(0.004 * (number % 5), publisher.publish, sent)
         late.start()
         began = time.monotonic()
-        (delivery,) = consumer.receive(1, 5.0)
-        assert time.monotonic() - began < 0.5
+        (delivery,) = consumer.receive(1, 60.0)
+        assert time.monotonic() - began < 20
         consumer.ack([delivery])
         late.join()
     there.close()

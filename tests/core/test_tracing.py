@@ -112,11 +112,11 @@ def test_a_collector_that_refuses_costs_counted_spans() -> None:
         otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
     ):
         tracing.told("queued", tracing.of_attempt("r", "e", 1), 0.0, 1.0)
-        tracing.flush(5.0)
+        tracing.flush(60.0)
         collector.refuses = True
         for _ in range(3):
             tracing.told("queued", tracing.of_attempt("r", "e", 1), 0.0, 1.0)
-        tracing.flush(5.0)
+        tracing.flush(60.0)
         text = scraped(port)
     own = 'process="worker",run="mine"'
     assert f'agentrl_spans_total{{{own},status="sent"}} 1.0' in text
@@ -130,7 +130,7 @@ def test_nobody_waits_for_a_collector_that_never_answers(monkeypatch: pytest.Mon
         began = time.monotonic()
         for number in range(1, 1001):
             sender.take(Span("step", Mark(1, number), 0, 0.0, 1.0, {}))
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 5  # of a thousand that each waited
         sender.close(0.2)
         assert time.monotonic() - began < 3.0
     assert sender.sent == 0

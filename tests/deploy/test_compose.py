@@ -11,10 +11,9 @@ from typing import Any
 
 import docker
 import pytest
+from docker.models.containers import Container
 from running import ROOT
 from stack import Stack
-
-from envs.engine import RUN
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -71,8 +70,7 @@ def test_the_stack_trains_recovers_scales_and_leaves_nothing(stack: Stack) -> No
 
     stack.compose("down", "-v", "-t", "60")
     assert stack.left() == []
-    sandboxes = {"label": f"{RUN}={stack.project}"}
-    assert stack.engine.containers.list(all=True, filters=sandboxes) == []
+    stack.until(lambda: not stack.sandboxes(all=True), within_s=60)  # the engine removes them
 
 
 def _the_dashboard_answers(stack: Stack) -> None:
@@ -115,9 +113,9 @@ def _only_the_env_server_holds_the_socket(stack: Stack) -> None:
         if mount["Destination"].endswith("docker.sock")
     }
     assert holders == {"envs"}
-    sandboxes = stack.engine.containers.list(filters={"label": f"{RUN}={stack.project}"})
-    assert sandboxes, "no episode runs in a sandbox"
-    assert {each.attrs["HostConfig"]["NetworkMode"] for each in sandboxes} == {"none"}
+    found: list[Container] = []
+    stack.until(lambda: found or found.extend(stack.sandboxes()), within_s=120)
+    assert {each.attrs["HostConfig"]["NetworkMode"] for each in found} == {"none"}
 
 
 def _what_is_killed_comes_back(stack: Stack, service: str) -> None:

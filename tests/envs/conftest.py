@@ -28,7 +28,7 @@ def owned(docker_client: docker.DockerClient) -> Owned:
 def engine(docker_host: str, owned: Owned) -> Iterator[Engine]:
     engine = Engine("test", docker_host)
     yield engine
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while owned() and time.monotonic() < deadline:
         time.sleep(0.05)
     left = owned()

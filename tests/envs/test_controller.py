@@ -29,7 +29,7 @@ def counting(**envs: Any) -> Iterator[EnvServer]:
 def test_heartbeats_say_where_the_task_is_and_what_it_has() -> None:
     advertise = "http://envs.example:7100"
     with Listener() as listener, counting(controller=listener.url, advertise=advertise):
-        eventually(lambda: len(listener.told) > 2, within_s=10, text=lambda: "no heartbeats")
+        eventually(lambda: len(listener.told) > 2, within_s=60, text=lambda: "no heartbeats")
     assert listener.told[0].path == "/api/receive_heartbeat"
     assert listener.told[0].body == {
         "name": "counting",
@@ -51,7 +51,7 @@ def test_a_session_cancelled_with_notice_is_told_once_it_has_ended() -> None:
         ]
         statuses = [each["status"] for each in hold(f"{server.url}/api", ends)]
         assert statuses == [200, 200, 200, 200, 400, 200]
-        eventually(lambda: len(listener.of("cancel_notice")) == 3, within_s=10, text=lambda: "")
+        eventually(lambda: len(listener.of("cancel_notice")) == 3, within_s=60, text=lambda: "")
     told = {(each.body["session_id"], each.session) for each in listener.of("cancel_notice")}
     assert told == {(1, "1"), (2, "2"), (3, "3")}
 
@@ -62,11 +62,12 @@ def test_a_controller_that_fails_is_logged_once_and_harms_nobody(there: bool) ->
     if not there:
         listener.__exit__()
     with capture_logs() as logs, counting(controller=listener.url) as server:
-        eventually(lambda: bool(warnings(logs)), within_s=10, text=lambda: "no warning")
+        eventually(lambda: bool(warnings(logs)), within_s=60, text=lambda: "no warning")
         said = hold(f"{server.url}/api", [start(n, 3) for n in range(5)])
+        if there:
+            eventually(lambda: len(listener.told) > 2, within_s=60, text=lambda: "told once")
     if there:
         listener.__exit__()
-        assert len(listener.told) > 1
     assert [each["status"] for each in said] == [200] * 5
     assert len(warnings(logs)) == 1
 

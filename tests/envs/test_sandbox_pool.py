@@ -33,7 +33,7 @@ def test_one_that_died_while_idle_is_not_lent(
         held = pool.lease()
         pool.release(held, sound=True)
         docker_client.containers.get(held.container).kill()
-        eventually(lambda: not held.channel.quiet(), within_s=15, text=lambda: "too late")
+        eventually(lambda: not held.channel.quiet(), within_s=60, text=lambda: "too late")
         fresh = pool.lease()
         assert fresh.container != held.container
         assert ask(fresh, "1 + 1") == "2"
@@ -83,4 +83,4 @@ def test_closing_removes_idle_and_leased_ones_and_no_more_are_lent(
         ask(held, "1 + 1")
     with pytest.raises(EnvironmentFailure, match="closed"):
         pool.lease()
-    eventually(lambda: not owned(), within_s=15, text=lambda: "too late")
+    eventually(lambda: not owned(), within_s=60, text=lambda: "too late")

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from running import ROOT, eventually
+from running import ROOT
 
 from core import loading
 from core.errors import AgentRLError
@@ -140,10 +140,9 @@ def test_a_full_disk_of_one_process_is_a_limit_that_is_lifted_again(tmp_path: Pa
     assert process.stdout.readline() == "wrote\n"
     former = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, former[1]))
-    told = {process.stdout.readline() for _ in range(20)}
-    assert "File too large\n" in told
+    assert "File too large\n" in process.stdout  # after what it had said before
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, former)
-    eventually(lambda: process.stdout.readline() == "wrote\n", within_s=5, text=lambda: "no")  # type: ignore[union-attr]
+    assert "wrote\n" in process.stdout
     process.kill()
     process.wait()
     process.stdout.close()
@@ -151,7 +150,7 @@ def test_a_full_disk_of_one_process_is_a_limit_that_is_lifted_again(tmp_path: Pa
 
 def test_a_restart_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
     def ended(command: Command) -> bool:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not command.done() and time.monotonic() < deadline:
             time.sleep(0.02)
         return command.done()

@@ -163,7 +163,7 @@ def test_the_evaluator_measures_what_is_due_though_its_vllm_and_what_it_held_are
     eventually(lambda: episodes(config) == 3, within_s=60, text=lambda: str(episodes(config)))
     with closing(open_store(config.store_url())) as store, store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive()
     assert fakes_of(tmp_path) == []
 

@@ -74,7 +74,7 @@ def test_what_is_due_is_measured_until_the_run_is_over(
         thread.start()
         eventually(lambda: episodes() == 4, within_s=200, text=lambda: str(episodes()))
         store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED))
-        thread.join(60)
+        thread.join(100)
         assert not thread.is_alive()
         with store.read() as session:
             [row] = session.scalars(select(Evaluation))
@@ -173,7 +173,7 @@ def test_a_training_goes_on_beside_an_evaluator_that_is_killed(tmp_path: Path) -
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, killed) == ours + 1
         os.kill(killed, signal.SIGKILL)
-        eventually(lambda: pid() not in (0, killed), within_s=30, text=logs)
+        eventually(lambda: pid() not in (0, killed), within_s=60, text=logs)
         assert process.wait(240) == 0, logs()
     assert processes_of(home) == []
     last = ("eval", config, "--checkpoints", "latest", "--items", "6")

@@ -142,11 +142,11 @@ def test_a_teacher_never_acts_alone(tmp_path: Path) -> None:
             mark_serving(session, "t", "external(teacher)", row)
         config = loading.load(write(tmp_path, "http://h/v1"))
         with closing(PolicyPool.of_run(store, run_id, config)) as pool:
-            pool.refresh()
+            pool.refresh(60.0)
             assert {p.track for p in pool.live()} == {"current", "lagged(4)", "external(teacher)"}
             with store.write() as session:
                 end_server(session, f"policy-{run_id}")
-            pool.refresh()
+            pool.refresh(60.0)
             assert list(pool.live()) == []
 
 

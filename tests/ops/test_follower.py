@@ -108,7 +108,7 @@ def test_a_second_follower_of_a_run_waits_until_the_first_has_ended(
         other.start()
         time.sleep(0.2)
         assert (tracker.started, other.is_alive()) == (0, True)
-    other.join(10)
+    other.join(60)
     assert sorted(tracker.held) == over
     with alone("fails", run_id, folder):
         pass

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from history import begun
+from running import eventually
 
 import broker
 from broker.topology import recorder_queue, trainer_queue
@@ -70,6 +71,14 @@ def test_a_worker_answers_for_its_own_machine_alone(run: tuple[Path, Store, str]
         health(path, "worker")
 
 
+def well(path: Path, role: str) -> bool:
+    try:
+        health(path, role)
+    except Unhealthy:
+        return False
+    return True
+
+
 def test_a_recorder_and_a_trainer_are_well_while_they_consume(
     run: tuple[Path, Store, str], amqp_url: str
 ) -> None:
@@ -79,6 +88,7 @@ def test_a_recorder_and_a_trainer_are_well_while_they_consume(
             health(path, role)
         with closing(broker.connect(amqp_url)) as link, closing(link.consumer(queue)) as consumer:
             consumer.receive(1, timeout_s=0.5)
+            eventually(lambda r=role: well(path, r), within_s=60, text=lambda: "never well")
             assert health(path, role) == f"{role}: consumes {queue}"
 
 

@@ -75,7 +75,7 @@ def test_a_run_is_paused_resumed_and_stopped_and_its_processes_hear_of_it(
     for action, state in lifecycle.ACTIONS.items():
         assert control(run, action) == f"run {run.run} is {state}"
         assert state_of(run) == state
-        heard += [delivery.message for delivery in ear.receive(1, 5.0)]
+        heard += [delivery.message for delivery in ear.receive(1, 60.0)]
     assert heard == [RunControl(run_id=run_id, action=action) for action in lifecycle.ACTIONS]
     with store.read() as session:
         assert not groups.open_groups(session, run_id)

@@ -88,7 +88,7 @@ def test_a_trainer_that_was_replaced_rests_and_does_not_take_turns_with_the_othe
                 runs.move_run(session, world.run_id, RunState.COMPLETED, "enough")
         else:
             trainer.terminate()
-        assert trainer.wait(20) == (0 if over else TOLD), log.read_text()
+        assert trainer.wait(60) == (0 if over else TOLD), log.read_text()
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
         held = "SELECT dispatcher_until > 0 FROM runs"
         eventually(lambda: world.ask(held)[0][0], within_s=120, text=log.read_text)
         dispatcher.terminate()
-        assert dispatcher.wait(20) == TOLD, log.read_text()
+        assert dispatcher.wait(60) == TOLD, log.read_text()
     assert "an evaluator is to be started, too" in log.read_text()  # as nobody else does here
     assert "a follower is to be started" not in log.read_text()
     assert world.run().state == RunState.RUNNING
@@ -153,4 +153,4 @@ def test_who_stays_once_the_run_is_over_makes_no_queue_again_and_ends_on_a_signa
             process.wait(0.5)
         assert queues_stand(config, world.run_id) is not removed
         process.terminate()
-        assert process.wait(20) == 0, log.read_text()
+        assert process.wait(60) == 0, log.read_text()

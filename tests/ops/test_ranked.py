@@ -43,8 +43,8 @@ def _ranks(crew: list[Rank], folder: Path, *programs: str) -> list[Rank]:
     return crew
 
 
-def _watched(ranks: list[Rank], stop: threading.Event | None = None) -> int:
-    return ranked._watch(ranks, stop or threading.Event(), 2.0)
+def _watched(ranks: list[Rank], stop: threading.Event | None = None, stop_s: float = 60.0) -> int:
+    return ranked._watch(ranks, stop or threading.Event(), stop_s)
 
 
 def test_ranks_that_end_well_end_well(crew: list[Rank], tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_rank_that_does_not_end_when_the_others_had_to_is_said_to_hang(
 @pytest.mark.slow
 def test_a_signal_goes_to_the_first_rank_alone(crew: list[Rank], tmp_path: Path) -> None:
     """The others are sent home by it: here the second leaves by itself, without a signal."""
-    second = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); time.sleep(1.5)"
+    second = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); time.sleep(0.8)"
     ranks = _ranks(crew, tmp_path, LEAVE, second)
     assert ranks[0].process.stdout is not None
     ranks[0].process.stdout.readline()
@@ -106,5 +106,5 @@ def test_ranks_that_ignore_a_signal_are_given_up(crew: list[Rank], tmp_path: Pat
     ranks[0].process.stdout.readline()
     stop = threading.Event()
     stop.set()
-    assert _watched(ranks, stop) == 0
+    assert _watched(ranks, stop, 2.0) == 0
     assert ranks[0].process.poll() is None  # whoever started them kills them now

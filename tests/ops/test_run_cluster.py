@@ -65,7 +65,7 @@ def finished_run(  # noqa: PLR0917 - fixtures
         eventually(over, within_s=400, text=logs)
         assert process.returncode == 0, logs()
     assert acted, "no episode ran in a container"
-    assert not containers()
+    eventually(lambda: not containers(), within_s=60, text=logs)  # the engine removes the last
     assert processes_of(home) == []
     store = open_store(postgres_url)
     with store.read() as session:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from collector import Collector, collecting
+from collector import Collector, Heard, collecting
 from running import ROOT, agentrl, eventually
 from scraping import asked, dashboard, free_port, named, scraped, with_values
 
@@ -62,7 +62,7 @@ def test_a_run_tells_what_the_dashboard_asks_for_and_traces_its_attempts(tmp_pat
         told = environment(home, base) | more
         with agentrl("up", config, environment=told, output=log) as process:
             eventually(
-                lambda: wanted <= with_values(text()) and learned(collector),
+                lambda: wanted <= with_values(text()) and whole_trace(collector),
                 within_s=200,
                 text=lambda: f"never exported: {wanted - with_values(text())}\n{logs()}",
             )
@@ -90,35 +90,45 @@ def lines_name_run_and_trace(home: Path) -> None:
             assert len(ours) > 0
 
 
-def learned(collector: Collector) -> bool:
-    return any(each.name == "train" for each in collector.heard)
+SPANS = {  # who made each, and what it belongs to
+    ("agentrl-dispatcher", "send", "episode"),
+    ("agentrl-worker", "queued", "episode"),
+    ("agentrl-worker", "episode", ""),
+    ("agentrl-worker", "start", "episode"),
+    ("agentrl-envs", "session", "start"),
+    ("agentrl-worker", "step", "episode"),
+    ("agentrl-worker", "policy", "step"),
+    ("agentrl-policy", "completion", "policy"),
+    ("agentrl-worker", "environment", "step"),
+    ("agentrl-envs", "session", "environment"),
+    ("agentrl-worker", "publish", "episode"),
+    ("agentrl-recorder", "record", "episode"),
+    ("agentrl-trainer", "train", "episode"),
+}
+
+
+def whole_trace(collector: Collector) -> str:
+    """Of an attempt that was learned from and whose every span has arrived; empty for none yet.
+
+    A process that sends late is waited for; what a busy machine took over a second to hear is lost.
+    """
+    trained = [each.trace for each in list(collector.heard) if each.name == "train"]
+    return next((trace for trace in trained if kinds(collector.trace(trace)) >= SPANS), "")
+
+
+def kinds(spans: list[Heard]) -> set[tuple[str, str, str]]:
+    names = {each.span: each.name for each in spans}
+    return {(each.service, each.name, names.get(each.parent, "")) for each in spans}
 
 
 def one_trace_has_every_span(collector: Collector) -> None:
-    """Of an attempt that was learned from: who made each span, and what it belongs to."""
-    trace = next(each.trace for each in collector.heard if each.name == "train")
-    spans = collector.trace(trace)
-    names = {each.span: each.name for each in spans}
+    spans = collector.trace(whole_trace(collector))
+    assert kinds(spans) == SPANS
     (root,) = [each for each in spans if not each.parent]
     fields = root.fields
-    found = {(each.service, each.name, names.get(each.parent, "")) for each in spans}
-    assert found == {
-        ("agentrl-dispatcher", "send", "episode"),
-        ("agentrl-worker", "queued", "episode"),
-        ("agentrl-worker", "episode", ""),
-        ("agentrl-worker", "start", "episode"),
-        ("agentrl-envs", "session", "start"),
-        ("agentrl-worker", "step", "episode"),
-        ("agentrl-worker", "policy", "step"),
-        ("agentrl-policy", "completion", "policy"),
-        ("agentrl-worker", "environment", "step"),
-        ("agentrl-envs", "session", "environment"),
-        ("agentrl-worker", "publish", "episode"),
-        ("agentrl-recorder", "record", "episode"),
-        ("agentrl-trainer", "train", "episode"),
-    }
-    of = tracing.root(fields["agentrl.run_id"], fields["agentrl.episode_id"], 1)
-    assert (root.trace, root.span) == (f"{of.trace:032x}", f"{of.span:016x}")
+    fences = (1, 2, 3)  # one that took too long is played again
+    own = [tracing.root(fields["agentrl.run_id"], fields["agentrl.episode_id"], n) for n in fences]
+    assert (root.trace, root.span) in {(f"{of.trace:032x}", f"{of.span:016x}") for of in own}
     assert fields["agentrl.status"] in {"completed", "task_limit", "invalid_action"}
     steps = [each for each in spans if each.name == "step"]
     assert sum(each.seconds for each in steps) <= root.seconds

@@ -57,7 +57,7 @@ def polled(supervisor: Supervisor, until: Callable[[], object]) -> None:
         supervisor.poll()
         return until()
 
-    eventually(look, within_s=10, text=lambda: "never so")
+    eventually(look, within_s=60, text=lambda: "never so")
 
 
 def test_a_second_supervisor_is_refused_and_the_first_untouched(
@@ -85,7 +85,7 @@ def test_a_killed_process_is_started_again_and_told_of(
 ) -> None:
     child = python("one", "print('here I am'); " + FOR_EVER)
     supervisor = begin(child)
-    eventually((tmp_path / "logs" / "one.log").read_text, within_s=5, text=str)
+    eventually((tmp_path / "logs" / "one.log").read_text, within_s=60, text=str)
     old = supervisor.pids()["one"]
     os.kill(old, signal.SIGKILL)
     polled(supervisor, lambda: supervisor.pids().get("one", old) != old)
@@ -138,12 +138,17 @@ def test_exit_code_0_while_the_run_goes_on_is_a_death(begin: Begin) -> None:
     assert not child.done
 
 
-def test_exit_code_0_after_the_run_is_the_end(begin: Begin, told: list[str]) -> None:
+def test_exit_code_0_after_the_run_is_the_end(
+    tmp_path: Path, begin: Begin, told: list[str]
+) -> None:
+    over = tmp_path / "over"
     early = python("trainer", "")
-    late = python("dispatcher", "import time; time.sleep(0.5)")
+    waits = f"import os, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.05)"
+    late = python("dispatcher", waits)
     supervisor = begin(early, late, pace=Pace(back_off_s=(60.0,)))
     polled(supervisor, lambda: early.deaths == 1)
     supervisor.run_is_over()
+    over.touch()
     polled(supervisor, lambda: late.done)
     assert early.done
     assert supervisor.pids() == {}
@@ -205,7 +210,7 @@ def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
     recorder = python("recorder", f"{slow}; time.sleep(1.5); print('stored')", phase=1)
     supervisor = begin(python("worker", DEAF), recorder)
     for name in ("worker", "recorder"):
-        eventually((tmp_path / "logs" / f"{name}.log").read_text, within_s=5, text=str)
+        eventually((tmp_path / "logs" / f"{name}.log").read_text, within_s=60, text=str)
     supervisor.run_is_over()
     supervisor.stop()
     assert (tmp_path / "logs" / "recorder.log").read_text().endswith("stored\n")
@@ -218,7 +223,7 @@ def test_one_that_is_killed_while_the_run_is_not_over_is_told_of_with_what_that_
 ) -> None:
     monkeypatch.setattr(supervise, "STOP_S", (0.2, 5.0))
     supervisor = begin(python("trainer", DEAF), python("policy", FOR_EVER, phase=1))
-    eventually((tmp_path / "logs" / "trainer.log").read_text, within_s=5, text=str)
+    eventually((tmp_path / "logs" / "trainer.log").read_text, within_s=60, text=str)
     supervisor.stop()
     killed = "trainer did not end in 0.2 s, was killed; what it had not saved is done again"
     assert told == [killed]
@@ -258,7 +263,7 @@ def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
     echo.metrics = 9307
     begin(echo)
     log = tmp_path / "logs" / "echo.log"
-    eventually(lambda: log.read_text() == "9307\n", within_s=10, text=log.read_text)
+    eventually(lambda: log.read_text() == "9307\n", within_s=60, text=log.read_text)
     state = json.loads((tmp_path / "processes.json").read_text())
     assert state["processes"]["echo"]["metrics"] == 9307
 

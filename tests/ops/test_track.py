@@ -178,13 +178,13 @@ def test_a_follower_that_is_killed_while_it_tells_leaves_neither_a_gap_nor_a_dou
         since, process = time.time(), told_by(name)
         while _written(folder, since) < midst:
             assert process.poll() is None, log.read_text()
-            assert time.time() - since < 60, log.read_text()
+            assert time.time() - since < 200, log.read_text()
             time.sleep(0.005)
         process.kill()
         process.wait()
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
-    assert told_by(name).wait(60) == 0, log.read_text()
+    assert told_by(name).wait(200) == 0, log.read_text()
     assert same(read(name, config, run_id), sorted(wanted)), log.read_text()
 
 
@@ -198,14 +198,14 @@ def test_figures_are_told_again_though_the_process_of_wandb_is_killed(
     store, run_id = begun
     folder, log = config.home() / "trackers" / "wandb", tmp_path / "log"
     process = told_by("wandb")
-    eventually(lambda: wandb_file.files(folder, run_id), within_s=60, text=log.read_text)
+    eventually(lambda: wandb_file.files(folder, run_id), within_s=200, text=log.read_text)
     [core] = [c for c in psutil.Process(process.pid).children() if c.name() == "wandb-core"]
     core.kill()
     raised = (Reading("", "skipped", 1.0, 0.0, raised=True), None)
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
         alarms.add(session, run_id, None, 3, [raised])
-    assert process.wait(60) == 0, log.read_text()
+    assert process.wait(200) == 0, log.read_text()
     assert "Connection lost" in log.read_text()
     wanted = sorted([*expected(store, run_id), (3, "alarm/update/skipped", 1.0)])
     assert same(read("wandb", config, run_id), wanted), log.read_text()
@@ -225,14 +225,14 @@ def test_a_file_of_wandb_that_a_full_disk_cut_short_is_told_of_and_written_again
     Follower(config, make("wandb", config), "wandb").follow(stop)
     [former] = wandb_file.files(folder, run_id)
     process = told_by("wandb")
-    eventually(lambda: len(wandb_file.files(folder, run_id)) == 2, within_s=60, text=log.read_text)
+    eventually(lambda: len(wandb_file.files(folder, run_id)) == 2, within_s=200, text=log.read_text)
     assert former.exists()
     [core] = [c for c in psutil.Process(process.pid).children() if c.name() == "wandb-core"]
     core.rlimit(psutil.RLIMIT_FSIZE, (1000, 1000))
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
-    eventually(lambda: "could not be written" in log.read_text(), within_s=60, text=log.read_text)
-    assert process.wait(60) == 0, log.read_text()
+    eventually(lambda: "could not be written" in log.read_text(), within_s=200, text=log.read_text)
+    assert process.wait(200) == 0, log.read_text()
     [file] = wandb_file.files(folder, run_id)
     assert file != former
     assert same(read("wandb", config, run_id), expected(store, run_id)), log.read_text()

@@ -64,7 +64,7 @@ def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
         tasks={"dbbench": Task()},
         policy=[server],
         model=Model(path=str(ROOT / "models" / "tiny")),
-        worker=Worker(policy_wait_s=5.0),
+        worker=Worker(policy_wait_s=60.0),
     )
     stop = threading.Event()
     run = Followed("run", store)
@@ -74,7 +74,7 @@ def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -89,7 +89,7 @@ def live(store: Store) -> list[LivePolicy]:
 
 
 def awaited(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (found := what()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -211,7 +211,7 @@ with measured(Config(tasks={{"dbbench": Task()}}), server) as policy:
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, cwd=ROOT)
     try:
         awaited(lambda: there.asked)
-        child.communicate(b"\n", timeout=20)  # far below a try's 60 s
+        child.communicate(b"\n", timeout=50)  # below a try's 60 s
         assert child.returncode == 0
     finally:
         child.kill()

@@ -75,17 +75,16 @@ def test_what_may_pass_is_tried_again_and_every_try_is_counted(
 def test_only_a_limit_that_is_everybody_s_holds_everybody(
     there: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(external_upstream, "BACKOFF_S", 2.0)
+    monkeypatch.setattr(external_upstream, "BACKOFF_S", 4.0)
     answers = in_turn(fails(500), says("at once"), says("again"))
     there.script = lambda _: answers.pop(0)
     found = upstream(there)
-    first = threading.Thread(target=found.ask, args=("/chat/completions", {}, 10.0))
+    first = threading.Thread(target=found.ask, args=("/chat/completions", {}, 60.0))
     first.start()
-    while not there.asked:
+    while len(answers) == 3:
         time.sleep(0.01)
-    began = time.monotonic()
-    found.ask("/chat/completions", {}, 10.0)
-    assert time.monotonic() - began < 0.9
+    found.ask("/chat/completions", {}, 60.0)
+    assert first.is_alive(), "it waits for two seconds or more before it tries again"
     first.join()
     found.close()
     assert not answers
@@ -101,11 +100,15 @@ def test_retries_end(there: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("as_date", [False, True])
 def test_retry_after_is_honoured(there: Endpoint, as_date: bool) -> None:
-    when = email.utils.formatdate(time.time() + 2, usegmt=True) if as_date else "1"
+    due = int(time.time()) + 2  # a date has no parts of a second
+    when = email.utils.formatdate(due, usegmt=True) if as_date else "1"
     answers = in_turn(fails(429, "", Retry_After=when), says("now"))
     there.script = lambda _: answers.pop(0)
     ask(upstream(there))
-    assert there.times[1] - there.times[0] >= 0.9
+    if as_date:
+        assert time.time() >= due
+    else:
+        assert there.times[1] - there.times[0] >= 0.9
 
 
 def test_a_pause_longer_than_anyone_waits_is_no_answer_at_once(there: Endpoint) -> None:
@@ -113,7 +116,7 @@ def test_a_pause_longer_than_anyone_waits_is_no_answer_at_once(there: Endpoint) 
     began = time.monotonic()
     with pytest.raises(Unavailable):
         ask(upstream(there))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20  # of 500
     assert len(there.asked) == 1
 
 
@@ -121,16 +124,16 @@ def test_a_hang_is_tried_again_within_the_patience(there: Endpoint) -> None:
     gate = threading.Event()
 
     def hang(_: object) -> Answer:
-        gate.wait(5)
+        gate.wait(60)
         return says("late")
 
     there.script = hang
     began = time.monotonic()
     with pytest.raises(Unavailable, match="ReadTimeoutError"):
-        ask(upstream(there, timeout_s=0.2, retries=1), patience_s=3)
+        ask(upstream(there, timeout_s=0.4, retries=1))
     gate.set()
     assert len(there.asked) == 2
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 def test_an_answer_that_trickles_in_ends_like_a_hang() -> None:
@@ -248,7 +251,7 @@ def test_the_pace_spreads_requests_and_refuses_those_too_far_back() -> None:
     began = time.monotonic()
     for _ in range(4):
         pace.wait(5)
-    assert 0.28 <= time.monotonic() - began < 2
+    assert 0.28 <= time.monotonic() - began < 5
     slow = Pace(2, threading.Event())
     slow.wait(5)
     with pytest.raises(Unavailable, match="may go in 30 s"):

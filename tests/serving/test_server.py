@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -238,7 +239,7 @@ class SlowEngine(ScriptedEngine):
         self.asked.set()
 
         def later() -> None:
-            self.go.wait(10)
+            self.go.wait(200)
             future.set_result(answer.result())
 
         threading.Thread(target=later).start()
@@ -252,15 +253,15 @@ def test_a_checkpoint_being_retired_finishes_what_it_began_and_refuses_the_rest(
     server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
     with ThreadPoolExecutor(2) as pool:
         begun = pool.submit(post, server, body())
-        engine.asked.wait(10)
-        retired = pool.submit(served.retire, "c1", 10.0)
+        assert engine.asked.wait(60)
+        retired = pool.submit(served.retire, "c1", 60.0)
         while served.checkpoints():
-            pass
+            time.sleep(0.01)
         assert post(server, body())[0] == 404
         assert not retired.done()
         engine.go.set()
-        assert retired.result(timeout=10)
-        assert begun.result(timeout=10)[0] == 200
+        assert retired.result(timeout=60)
+        assert begun.result(timeout=60)[0] == 200
     server.close()
 
 
@@ -294,7 +295,7 @@ def test_under_swaps_no_completion_mixes_checkpoints(engine: LocalEngine) -> Non
         for turn in range(20):
             new, old = ("a", "b") if turn % 2 else ("b", "a")
             served.serve("current", new, turn)
-            assert served.retire(old, timeout_s=10)
+            assert served.retire(old, timeout_s=60)
             stop.wait(0.02)
         stop.set()
 
@@ -311,7 +312,7 @@ def test_under_swaps_no_completion_mixes_checkpoints(engine: LocalEngine) -> Non
 
     with ThreadPoolExecutor(5) as pool:
         asking = [pool.submit(ask, seed) for seed in range(4)]
-        pool.submit(swap).result(timeout=60)
+        pool.submit(swap).result(timeout=200)
         statuses = {status for future in asking for status in future.result(timeout=60)}
     assert statuses == {200, 404}
     server.close()

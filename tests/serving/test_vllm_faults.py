@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 Save = Callable[[str], Path]
 TOKENS = [5, 9, 2, 30]
-SHORT_S = 1.0  # of a call that is to hang
+SHORT_S = 2.0  # of a call that is to hang; others last that long on no machine
 
 
 def configured(
@@ -150,7 +150,7 @@ def start(tmp_path: Path, migrated_sqlite: Path, save_model: Save) -> Iterator[S
         bench.engine.close()
         assert time.monotonic() - began < 10
     store.close()
-    eventually(lambda: not fakes_of(tmp_path), within_s=10, text=lambda: "a fake was left")
+    eventually(lambda: not fakes_of(tmp_path), within_s=60, text=lambda: "a fake was left")
 
 
 def test_weights_are_exchanged_in_place_and_proven(start: Start) -> None:
@@ -458,6 +458,6 @@ print("up", flush=True); time.sleep(60)
             owner.kill()
     eventually(
         lambda: not fakes_of(tmp_path),
-        within_s=30,
+        within_s=60,
         text=lambda: "vLLM outlives its policy server",
     )

@@ -34,6 +34,7 @@ THEIRS = 'vllm:num_requests_running{engine="0",process="policy-p",run="mine"} 0.
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     for name, value in (("LOOK_S", 0.02), ("BACK_OFF_S", (0.05,))):
         monkeypatch.setattr(vllm_process, name, value)
+    monkeypatch.setattr(engine_file, "COUNTED_S", 20.0)  # of a busy machine
     section = Vllm(python=str(fake_vllm.write_interpreter(tmp_path)), start_s=60.0)
     return Config(
         tasks={"dbbench": Task()},
@@ -91,20 +92,21 @@ def test_what_vllm_counts_has_the_labels_of_its_policy_server(
 def test_while_vllm_hangs_lies_or_is_down_ours_are_scraped_alone(
     config: Config, engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_file, "COUNTED_S", 0.2)
-    for fault in ("hang", 500, "garbage"):
-        set_faults(tmp_path, metrics=fault)
-        began = time.monotonic()
-        text = page(config)
-        assert time.monotonic() - began < 2.0, fault
-        assert OURS in text
-        assert "vllm:" not in text
+    with monkeypatch.context() as impatient:
+        impatient.setattr(engine_file, "COUNTED_S", 0.2)
+        for fault in ("hang", 500, "garbage"):
+            set_faults(tmp_path, metrics=fault)
+            began = time.monotonic()
+            text = page(config)
+            assert time.monotonic() - began < 10, fault  # which a Prometheus waits
+            assert OURS in text
+            assert "vllm:" not in text
     set_faults(tmp_path)
     assert THEIRS in page(config)
     set_faults(tmp_path, start="hang")
     for pid in fakes_of(tmp_path):
         os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not engine.names(), within_s=10, text=lambda: "it is still there")
+    eventually(lambda: not engine.names(), within_s=60, text=lambda: "it is still there")
     assert OURS in (text := page(config))
     assert "vllm:" not in text
 

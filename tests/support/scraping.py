@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -13,8 +14,13 @@ NAME = r"\bagentrl_[a-z_]+|\bprocess_resident_memory_bytes"
 
 
 def free_port(count: int = 1) -> int:
-    """The first of so many ports in a row that nobody listens at."""
-    for first in range(21000, 60000, 50):
+    """The first of so many ports in a row that nobody listens at.
+
+    Each process that tests looks from a place of its own, below the ports that systems hand out:
+    two that look at the same moment would both find the same ones free.
+    """
+    for look in range(200):
+        first = 21000 + (os.getpid() + look) * 50 % 10_000
         try:
             for port in range(first, first + count):
                 socket.create_server(("127.0.0.1", port)).close()

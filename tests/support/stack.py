@@ -14,6 +14,8 @@ import docker
 from docker.models.containers import Container
 from running import ROOT, eventually
 
+from envs.engine import RUN
+
 CACHE = Path(os.environ.get("AGENTRL_CACHE", "/var/tmp/agentrl-cache"))
 ASKED = 5  # times, where an answer does not come whole
 WHOLE = "END OF ROWS"
@@ -110,7 +112,16 @@ class Stack:
         labels = [f"com.docker.compose.project={self.project}"]
         if service:
             labels.append(f"com.docker.compose.service={service}")
-        found: list[Container] = self.engine.containers.list(all=all, filters={"label": labels})
+        found: list[Container] = self.engine.containers.list(
+            all=all, filters={"label": labels}, ignore_removed=True
+        )
+        return found
+
+    def sandboxes(self, *, all: bool = False) -> list[Container]:  # noqa: A002
+        """Those of its episodes, which come and go."""
+        found: list[Container] = self.engine.containers.list(
+            all=all, filters={"label": f"{RUN}={self.project}"}, ignore_removed=True
+        )
         return found
 
     def health(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,9 +197,10 @@ class VllmRun:
         """Pids of vLLM's processes, its guard and trackers left out."""
         found = []
         for pid in processes_of(self.home):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"vllm_guard" not in words and b"cli.main" not in words:
-                found.append(pid)
+            with suppress(OSError):  # one that ends meanwhile
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"vllm_guard" not in words and b"cli.main" not in words:
+                    found.append(pid)
         return found
 
 

@@ -1,11 +1,12 @@
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from running import eventually
 from world import World
 
 import broker
@@ -55,10 +56,27 @@ def inbox(link: Broker, world: World) -> Iterator[Inbox]:
         yield Inbox(world.store, consumer, world.run_id, BOUNDS)
 
 
-def _soon(inbox: Inbox, version: int = 0, epoch: int = 0) -> Sequence[TrainableGroup]:
-    """What the inbox gives within SOON seconds."""
+def _given(inbox: Inbox) -> Sequence[TrainableGroup]:
+    """What the inbox gives, as long as that takes on a busy machine."""
+    return _soon(inbox, within_s=60.0)
+
+
+def _receive(inbox: Inbox, count: int) -> None:
+    """Until it holds so many bodies that the broker brought."""
+
+    def held() -> bool:
+        inbox._receive(0.1)
+        return len(inbox._held) >= count
+
+    eventually(held, within_s=60, text=lambda: f"{len(inbox._held)} of {count}")
+
+
+def _soon(
+    inbox: Inbox, version: int = 0, epoch: int = 0, within_s: float = SOON
+) -> Sequence[TrainableGroup]:
+    """What the inbox gives within so many seconds."""
     stop = threading.Event()
-    timer = threading.Timer(SOON, stop.set)
+    timer = threading.Timer(within_s, stop.set)
     timer.start()
     try:
         return inbox.next_groups(version, epoch, stop, lambda: False)
@@ -85,8 +103,8 @@ def test_a_batch_holds_the_oldest_groups_from_the_fewest_to_the_most(
     for position in range(1, 5):
         bodies.append(world.ready(position, stored=False))
         _publish(publisher, world, bodies[-1])
-    inbox._receive(1.0)
-    chosen = _soon(inbox)
+    _receive(inbox, 20)
+    chosen = _given(inbox)
     assert _ids(chosen) == [each[0].group_id for each in bodies[:3]]
     assert [group.members for group in chosen] == [tuple(each) for each in bodies[:3]]
     assert chosen[0].task == "dbbench"
@@ -99,7 +117,7 @@ def test_bodies_that_the_broker_did_not_bring_are_read_from_the_store(
     _publish(publisher, world, first[:2])
     world.keep(first[2:])
     second = world.ready(1)
-    assert [group.members for group in _soon(inbox)] == [tuple(first), tuple(second)]
+    assert [group.members for group in _given(inbox)] == [tuple(first), tuple(second)]
 
 
 def test_a_body_with_another_hash_or_fence_is_never_trained(
@@ -111,10 +129,10 @@ def test_a_body_with_another_hash_or_fence_is_never_trained(
     forged = msgspec.structs.replace(bodies[0], reward=9.0)
     other = msgspec.structs.replace(bodies[1], fence=2)
     _publish(publisher, world, [forged, other, *bodies[1:]])
-    inbox._receive(1.0)
-    assert bodies[0].group_id not in _ids(_soon(inbox))
+    _receive(inbox, 5)
+    assert bodies[0].group_id not in _ids(_given(inbox))
     world.keep([bodies[0]])
-    chosen = _soon(inbox)
+    chosen = _given(inbox)
     assert chosen[2].members == tuple(bodies)
 
 
@@ -139,7 +157,7 @@ def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
     again = world.body(claimed, 0.5)
     assert world.finish(claimed, again)
     world.keep([again])
-    chosen = _soon(inbox)
+    chosen = _given(inbox)
     assert chosen[1].members == (again, *bodies[1:])
     assert world.accounting() == []
 
@@ -233,7 +251,7 @@ def test_a_paused_run_gives_its_batch_when_it_goes_on(world: World, inbox: Inbox
     _move(world, RunState.PAUSED)
     assert _soon(inbox) == ()
     _move(world, RunState.RUNNING)
-    assert len(_soon(inbox)) == 2
+    assert len(_given(inbox)) == 2
 
 
 def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link: Broker) -> None:
@@ -245,7 +263,7 @@ def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link:
         for member in range(100):
             inbox._hold(msgspec.structs.replace(bodies[0][0], episode_id=f"lapsed-{member}"))
         assert inbox._held_bytes <= bounds.held_bytes
-        chosen = _soon(inbox)
+        chosen = _given(inbox)
         assert [group.members for group in chosen] == [tuple(each) for each in bodies]
         inbox.forget(chosen)
         assert (inbox._held, inbox._held_bytes) == ({}, 0)
@@ -255,18 +273,13 @@ def test_what_is_waiting_is_acknowledged_on_receipt(
     world: World, link: Broker, inbox: Inbox, publisher: Publisher
 ) -> None:
     _publish(publisher, world, world.ready(0, stored=False))
-    _soon(inbox)
-    _eventually(lambda: link.depths(world.run_id)[trainer_queue(world.run_id)] == 0)
+    _receive(inbox, 4)
+    eventually(
+        lambda: link.depths(world.run_id)[trainer_queue(world.run_id)] == 0,
+        within_s=60,
+        text=lambda: str(link.depths(world.run_id)),
+    )
 
 
 def _move(world: World, state: RunState) -> None:
     assert world.store.transact(lambda session: runs.move_run(session, world.run_id, state))
-
-
-def _eventually(what: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(100):
-        if what():
-            return
-        waiting.wait(0.05)
-    pytest.fail("did not happen within 5 s")

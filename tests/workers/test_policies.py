@@ -206,7 +206,7 @@ def test_without_a_policy_a_draw_ends_in_an_error() -> None:
     began = time.monotonic()
     with pytest.raises(PolicyError, match="no live policy"):
         sampler.draw(wait_s=0.3, stop=GO_ON)
-    assert 0.3 <= time.monotonic() - began < 2.0
+    assert 0.3 <= time.monotonic() - began < 20.0
     stop = threading.Event()
     stop.set()
     with pytest.raises(PolicyError):
@@ -225,27 +225,29 @@ def pool(world: World) -> Iterator[PolicyPool]:
 
 
 def test_the_pool_follows_the_registry(world: World, pool: PolicyPool) -> None:
-    pool.refresh()
+    pool.refresh(60.0)
     assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
     world.store.transact(lambda s: registry.end_server(s, f"policy-{world.run_id}"))
-    pool.refresh()
+    pool.refresh(60.0)
     assert not pool.live()
 
 
 def test_a_refresh_returns_after_a_look_that_began_later() -> None:
-    gate = threading.Event()
+    gate, looking = threading.Event(), threading.Event()
     looks: list[None] = []
 
     def read() -> Sequence[LivePolicy]:
         looks.append(None)
+        looking.set()
         if len(looks) == 1:
-            gate.wait(5)
+            gate.wait(60)
             return [_policy(version=0)]
         return [_policy(version=1)]
 
     with closing(PolicyPool(read, period_s=60)) as pool:
+        assert looking.wait(60)
         threading.Timer(0.2, gate.set).start()
-        pool.refresh(5.0)
+        pool.refresh(60.0)
         assert [policy.version for policy in pool.live()] == [1]
 
 
@@ -257,7 +259,7 @@ def test_reads_of_the_registry_do_not_grow_with_steps() -> None:
         return [_policy()]
 
     with closing(PolicyPool(read, period_s=0.25)) as pool:
-        pool.refresh()
+        pool.refresh(60.0)
         sampler, before, began = Sampler(pool, Sampling(), "seed"), len(looks), time.monotonic()
         for _ in range(5000):
             sampler.draw(wait_s=0, stop=GO_ON)
@@ -281,6 +283,6 @@ def test_a_registry_that_is_away_keeps_the_last_policies() -> None:
         return found
 
     with closing(PolicyPool(read)) as pool:
-        pool.refresh()
-        pool.refresh()
+        pool.refresh(60.0)
+        pool.refresh(60.0)
         assert pool.live() == [_policy()]

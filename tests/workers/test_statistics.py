@@ -81,7 +81,7 @@ def test_queries_do_not_grow_with_episodes_or_steps(
 
     event.listen(world.store.engine, "before_cursor_execute", count)
     with closing(PolicyPool.of_run(world.store, world.run_id, CONFIG)) as pool:
-        pool.refresh(5.0)
+        pool.refresh(60.0)
         episodes = [
             Sampler(pool, CONFIG.sampling, str(number), pool.weigh("dbbench"))
             for number in range(64)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from acting import Talk, TalkSource, serve, won
+from running import eventually
 from world import World
 
 import broker
@@ -78,11 +79,13 @@ def begin(world: World, publisher: Checking, model_dir: Path) -> Iterator[Begin]
     """Start a worker whose every environment is the one given, or a source's own."""
     workers = []
 
-    def start(env: Environment | None = None, source: TaskSource | None = None) -> EpisodeWorker:
+    def start(
+        env: Environment | None = None, source: TaskSource | None = None, wait_s: float = 60.0
+    ) -> EpisodeWorker:
         config = Config(
             tasks={"dbbench": Task(max_turns=4)},
             model=Model(path=str(model_dir)),
-            worker=WorkerConfig(concurrency=4, beat_s=0.1, lease_s=5.0, policy_wait_s=0.3),
+            worker=WorkerConfig(concurrency=4, beat_s=0.1, lease_s=5.0, policy_wait_s=wait_s),
             dispatch=Dispatch(max_attempts=MANY),
         )
         chosen = source or TalkSource(lambda _item: env or Talk(["and?"] * 2, won()))
@@ -210,7 +213,7 @@ def test_without_a_live_policy_the_episode_is_given_back_uncounted(
     world: World, begin: Begin
 ) -> None:
     world.sql("UPDATE servings SET live_until = 1")
-    worker, (command, _) = begin(), _admit(world)
+    worker, (command, _) = begin(wait_s=0.3), _admit(world)
     for fence in range(1, MANY + 2):
         worker.run(RunEpisode(run_id=world.run_id, episode_id=command.episode_id, fence=fence))
     row = world.episode(command.episode_id)
@@ -268,7 +271,7 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     class Hanging(Talk):
         def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
             hangs.set()
-            assert again.wait(30)
+            assert again.wait(200)
             return super().call(calls)
 
     monkeypatch.setattr(working, "GRACE_S", 0.1)
@@ -279,12 +282,12 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     worker, (first, second) = begin(Hanging([], won())), _admit(world)
     episode = threading.Thread(target=worker.run, args=(first,))
     episode.start()
-    assert hangs.wait(10)
+    assert hangs.wait(60)
     watch = threading.Thread(target=leave_in_time, args=(worker, stop, lambda _code: left.set()))
     watch.start()
     assert not left.wait(0.3)
     stop.set()
-    assert left.wait(10)
+    assert left.wait(60)
     assert flushed == [working.FLUSH_S]  # nothing that was traced is lost
     row = world.episode(first.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 0)
@@ -293,7 +296,7 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     assert world.ask(ended, own=world.worker_id) != [(None,)]
     again.set()
     for thread in (episode, watch):
-        thread.join(10)
+        thread.join(60)
     row = world.episode(first.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 0)
 
@@ -305,9 +308,11 @@ def test_one_beat_extends_the_lease_of_all_episodes_until_the_end(
     lease = "SELECT lease_until FROM workers WHERE worker_id <> :own"
     ((before,),) = world.ask(lease, own=world.worker_id)
     worker.stop.set()
-    threading.Event().wait(0.5)
-    ((after,),) = world.ask(lease, own=world.worker_id)
-    assert after > before
+    eventually(
+        lambda: world.ask(lease, own=world.worker_id)[0][0] > before,
+        within_s=60,
+        text=lambda: str(before),
+    )
     worker.close()
     ended = "SELECT ended_at FROM workers WHERE worker_id <> :own"
     assert world.ask(ended, own=world.worker_id) != [(None,)]

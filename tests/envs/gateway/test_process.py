@@ -32,7 +32,7 @@ def started(tmp_path: Path, ended: Callable[[Ended], None], text: str) -> Progra
     return Program(argv, b"{}", {}, ended)
 
 
-def soon(what: Callable[[], object], within_s: float = 5.0) -> bool:
+def soon(what: Callable[[], object], within_s: float = 60.0) -> bool:
     deadline = time.monotonic() + within_s
     while not what():
         if time.monotonic() > deadline:
@@ -45,7 +45,7 @@ def test_its_end_is_told_once_with_code_and_outputs(tmp_path: Path) -> None:
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     text = "import sys; print(sys.stdin.read()); print('é', file=sys.stderr); sys.exit(3)"
     program = started(tmp_path, ends.put, text)
-    assert ends.get(timeout=10) == Ended(3, "{}\n", "é\n")
+    assert ends.get(timeout=60) == Ended(3, "{}\n", "é\n")
     program.close()
     assert ends.empty()
 
@@ -53,7 +53,7 @@ def test_its_end_is_told_once_with_code_and_outputs(tmp_path: Path) -> None:
 def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     program = started(tmp_path, ends.put, "print('x' * 3_000_000); print('last')")
-    out = ends.get(timeout=10).out
+    out = ends.get(timeout=60).out
     program.close()
     assert len(out) == 1 << 20
     assert out.endswith("x\nlast\n")
@@ -63,14 +63,14 @@ def test_a_program_that_closed_its_outputs_is_waited_for(tmp_path: Path) -> None
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     text = "import os, time; os.close(1); os.close(2); time.sleep(0.3); os._exit(4)"
     program = started(tmp_path, ends.put, text)
-    assert ends.get(timeout=10).code == 4
+    assert ends.get(timeout=60).code == 4
     program.close()
 
 
 def test_a_program_that_does_not_exist_is_told_by_name(tmp_path: Path) -> None:
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     program = Program([str(tmp_path / "no")], b"{}", {}, ends.put)
-    assert "No such file" in ends.get(timeout=10).err
+    assert "No such file" in ends.get(timeout=60).err
     program.close()
 
 
@@ -88,15 +88,15 @@ def test_what_ignores_its_end_and_left_its_group_is_killed_within_five_seconds(
     assert len(processes_of(tmp_path)) >= 2
     began = time.monotonic()
     program.close()
+    assert soon(lambda: not processes_of(tmp_path))
     assert time.monotonic() - began < 5
-    assert processes_of(tmp_path) == []
 
 
 def test_what_a_program_leaves_behind_goes_when_it_ends(tmp_path: Path) -> None:
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     text = f"import os, time\nif os.fork() == 0:\n    time.sleep(60)\nprint({str(tmp_path)!r})"
     program = started(tmp_path, ends.put, text)
-    assert ends.get(timeout=10).code == 0
+    assert ends.get(timeout=60).code == 0
     assert soon(lambda: not processes_of(tmp_path))
     program.close()
 
@@ -114,7 +114,7 @@ def test_a_program_dies_with_its_owner(tmp_path: Path, number: int) -> None:
     argv = [sys.executable, str(tmp_path / "it.py"), str(tmp_path / "up")]
     root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-c", owner, *argv], cwd=root)
-    assert soon((tmp_path / "up").exists, 20)
+    assert soon((tmp_path / "up").exists)
     os.kill(process.pid, number)
     process.wait()
     assert soon(lambda: not processes_of(tmp_path))

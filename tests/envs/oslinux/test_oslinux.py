@@ -161,7 +161,7 @@ def test_what_the_agent_left_running_is_killed_before_the_check_but_not_the_item
 ) -> None:
     init = [{"code": "sleep 98 & echo $! > own"}]
     start = {"code": "i=0; while :; do echo $((i++)) > ticks; sleep 0.05; done &"}
-    check = "kill -0 $(cat own) && ! kill -0 $(cat left) && a=$(cat ticks) && sleep 0.5"
+    check = "kill -0 $(cat own) && ! kill -0 $(cat left) && a=$(cat ticks) && sleep 2"
     environment = made(change(f'{check} && [ "$a" != "$(cat ticks)" ]', init=init, start=start))
     script = "trap '' TERM; (while :; do sleep 0.1; done) & echo $! > left; ls"
     assert said(environment, script).endswith("left\nown\nticks\n")
