@@ -18,7 +18,7 @@ from dashboard.door import COOKIE, PAUSE_S
 from dashboard.links import address
 from dashboard.navigation import PAGES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a busy machine draws slowly
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a busy machine draws slowly
 
 NAME = "shown"
 PATIENCE_MS = 60_000  # of a busy machine
@@ -99,7 +99,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
     config = str(ROOT / "configs" / "quickstart.toml")
     with agentrl("up", config, environment=environment, output=log) as process:
-        eventually(lambda: process.poll() is not None, within_s=240, text=log.read_text)
+        eventually(lambda: process.poll() is not None, within_s=600, text=log.read_text)
         assert process.returncode == 0, log.read_text()
     return environment
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from running import ROOT, agentrl, eventually, processes_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 PLANTED = ROOT / "tests" / "support" / "planted"
 
@@ -48,7 +48,7 @@ def chaos(tmp_path: Path, postgres_url: str, amqp_url: str) -> Callable[..., Tol
             environment |= {"PLANTED": bug, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])}
         config = str(ROOT / "configs" / "chaos.toml")
         with agentrl("chaos", config, *arguments, environment=environment, output=log) as process:
-            eventually(lambda: process.poll() is not None, within_s=360, text=log.read_text)
+            eventually(lambda: process.poll() is not None, within_s=720, text=log.read_text)
         assert processes_of(home) == []
         (report,) = home.glob("*/chaos.json")
         told = json.loads(report.read_text())

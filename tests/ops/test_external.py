@@ -162,6 +162,7 @@ def one_run(store: Store) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_a_teacher_acts_in_a_run_and_nothing_of_it_is_learned(tmp_path: Path) -> None:
     log = tmp_path / "log"
     refused = iter([True, True])
@@ -171,7 +172,7 @@ def test_a_teacher_acts_in_a_run_and_nothing_of_it_is_learned(tmp_path: Path) ->
         there.script = lambda body: fails(429, KEY) if next(refused, False) else script(body)
         file = write(tmp_path, there.url)
         with agentrl("up", str(file), environment={"BIG_KEY": KEY}, output=log) as process:
-            eventually(lambda: process.poll() is not None, within_s=240, text=log.read_text)
+            eventually(lambda: process.poll() is not None, within_s=600, text=log.read_text)
             assert process.returncode == 0, log.read_text()
     home = tmp_path / "home"
     assert processes_of(home) == []

@@ -28,7 +28,7 @@ def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_the_quickstart_trains_and_ends_with_one_json_line() -> None:
     command = [sys.executable, "-m", "cli.main", "quickstart", "--fast", "--updates", "3", "--json"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -17,7 +17,7 @@ from db import progress, runs
 from db.store import open_store
 from envs.engine import RUN
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 UPDATES = 5
 
@@ -62,7 +62,7 @@ def finished_run(  # noqa: PLR0917 - fixtures
             acted.update(containers())
             return process.poll() is not None
 
-        eventually(over, within_s=400, text=logs)
+        eventually(over, within_s=800, text=logs)
         assert process.returncode == 0, logs()
     assert acted, "no episode ran in a container"
     eventually(lambda: not containers(), within_s=60, text=logs)  # the engine removes the last

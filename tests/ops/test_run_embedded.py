@@ -15,7 +15,7 @@ from core.types import RunState
 from db import progress, runs
 from db.store import open_store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 UPDATES = 6
 
@@ -45,7 +45,7 @@ def test_a_run_that_is_stopped_and_bereaved_goes_on_to_its_end(tmp_path: Path) -
         return "\n".join([log.read_text(), *tails])
 
     with agentrl("up", config, environment=environment, output=log) as process:
-        eventually(lambda: version() >= 1, within_s=90, text=logs)
+        eventually(lambda: version() >= 1, within_s=240, text=logs)
         told = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(15) == 0, logs()
@@ -54,11 +54,11 @@ def test_a_run_that_is_stopped_and_bereaved_goes_on_to_its_end(tmp_path: Path) -
 
     stopped_at = version()
     with agentrl("up", config, environment=environment, output=log) as process:
-        eventually(lambda: version() > stopped_at, within_s=90, text=logs)
+        eventually(lambda: version() > stopped_at, within_s=240, text=logs)
         children = json.loads((home / "processes.json").read_text())["processes"]
         name = random.Random(7).choice(sorted(children))
         os.kill(children[name]["pid"], signal.SIGKILL)
-        eventually(lambda: process.poll() is not None, within_s=180, text=logs)
+        eventually(lambda: process.poll() is not None, within_s=360, text=logs)
         assert process.returncode == 0, logs()
 
     store = open_store(f"sqlite:///{home / 'store.db'}")

@@ -20,7 +20,7 @@ from ops.export import export
 from ops.lifecycle import Place, delete, fork
 from serving.model import load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 UPDATES = 12
 CONFIG = ROOT / "configs" / "quickstart.toml"
@@ -50,7 +50,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         return "\n".join([log.read_text(), *tails])
 
     with agentrl("up", str(CONFIG), environment=environment, output=log) as process:
-        eventually(lambda: process.poll() is not None, within_s=240, text=logs)
+        eventually(lambda: process.poll() is not None, within_s=600, text=logs)
         assert process.returncode == 0, logs()
     assert processes_of(home) == []
     assert "cannot be served" not in logs()

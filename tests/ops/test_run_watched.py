@@ -10,7 +10,7 @@ from scraping import asked, dashboard, free_port, named, scraped, with_values
 
 from core import tracing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 ELSEWHERE = {  # of an external model, or of what went wrong
     *("agentrl_alarms", "agentrl_redraws_total", "agentrl_reissues_total"),
@@ -63,7 +63,7 @@ def test_a_run_tells_what_the_dashboard_asks_for_and_traces_its_attempts(tmp_pat
         with agentrl("up", config, environment=told, output=log) as process:
             eventually(
                 lambda: wanted <= with_values(text()) and whole_trace(collector),
-                within_s=200,
+                within_s=500,
                 text=lambda: f"never exported: {wanted - with_values(text())}\n{logs()}",
             )
             assert len(set(ports())) == 9

@@ -276,7 +276,7 @@ def test_without_a_server_the_attempt_fails_in_bounded_time(kit: Kit) -> None:
     for pool in (Fixed(dead), Fixed()):
         with pytest.raises(PolicyError):
             _run(Talk([], won()), pool, kit, limits)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20  # of two deadlines' 60
 
 
 class Dwindles(Fixed):

@@ -15,7 +15,7 @@ from db.models import StoredTrajectory
 from db.store import Store, open_store
 from workers.template import ChatTemplate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 CONFIG = ROOT / "docs" / "examples" / "agent_program.toml"
 UPDATES = 2
@@ -34,7 +34,7 @@ def test_an_unmodified_program_is_trained(tmp_path: Path) -> None:
         return "\n".join([log.read_text(), *tails])
 
     with agentrl("up", str(CONFIG), environment=environment, output=log) as process:
-        eventually(lambda: process.poll() is not None, within_s=240, text=logs)
+        eventually(lambda: process.poll() is not None, within_s=600, text=logs)
         assert process.returncode == 0, logs()
     assert processes_of(home) == []
     with closing(open_store(f"sqlite:///{home / 'store.db'}")) as store:
