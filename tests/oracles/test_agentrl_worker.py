@@ -158,7 +158,7 @@ def test_heartbeats_and_notices_are_the_workers(
 
 def beat_and_notice(listener: Listener, url: str) -> tuple[Any, Any]:
     """The body of a heartbeat; body and header of the notice that a session has ended."""
-    eventually(lambda: bool(listener.of("receive_heartbeat")), within_s=30, text=lambda: "no beat")
+    eventually(lambda: bool(listener.of("receive_heartbeat")), within_s=60, text=lambda: "no beat")
     hold(
         url,
         [
@@ -166,6 +166,6 @@ def beat_and_notice(listener: Listener, url: str) -> tuple[Any, Any]:
             {"method": "POST", "verb": "cancel_with_notice", "body": {"session_id": 8}},
         ],
     )
-    eventually(lambda: bool(listener.of("cancel_notice")), within_s=10, text=lambda: "no notice")
+    eventually(lambda: bool(listener.of("cancel_notice")), within_s=60, text=lambda: "no notice")
     notice = listener.of("cancel_notice")[0]
     return listener.of("receive_heartbeat")[0].body, (notice.body, notice.session)
