@@ -25,7 +25,7 @@ def _model(config: Any) -> Any:
 
 
 def _passed(model: Any) -> tuple[Tensor, Tensor, int]:
-    """States that are read, all gradients, and the elements that were kept from forward to backward."""
+    """States that are read, all gradients, and how many elements forward kept for backward."""
     kept: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
