@@ -169,7 +169,7 @@ def test_a_body_without_an_end_is_refused(server: EnvServer, framing: bytes) -> 
 def raw(server: EnvServer, content: bytes, *, whole: bool = True) -> bytes:
     """What comes back until the server hangs up; `whole`: we say that nothing more comes."""
     with socket.create_connection(("127.0.0.1", server.port)) as link:
-        link.settimeout(10)
+        link.settimeout(60)
         got = b""
         try:
             link.sendall(content)

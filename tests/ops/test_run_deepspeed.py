@@ -18,7 +18,7 @@ from db.store import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), NEEDS_DEEPSPEED]
 
-UPDATES = 8  # of which the signal comes after the third or fourth
+UPDATES = 10  # of which the signal comes after the fourth or one soon after
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from db.store import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-UPDATES = 6
+UPDATES = 12  # of which one is stopped after and one bereaved after, each within a second
 
 
 def _environment(home: Path) -> dict[str, str]:
