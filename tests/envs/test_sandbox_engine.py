@@ -83,7 +83,7 @@ def test_an_image_that_goes_missing_later_fails_the_lease_alone(
 def test_an_engine_that_freezes_and_ends_fails_episodes_and_serves_the_next(
     stoppable: OwnEngine, sandbox_image: str
 ) -> None:
-    engine = Engine("test", stoppable.url, timeout_s=5, ask_s=2)
+    engine = Engine("test", stoppable.url, timeout_s=15, ask_s=2)
     with closing(engine), closing(Sandboxes(engine, Spec(sandbox_image, python(), SMALL))) as pool:
         held = pool.lease()
         stoppable.signal(signal.SIGSTOP)

@@ -81,6 +81,7 @@ def test_what_no_lease_owns_is_reaped_though_its_owner_lives(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_random_kills_of_servers_and_containers_leave_nothing(
     docker_host: str, sandbox_image: str
 ) -> None:
@@ -90,7 +91,7 @@ def test_random_kills_of_servers_and_containers_leave_nothing(
         env=os.environ | {"DOCKER_HOST": docker_host},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
     assert not done.returncode, done.stderr

@@ -55,7 +55,7 @@ class Counting(Task):
                 return TaskSampleExecutionResult(status=SampleStatus.AGENT_INVALID_ACTION)
             if number == 13:
                 raise RuntimeError("13 is not a number here")
-            await asyncio.sleep(3.0 if number == 7 else 0.0)
+            await asyncio.sleep(2.0 if number == 7 else 0.0)
             total += number
             content = str(total)
             said = [{"role": "tool", "content": content, "tool_call_id": call["id"], "name": "add"}]

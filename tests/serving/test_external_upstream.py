@@ -75,7 +75,7 @@ def test_what_may_pass_is_tried_again_and_every_try_is_counted(
 def test_only_a_limit_that_is_everybody_s_holds_everybody(
     there: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(external_upstream, "BACKOFF_S", 4.0)
+    monkeypatch.setattr(external_upstream, "BACKOFF_S", 3.0)
     answers = in_turn(fails(500), says("at once"), says("again"))
     there.script = lambda _: answers.pop(0)
     found = upstream(there)
@@ -84,7 +84,7 @@ def test_only_a_limit_that_is_everybody_s_holds_everybody(
     while len(answers) == 3:
         time.sleep(0.01)
     found.ask("/chat/completions", {}, 60.0)
-    assert first.is_alive(), "it waits for two seconds or more before it tries again"
+    assert first.is_alive(), "it waits for 1.5 s or more before it tries again"
     first.join()
     found.close()
     assert not answers

@@ -69,7 +69,7 @@ def root_pool(engine: Engine, image: str, limits: Limits = SMALL_OS) -> Iterator
         yield pool
 
 
-def ask(sandbox: Sandbox, line: str, timeout_s: float = 20.0) -> str:
+def ask(sandbox: Sandbox, line: str, timeout_s: float = 60.0) -> str:
     return sandbox.channel.ask(line.encode(), timeout_s).decode()
 
 

@@ -21,7 +21,7 @@ ADD = Tool(
 
 
 class Counting:
-    """A total above the target is no success; 7 takes three seconds, 13 breaks it."""
+    """A total above the target is no success; 7 takes two seconds, 13 breaks it."""
 
     tools = (ADD,)
 
@@ -45,7 +45,7 @@ class Counting:
             return Outcome((), done=True, status=Status.INVALID_ACTION)
         if number == 13:
             raise EnvironmentFailure("13 is not a number here")
-        time.sleep(3.0 if number == 7 else 0.0)
+        time.sleep(2.0 if number == 7 else 0.0)
         self._total += number
         if self._total < self._target:
             return Outcome((Message("tool", str(self._total), "add"),))
