@@ -97,7 +97,7 @@ def test_a_missing_image_is_one_line_and_exit_code_two(tmp_path: Path, docker_ho
         env=os.environ | {"DOCKER_HOST": docker_host},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert ended.returncode == 2
@@ -149,7 +149,7 @@ def test_a_mistake_about_tasks_is_one_line_and_exit_code_two(
     words: tuple[str, ...], error: str
 ) -> None:
     command = [sys.executable, "-m", "cli.main", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
     assert error in ended.stderr
@@ -162,6 +162,6 @@ def test_data_that_cannot_be_read_is_exit_code_one(tmp_path: Path) -> None:
     path.write_text("{")
     verb = ["data", "check", "dbbench", "--data", str(tmp_path)]
     command = [sys.executable, "-m", "cli.main", *verb]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 1
     assert ended.stdout.startswith("✗  dbbench   agentbench")

@@ -48,7 +48,7 @@ class Person:
             env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
         assert "Traceback" not in ended.stderr

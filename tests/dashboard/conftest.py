@@ -26,7 +26,7 @@ def show() -> Callable[..., AppTest]:
 
     def shown(name: str, store: Store, run_id: str, **parameters: str) -> AppTest:
         given = (name, str(store.engine.url), run_id)
-        app = AppTest.from_function(script, args=given, default_timeout=30)
+        app = AppTest.from_function(script, args=given, default_timeout=100)
         for key, value in parameters.items():
             app.query_params[key] = value
         app.run()

@@ -38,7 +38,7 @@ def opened(*arguments: str) -> AppTest:
 
         main(list(arguments))
 
-    app = AppTest.from_function(script, args=arguments, default_timeout=20)
+    app = AppTest.from_function(script, args=arguments, default_timeout=100)
     app.run()
     assert not app.exception
     return app

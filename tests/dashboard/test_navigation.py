@@ -21,7 +21,7 @@ def shown(store: Store, chosen: str = "run", **parameters: str) -> AppTest:
 
         show(open_history(url), name)
 
-    app = AppTest.from_function(script, args=(str(store.engine.url), chosen), default_timeout=20)
+    app = AppTest.from_function(script, args=(str(store.engine.url), chosen), default_timeout=100)
     for name, value in parameters.items():
         app.query_params[name] = value
     app.run()
@@ -121,7 +121,7 @@ def test_the_script_tells_in_one_line_of_a_store_that_is_not_there(tmp_path: Pat
 
         main([config])
 
-    app = AppTest.from_function(script, args=(str(path),), default_timeout=20)
+    app = AppTest.from_function(script, args=(str(path),), default_timeout=100)
     app.run()
     assert not app.exception
     assert "store.db" in app.error[0].value

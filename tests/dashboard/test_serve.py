@@ -26,7 +26,7 @@ from dashboard.pages import {page}
 from dashboard.serve import history
 {page}.page(history({url!r}), {run_id!r})
 """
-    app = AppTest.from_string(script, default_timeout=30).run()
+    app = AppTest.from_string(script, default_timeout=100).run()
     assert not app.exception, app.exception
 print(*sorted({name.partition(".")[0] for name in sys.modules} - before - {"__main__"}))
 '''
@@ -40,7 +40,7 @@ def test_no_page_imports_a_package_while_a_browser_waits(url: str) -> None:
     command = [sys.executable, "-c", DRAWN, url, run_id]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     found = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == []

@@ -122,7 +122,7 @@ def test_more_episodes_than_the_server_has_places_wait_for_one() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert len(ends) == len(threads)
 
 

@@ -41,7 +41,7 @@ def agentrl(installed: Path, *arguments: str, typed: str = "") -> tuple[int, str
         input=typed,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert not ended.stderr

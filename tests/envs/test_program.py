@@ -8,7 +8,7 @@ from envs.program import BOOT, python_program
 
 def begun(length: int, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-I", "-c", BOOT, str(length)]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
+    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=200)
 
 
 def test_a_program_runs_once_it_is_whole() -> None:

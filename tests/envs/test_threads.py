@@ -28,7 +28,7 @@ def test_work_at_once_gets_a_thread_each_and_one_that_hangs_holds_up_nobody() ->
     async def work() -> None:
         threads, release, meeting = Threads(), threading.Event(), threading.Barrier(20)
         hung = threads.run(release.wait)
-        await asyncio.gather(*(threads.run(lambda: meeting.wait(30)) for _ in range(20)))
+        await asyncio.gather(*(threads.run(lambda: meeting.wait(60)) for _ in range(20)))
         threads.close()
         release.set()
         assert await hung

@@ -72,7 +72,7 @@ def test_a_task_that_learns_gets_more_groups_than_one_that_cannot(tmp_path: Path
     assert "alarm raised" in (home / "logs" / "trainer.log").read_text()
     status = [sys.executable, "-m", "cli.main", "status", config, "--json"]
     shown = subprocess.run(
-        status, cwd=ROOT, env=os.environ | environment, capture_output=True, check=True, timeout=60
+        status, cwd=ROOT, env=os.environ | environment, capture_output=True, check=True, timeout=200
     )
     found = {(each["task"], each["name"]) for each in json.loads(shown.stdout)["alarms"]}
     assert ("alfworld", "zero_spread_share") in found

@@ -262,7 +262,7 @@ def test_a_scripted_server_needs_no_weights(lineage: Lineage, save_model: Save) 
     lineage.await_live({"current": "c0"})
     assert complete(lineage.url(), "c0")[0] == 200
     stop.set()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -16,14 +16,14 @@ def test_a_request_is_held_until_it_ends_and_retiring_waits_for_it() -> None:
     def request() -> None:
         with served.request("a"):
             entered.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=request)
     thread.start()
-    entered.wait(10)
+    assert entered.wait(60)
     assert not served.retire("a", timeout_s=0.05)
     threading.Timer(0.1, leave.set).start()
-    assert served.retire("a", timeout_s=10)
+    assert served.retire("a", timeout_s=60)
     thread.join()
 
 

@@ -274,7 +274,7 @@ def test_an_engine_that_fails_answers_503(engine: LocalEngine) -> None:
         while not engine._batches["a"].busy:
             pass
         engine.unload("a")
-        status, answer = begun.result(timeout=30)
+        status, answer = begun.result(timeout=60)
     assert status == 503
     assert answer["error"]["code"] == "policy_failed"
     server.close()

@@ -177,4 +177,4 @@ def test_a_killed_policy_server_leaves_no_vllm(single: VllmRun) -> None:
     assert single.vllm()
     single.process.kill()
     single.process.wait()
-    eventually(lambda: single.vllm() == [], within_s=30, text=lambda: str(single.vllm()))
+    eventually(lambda: single.vllm() == [], within_s=60, text=lambda: str(single.vllm()))

@@ -207,7 +207,7 @@ def at_once(*works: Callable[[], T]) -> list[T]:
     gate = threading.Barrier(len(works))
 
     def begin(work: Callable[[], T]) -> T:
-        gate.wait(10)
+        gate.wait(60)
         return work()
 
     with ThreadPoolExecutor(len(works)) as pool:

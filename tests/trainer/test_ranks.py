@@ -14,7 +14,7 @@ from core.errors import ConfigError, RankLost
 from core.process import MEETING, Place, place
 
 START_S = 120.0
-BUSY_S = 30.0  # a deadline of 6 s or less, and what python takes to end on a busy machine
+BUSY_S = 60.0  # a deadline of 6 s or less, and what python takes to end on a busy machine
 WORK = """
 import os, sys, time
 import numpy as np
@@ -110,7 +110,7 @@ def test_when_one_dies_or_hangs_the_others_end_with_one_line(
     began = time.monotonic()
     together[0].processes[victim].send_signal(how)
     other = together[0].processes[1 - victim]
-    assert other.wait(60) in (RankLost.exit_code, 1), together[0].said()
+    assert other.wait(120) in (RankLost.exit_code, 1), together[0].said()
     assert time.monotonic() - began < BUSY_S
     words = together[0].said()[1 - victim]
     assert "does not answer" in words or "RankLost" in words
@@ -137,6 +137,6 @@ def test_a_meeting_that_one_does_not_come_to_ends_at_the_deadline(
     together.append(Together(tmp_path, 2, what, timeout_s=4.0))
     together[0].wait_together()
     began = time.monotonic()
-    assert together[0].processes[0].wait(60) == 1, together[0].said()
+    assert together[0].processes[0].wait(120) == 1, together[0].said()
     assert time.monotonic() - began < BUSY_S
     assert "RankLost: one of 2 ranks not within 4 s" in together[0].said()[0]
