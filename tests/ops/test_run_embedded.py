@@ -48,8 +48,8 @@ def test_a_run_that_is_stopped_and_bereaved_goes_on_to_its_end(tmp_path: Path) -
         eventually(lambda: version() >= 1, within_s=240, text=logs)
         told = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0, logs()
-        assert time.monotonic() - told < 12, logs()  # 10 s and a busy machine
+        assert process.wait(30) == 0, logs()
+        assert time.monotonic() - told < 20, logs()  # 10 s, twice that on a busy machine
     assert processes_of(home) == []
 
     stopped_at = version()
