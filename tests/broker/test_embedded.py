@@ -86,6 +86,7 @@ def test_who_keeps_the_file_locked_is_named(
     assert refused.value.mend.startswith(f"pid {holder} (")
 
 
+@pytest.mark.slow
 def test_a_message_is_received_soon_after_its_commit_by_another_process_or_this(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

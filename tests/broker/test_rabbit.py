@@ -128,6 +128,7 @@ def test_no_message_is_lost_while_the_connection_is_cut_again_and_again(
     consumer.close()
 
 
+@pytest.mark.slow
 def test_a_publish_waits_for_a_broker_that_comes_back(
     broker: Broker, wire: Wire, run_id: str
 ) -> None:

@@ -128,6 +128,7 @@ def test_threads_end_in_time_while_the_broker_is_away(tmp_path: Path, run_id: st
     assert not set(threading.enumerate()) - before
 
 
+@pytest.mark.slow
 def test_an_idle_subscriber_of_the_embedded_broker_asks_the_database_seldom(
     tmp_path: Path, run_id: str
 ) -> None:

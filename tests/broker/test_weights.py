@@ -198,6 +198,7 @@ def test_a_transfer_that_hangs_ends_with_an_error(
     assert fetch(path, broken.cache / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_transfer_that_was_given_up_spoils_no_later_one(
     broken: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_the_form_filters_and_the_address_says_how(world: World, show: Any, html
     assert "run" in app.query_params["run"]
 
 
+@pytest.mark.slow
 def test_the_order_is_chosen_stands_in_the_address_and_is_that_of_the_list(
     world: World, show: Any, html: Any
 ) -> None:

@@ -72,6 +72,7 @@ def test_one_that_hangs_while_idle_is_not_lent(
         assert pool.lease().container != held.container
 
 
+@pytest.mark.slow
 def test_closing_removes_idle_and_leased_ones_and_no_more_are_lent(
     engine: Engine, sandbox_image: str, owned: Owned
 ) -> None:

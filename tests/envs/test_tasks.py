@@ -202,6 +202,7 @@ def check_answers(source: TaskSource, data: st.DataObject) -> None:
         environment.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", LOCAL)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())

@@ -77,6 +77,7 @@ def moments(config: Path, name: str, count: int) -> tuple[list[Moment], Pipeline
     return found, played
 
 
+@pytest.mark.slow
 def test_without_a_queue_generation_and_training_take_turns(config: Path) -> None:
     found, played = moments(config, "bound-0", 2)
     assert [each.lag for each in found] == [0.0, 0.0]

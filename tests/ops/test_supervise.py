@@ -202,6 +202,7 @@ def test_one_that_never_stands_again_ends_the_supervisor(tmp_path: Path, begin: 
     assert again.restarts >= 1
 
 
+@pytest.mark.slow
 def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
     tmp_path: Path, begin: Begin, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def test_its_row_is_of_no_lineage_and_is_made_once(store: Store, there: Endpoint
         assert all(each.live_until is not None for each in servings)
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
     store: Store, there: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:

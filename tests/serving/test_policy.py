@@ -297,6 +297,7 @@ class Mortal(LocalEngine):
         batch.step = step  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception in thread engine")
 def test_a_server_whose_engine_died_says_so_and_ends(
     lineage: Lineage, monkeypatch: pytest.MonkeyPatch

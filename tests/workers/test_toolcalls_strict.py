@@ -128,6 +128,7 @@ def test_any_json_argument_comes_through_as_it_was(value: Any, style: Style) -> 
     assert parse(f"I do: {render(call, style)} so", (tool(v={}),), style) == [call]
 
 
+@pytest.mark.slow
 @given(NEST, SAID, st.sampled_from(STYLES), st.data())
 @example({"name": "act", "arguments": {"action": "x"}}, "", "json", None)
 @example("go to desk 1", "", "glm", None)
