@@ -1,6 +1,8 @@
 """Verbs over a store's history: runs, sql, run …"""
 
+import os
 from enum import StrEnum
+from pathlib import Path
 
 import typer
 
@@ -107,11 +109,13 @@ def fork(
 
     Example: agentrl run fork configs/quickstart.toml --at 20 --name bolder
     """
+    from core import loading
     from ops.lifecycle import fork as begin
     from ops.lifecycle import place
 
     run_id = begin(place(run, store), at, name)
-    print(f"run {run_id}; start it with: AGENTRL__RUN__NAME={name} agentrl up CONFIG")
+    own = os.environ | {f"{loading.PREFIX}RUN__NAME": name}
+    print(f"run {run_id}; start it with: {loading.command('up', Path('CONFIG'), own)}")
 
 
 def delete(

@@ -6,6 +6,7 @@ A key or value that is not understood is a ConfigError that names it and the nea
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ from core.config import Config, Section
 from core.errors import ConfigError, nearest
 
 PREFIX = "AGENTRL__"
+SECRETIVE = {  # words of keys whose values may be secrets, or hold some
+    *("args", "checkpoints", "endpoint", "env", "key"),
+    *("options", "password", "secret", "token", "url"),
+}
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
@@ -48,6 +53,16 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
         raise _refused(source, error, overrides) from error
+
+
+def command(verb: str, path: Path, environ: Mapping[str, str] | None = None) -> str:
+    """`agentrl VERB PATH` for a shell without the variables that override the file here.
+
+    They stand before it, as a shell takes them. What may be a secret is told as `NAME=…`.
+    """
+    known = sorted((os.environ if environ is None else environ).items())
+    told = [f"{name}={_told(name, text)}" for name, text in known if name.startswith(PREFIX)]
+    return " ".join([*told, "agentrl", verb, shlex.quote(str(path))])
 
 
 def changed(config: Config, changes: Sequence[str]) -> Config:
@@ -119,6 +134,12 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(child) for key, child in value.items() if child is not None}
     return [_without_none(child) for child in value] if isinstance(value, list) else value
+
+
+def _told(name: str, text: str) -> str:
+    """An override's value as a shell takes it; an ellipsis for a secret, a URL or a table."""
+    words = set(re.split("_+", name.removeprefix(PREFIX).lower()))
+    return "…" if words & SECRETIVE or "://" in text or "{" in text else shlex.quote(text)
 
 
 def _override(tree: dict[str, Any], name: str, text: str) -> None:

@@ -42,7 +42,8 @@ def status(path: Path, *, as_json: bool) -> None:
         processes.add_row(name, pid, str(row["restarts"]), *urls)
     if found["metrics"]:
         processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
-    start = "" if totals["state"] in RUN_OVER else f"; start them: agentrl up {path}"
+    over = totals["state"] in RUN_OVER
+    start = "" if over else f"; start them: {loading.command('up', path)}"
     out.print(processes if found["processes"] else f"no processes{start}")
     policies = plain("track", "version", "checkpoint", "server")
     for row in found["policies"]:

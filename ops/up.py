@@ -69,7 +69,7 @@ def up(path: Path, *, detach: bool) -> None:
     finally:
         supervisor.stop()
         store.close()
-    again = "" if last.state in RUN_OVER else f"; resume with: agentrl up {path}"
+    again = "" if last.state in RUN_OVER else f"; resume with: {loading.command('up', path)}"
     state = "ended" if last.state == RunState.RUNNING else last.state
     say(f"run {config.run.name}: {state} at version {last.version}{again}")
     if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
@@ -81,14 +81,14 @@ def down(path: Path) -> None:
     home = loading.load(path).home()
     pid = running_supervisor(home)
     if pid is None:
-        raise AgentRLError(f"nothing runs in {home}", mend=f"agentrl up {path}")
+        raise AgentRLError(f"nothing runs in {home}", mend=loading.command("up", path))
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_S
     while running_supervisor(home) == pid:
         if time.monotonic() > deadline:
             raise AgentRLError(f"supervisor {pid} does not end", mend=f"kill -9 {pid}")
         time.sleep(0.1)
-    print(f"ended; resume with: agentrl up {path}")
+    print(f"ended; resume with: {loading.command('up', path)}")
 
 
 def watch(
@@ -198,4 +198,4 @@ def _detach(config: Config, path: Path) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise AgentRLError(last_line(log).removeprefix("agentrl: "))
         time.sleep(0.1)
-    print(f"supervisor {process.pid}; stop it with: agentrl down {path}")
+    print(f"supervisor {process.pid}; stop it with: {loading.command('down', path)}")

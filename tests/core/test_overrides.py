@@ -1,8 +1,13 @@
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from core.config import Run
 from core.errors import ConfigError
-from core.loading import loads
+from core.loading import command, loads
 
 LEAST = "[tasks.dbbench]\n"
 
@@ -75,3 +80,48 @@ def test_a_wrong_value_names_the_verb_that_tells_what_its_section_takes(
     with pytest.raises(ConfigError) as caught:
         loads(text + LEAST)
     assert caught.value.mend == f"`{verb}` tells what each key takes"
+
+
+def test_a_command_that_is_told_carries_the_overrides_of_this_process() -> None:
+    environ = {
+        "AGENTRL__RUN__NAME": "other one",
+        "AGENTRL__RUN__HOME": "runs/$x",
+        "AGENTRL__SAMPLING__MAX_TOKENS": "64",
+        "AGENTRL_DEBUG": "1",
+        "PATH": "/bin",
+    }
+    told = command("up", Path("a b.toml"), environ)
+    assert told == (
+        "AGENTRL__RUN__HOME='runs/$x' AGENTRL__RUN__NAME='other one' "
+        "AGENTRL__SAMPLING__MAX_TOKENS=64 agentrl up 'a b.toml'"
+    )
+    show = f"import os; print(*(os.environ[name] for name in {list(environ)[:3]}), sep='|')"
+    python = shlex.join([sys.executable, "-c", show])
+    line = told.replace("agentrl up 'a b.toml'", python)
+    said = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert said.stdout == "other one|runs/$x|64\n"
+    assert command("down", Path("run.toml"), {"PATH": "/bin"}) == "agentrl down run.toml"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("STORE__URL", "postgresql+psycopg://me:hunter2@db/agentrl"),
+        ("BROKER__URL", "hunter2"),
+        ("BROKER__TASKS_URL", "hunter2"),
+        ("RUN__CHECKPOINTS", "hunter2"),
+        ("run__checkpoints", "hunter2"),
+        ("EVAL__VLLM__ENV", "hunter2"),
+        ("EVAL__VLLM__ARGS", '["--api-key", "hunter2"]'),
+        ("ENVS__TOKEN_ENV", "hunter2"),
+        ("TASKS__DBBENCH__OPTIONS__PASSWORD", "hunter2"),
+        ("TASKS__DBBENCH__OPTIONS__SEED", "hunter2"),
+        ("POLICY", '[{name = "a", external = {key_env = "hunter2"}}]'),
+        ("STORE", '{url = "hunter2"}'),
+        ("TRACKERS__MLFLOW_URL", "hunter2"),
+        ("TRACKERS__FOLDER", "s3://me:hunter2@bucket"),
+    ],
+)
+def test_no_secret_is_in_a_command_that_is_told(name: str, text: str) -> None:
+    told = command("up", Path("run.toml"), {f"AGENTRL__{name}": text})
+    assert told == f"AGENTRL__{name}=… agentrl up run.toml"

@@ -104,7 +104,10 @@ def test_what_is_measured_is_kept_and_more_of_it_is_measured_alone(
 
 
 def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
-    file: Path, begun: tuple[Config, str], capsys: pytest.CaptureFixture[str]
+    file: Path,
+    begun: tuple[Config, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, run_id = begun
     wish = Wish(
@@ -131,9 +134,11 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     ]
     compare(file, Pair("latest", str(TINY), splits=("train",)), as_json=False)
     assert "A: latest" in capsys.readouterr().out
+    monkeypatch.setenv("AGENTRL__EVAL__NICE", "1")
     with pytest.raises(ConfigError, match="nothing was measured of both") as caught:
         compare(file, Pair("0", "external(gpt)"), as_json=True)
-    assert caught.value.mend == f"agentrl eval {file} --policy 'external(gpt)' --checkpoints 0"
+    again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
+    assert caught.value.mend == f"{again} --policy 'external(gpt)' --checkpoints 0"
 
 
 def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 import broker
 from broker.messages import RunControl
+from cli import history
 from core import loading, manifest
 from core.config import Broker, Config, Model, Store, Task
 from core.config import Run as RunSection
@@ -86,8 +87,18 @@ def test_a_run_is_paused_resumed_and_stopped_and_its_processes_hear_of_it(
     store.close()
 
 
-def test_a_fork_begins_where_a_checkpoint_stands(config: Config, run: Place) -> None:
-    run_id = fork(run, "0", "bolder")
+def test_a_fork_begins_where_a_checkpoint_stands(
+    config: Config,
+    run: Place,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGENTRL__RUN__HOME", "runs/it")
+    monkeypatch.setenv("AGENTRL__RUN__NAME", "shy")
+    history.fork(run.run, "0", "bolder", run.url)
+    run_id, told = capsys.readouterr().out.removeprefix("run ").strip().split("; ")
+    variables = "AGENTRL__RUN__HOME=runs/it AGENTRL__RUN__NAME=bolder"
+    assert told == f"start it with: {variables} agentrl up CONFIG"
     own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name="bolder"))
     assert begin(own) == run_id
     store = open_store(run.url)

@@ -37,12 +37,16 @@ def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture
 
 
 def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_first(
-    config: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status(config, as_json=False)
     told = capsys.readouterr().out
     assert told.startswith("run run: running")
     assert f"no processes; start them: agentrl up {config}" in told
+    monkeypatch.setenv("AGENTRL__WORKERS", "3")
+    status(config, as_json=False)
+    mine = f"no processes; start them: AGENTRL__WORKERS=3 agentrl up {config}"
+    assert mine in capsys.readouterr().out
     with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
         run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
         store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED, "enough"))

@@ -19,7 +19,7 @@ from db.progress import Totals
 from db.updates import TrainerReplaced
 from ops import supervise
 from ops.supervise import Supervisor
-from ops.up import StallGuard, _newest, _printer, up, watch
+from ops.up import StallGuard, _newest, _printer, down, up, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -83,6 +83,17 @@ def test_a_second_up_is_refused_before_it_wants_a_port(tmp_path: Path) -> None:
         )
         with pytest.raises(AgentRLError, match=r"runs in .* already"):
             up(config, detach=False)
+
+
+def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[tasks.dbbench]\n")
+    monkeypatch.setenv("AGENTRL__RUN__HOME", str(tmp_path / "home"))
+    with pytest.raises(AgentRLError, match="nothing runs in") as caught:
+        down(config)
+    assert caught.value.mend == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
 
 
 @pytest.mark.slow
