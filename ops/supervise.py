@@ -34,7 +34,7 @@ LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
 MEND = 2  # exit code of a clear error, which no restart mends where the process never stood
 REPLACED = 3  # exit code of one that another process of the run has replaced: no restart, ever
 
-RECORDER = "recorder"
+RECORDER, TRAINER = "recorder", "trainer"
 EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
 
 
@@ -86,7 +86,7 @@ def children(config: Config, path: Path) -> list[Child]:
         *servers,
         *envs,
         child(RECORDER, "recorder", file, phase=1),
-        child("trainer", "trainer", file, phase=0),
+        child(TRAINER, TRAINER, file, phase=0),
         *workers,
         *evaluators,
         child("dispatcher", "dispatcher", file, phase=0),
@@ -160,7 +160,8 @@ class Supervisor:
             for child in sorted(chosen, key=self._patience):
                 patience = self._patience(child)
                 if not _await_end(child, began + patience):
-                    redone = "" if self._over else "; what it had not saved is done again"
+                    loses = child.name == TRAINER and not self._over
+                    redone = "; what it had not saved is done again" if loses else ""
                     self._tell(f"{child.name} did not end in {patience:g} s, was killed{redone}")
         (self._home / "processes.json").unlink(missing_ok=True)
         self._lock.close()

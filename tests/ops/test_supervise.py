@@ -223,11 +223,13 @@ def test_one_that_is_killed_while_the_run_is_not_over_is_told_of_with_what_that_
     tmp_path: Path, begin: Begin, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "STOP_S", (0.2, 5.0))
-    supervisor = begin(python("trainer", DEAF), python("policy", FOR_EVER, phase=1))
-    eventually((tmp_path / "logs" / "trainer.log").read_text, within_s=60, text=str)
+    supervisor = begin(python("trainer", DEAF), python("worker-0", DEAF))
+    for name in ("trainer", "worker-0"):
+        eventually((tmp_path / "logs" / f"{name}.log").read_text, within_s=60, text=str)
     supervisor.stop()
-    killed = "trainer did not end in 0.2 s, was killed; what it had not saved is done again"
-    assert told == [killed]
+    killed = "did not end in 0.2 s, was killed"
+    redone = "what it had not saved is done again"
+    assert told == [f"trainer {killed}; {redone}", f"worker-0 {killed}"]
 
 
 def test_an_env_server_of_another_machine_is_not_started() -> None:
