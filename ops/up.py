@@ -11,14 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
+from sqlalchemy.orm import Session
 
 from core import exposition, loading, logging
 from core.config import Config, secret
 from core.errors import AgentRLError, StoreError
 from core.types import RUN_OVER, RunState
-from db import progress, runs
+from db import progress, registry, runs
 from db.progress import Totals
 from db.store import Store, open_store
 from ops import hub, memory
@@ -33,6 +35,7 @@ RESTS = 20.0  # times what counting a run took, before it is counted again
 RECENT_UPDATES = 5  # of which success is told
 STALL_S = 300.0  # without an episode or an update: worth a word
 
+T = TypeVar("T")
 log = logging.get_logger()
 
 
@@ -66,12 +69,12 @@ def up(path: Path, *, detach: bool) -> None:
             last = watch(supervisor, store, run_id, stop, _printer(say, store, run_id))
             supervisor.stop()
             last = _newest(store, run_id, last)
+            end = _end(store, run_id, last)
     finally:
         supervisor.stop()
         store.close()
     again = "" if last.state in RUN_OVER else f"; resume with: {loading.command('up', path)}"
-    state = "ended" if last.state == RunState.RUNNING else last.state
-    say(f"run {config.run.name}: {state} at version {last.version}{again}")
+    say(f"run {config.run.name}: {end}{again}")
     if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
         say(f"{kept} messages stay in the run's queues")
 
@@ -123,13 +126,38 @@ def watch(
     return totals
 
 
-def _newest(store: Store, run_id: str, last: Totals) -> Totals:
-    """The totals after an orderly end, which may commit an update; `last` without the store."""
+def _asked(store: Store, question: Callable[[Session], T], otherwise: T) -> T:
+    """The answer of a store that is there; `otherwise` without it."""
     try:
-        return store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
+        return store.ask(question, patience_s=0.0)
     except StoreError as error:
         log.warning("store is away", error=str(error))
-        return last
+        return otherwise
+
+
+def _newest(store: Store, run_id: str, last: Totals) -> Totals:
+    """The totals after an orderly end, which may commit an update; `last` without the store."""
+    return _asked(store, lambda session: progress.totals(session, run_id), last)
+
+
+def _goes_on_from(store: Store, run_id: str, version: int) -> int:
+    """The version a trainer that starts now goes on from, `version` at most."""
+
+    def snapshot(session: Session) -> int:
+        newest = registry.latest_snapshot(session, run_id)
+        return newest.version if newest else 0
+
+    return min(_asked(store, snapshot, version), version)
+
+
+def _end(store: Store, run_id: str, last: Totals) -> str:
+    """How a run was left, and where less than all of it was saved."""
+    if last.state in RUN_OVER:
+        return f"{last.state} at version {last.version}"
+    state = "ended" if last.state == RunState.RUNNING else last.state
+    saved = _goes_on_from(store, run_id, last.version)
+    less = f" and goes on from version {saved}" if saved < last.version else ""
+    return f"{state} at version {last.version}{less}"
 
 
 class StallGuard:
@@ -152,14 +180,8 @@ class StallGuard:
 
 def _success(store: Store, run_id: str) -> str:
     """Success by task of late, to be told beside a version; empty where nothing is known."""
-    try:
-        found = store.ask(
-            lambda session: progress.recent_success(session, run_id, RECENT_UPDATES),
-            patience_s=0.0,
-        )
-    except StoreError as error:
-        log.warning("store is away", error=str(error))
-        return ""
+    none: dict[str, float] = {}
+    found = _asked(store, lambda s: progress.recent_success(s, run_id, RECENT_UPDATES), none)
     told = ", ".join(f"{task} {success:.2f}" for task, success in sorted(found.items()))
     return f" · success {told}" if told else ""
 
@@ -169,6 +191,10 @@ def _printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[
 
     def show(totals: Totals) -> None:
         nonlocal shown
+        if totals.version < shown:
+            begins = _goes_on_from(store, run_id, totals.version)
+            undone = f"{shown - begins} update{'s are' if shown - begins > 1 else ' is'}"
+            say(f"goes on from version {begins}: {undone} learned again")
         if totals.version != shown:
             shown = totals.version
             say(

@@ -14,12 +14,13 @@ from history import begun, trained
 from core.errors import AgentRLError, ConfigError
 from core.process import process_began
 from core.types import RunState
-from db import runs
+from db import registry, runs
 from db.progress import Totals
+from db.store import Store
 from db.updates import TrainerReplaced
 from ops import supervise
 from ops.supervise import Supervisor
-from ops.up import StallGuard, _newest, _printer, down, up, watch
+from ops.up import StallGuard, _end, _newest, _printer, down, up, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -140,3 +141,51 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
     assert told[0] == "version 0 · 0 episodes · 0 tokens · 1 s"
     assert "s · success alfworld 0." in told[1]
     assert "dbbench 0." in told[1]
+
+
+def _saved(store: Store, run_id: str, version: int) -> None:
+    name = f"{run_id}-v{version:06d}"
+    store.transact(lambda session: registry.name_snapshot(session, name, "snapshot"))
+
+
+def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    told: list[str] = []
+    show = _printer(told.append, store, run_id)
+    with closing(store):
+        trained(store, run_id, 4)
+        at_four = _newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        show(at_four)
+        show(dataclasses.replace(at_four, version=3))
+        _saved(store, run_id, 1)
+        show(at_four)
+        show(dataclasses.replace(at_four, version=2))
+        _saved(store, run_id, 2)
+        show(dataclasses.replace(at_four, version=3))
+        show(dataclasses.replace(at_four, version=2))
+    assert [line.partition(" ·")[0] for line in told] == [
+        "version 4",
+        "goes on from version 0: 4 updates are learned again",
+        "version 3",
+        "version 4",
+        "goes on from version 1: 3 updates are learned again",
+        "version 2",
+        "version 3",
+        "goes on from version 2: 1 update is learned again",
+        "version 2",
+    ]
+
+
+def test_the_last_line_tells_what_was_not_saved_of_a_run_that_is_not_over(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    with closing(store):
+        trained(store, run_id, 3)
+        last = _newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        assert _end(store, run_id, last) == "ended at version 3 and goes on from version 0"
+        _saved(store, run_id, 2)
+        paused = dataclasses.replace(last, state=RunState.PAUSED)
+        assert _end(store, run_id, paused) == "paused at version 3 and goes on from version 2"
+        over = dataclasses.replace(last, state=RunState.STOPPED)
+        assert _end(store, run_id, over) == "stopped at version 3"
+        _saved(store, run_id, 3)
+        assert _end(store, run_id, last) == "ended at version 3"
