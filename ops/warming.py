@@ -2,16 +2,32 @@
 
 import sys
 
-from ops.school import Progress
+from core.errors import AgentRLError
+from ops.school import Progress, Watch
 from ops.tables import console, plain
 from ops.warmstart import WarmstartOptions, WarmstartReport, warmstart
 
 EVERY = 20  # steps between two lines where nothing was measured
 
 
-def make(options: WarmstartOptions) -> None:
-    """Warm-start, a line of progress now and then on stderr, the skills at the end."""
-    show(warmstart(options, told))
+class Interrupted(AgentRLError):
+    """Ctrl-C: nothing is kept."""
+
+
+def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
+    """Warm-start, a line of progress now and then on stderr, the skills at the end.
+
+    Raises Interrupted, and what `warmstart` does.
+    """
+    try:
+        report = warmstart(options, watch or told)
+    except KeyboardInterrupt:
+        if options.out.exists():  # its last act was to make it
+            raise
+        raise Interrupted(
+            "interrupted: nothing is kept", mend="the same command begins anew"
+        ) from None
+    show(report)
 
 
 def told(progress: Progress) -> None:

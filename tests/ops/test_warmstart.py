@@ -15,6 +15,7 @@ from ops import demonstrations
 from ops.demonstrations import Demonstrator
 from ops.school import Phase, Progress
 from ops.tokenizer import OPENINGS
+from ops.warming import Interrupted, make
 from ops.warmstart import WarmstartOptions, warmstart
 from workers.template import ChatTemplate
 
@@ -115,6 +116,18 @@ def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(AgentRLError):
         warmstart(options(tmp_path / "out", model=tmp_path / "absent"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_who_interrupts_is_told_that_nothing_is_kept(tmp_path: Path) -> None:
+    def watch(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    small = options(tmp_path / "out", episodes=2, batch_tokens=64)
+    with pytest.raises(Interrupted, match="nothing is kept") as caught:
+        make(small, watch)
+    assert caught.value.mend == "the same command begins anew"
     assert list(tmp_path.iterdir()) == []
 
 
