@@ -67,6 +67,7 @@ class View:
             "policy mix": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items())) or "–",
             "staleness": " · ".join(f"{t} {s:.1f}" for t, s in sorted(staleness.items())) or "–",
             "no spread": f"{groups.get('filtered', 0)} groups dropped and refilled",
+            "too stale": f"{groups.get('stale', 0)} groups thrown away",
             "ETA": f"{eta:.0f} s" if totals.updates else "–",
         }
         table = Table.grid(padding=(0, 2))

@@ -1,14 +1,24 @@
 """The first ten minutes: the command a stranger types."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from history import begun, trained
+from rich.console import Console
 from running import ROOT
+from sqlalchemy import update
 
+from core import loading
+from core.types import GroupState
+from db import progress
+from db.models import Group
 from ops.quickstart_report import measured, resumed
+from ops.quickstart_view import View
 
 
 def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
@@ -25,6 +35,24 @@ def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
     )
     assert measured(path) == table
     assert resumed(path) == f"{agentrl} up {path} resumes the run; then {table}"
+
+
+def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    output = io.StringIO()
+    view = View(Console(file=output, width=1000), loading.loads("[tasks.dbbench]"))
+    with closing(store):
+        trained(store, run_id, 3)
+        for state, group_id in (
+            (GroupState.STALE, f"{run_id}-dbbench-1"),
+            (GroupState.STALE, f"{run_id}-alfworld-3"),
+            (GroupState.FILTERED, f"{run_id}-dbbench-2"),
+        ):
+            closed = update(Group).where(Group.group_id == group_id).values(state=state)
+            store.transact(lambda session, closed=closed: session.execute(closed))
+        view.training(store.ask(lambda s: progress.totals(s, run_id)), store, run_id)
+    line = output.getvalue()
+    assert "| no spread 1 groups dropped and refilled | too stale 2 groups thrown away |" in line
 
 
 @pytest.mark.slow
