@@ -71,7 +71,7 @@ def quickstart(choices: Choices) -> None:
     console = Console(stderr=choices.as_json)
     config, path = prepare(choices)
     logging.configure("quickstart", level="ERROR")
-    run_id = begin(config, state=RunState.PAUSED)
+    run_id = begin(config, paused="the quickstart measures version 0 first")
     store = open_store(config.store_url())
     try:
         items = FAST["items"] if choices.fast else ITEMS

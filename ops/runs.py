@@ -69,8 +69,10 @@ def opened(config: Config) -> Iterator[Opened]:
         store.close()
 
 
-def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
+def begin(config: Config, *, paused: str = "") -> str:
     """The run's id: made with schema, first checkpoint and queues, or found as it was left.
+
+    `paused`: why a run that is made begins paused; empty: it does not.
 
     Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver.
     """
@@ -84,7 +86,7 @@ def begin(config: Config, *, state: RunState = RunState.RUNNING) -> str:
     with closing(broker.connect(config.broker_url())) as link:
         with closing(open_store(config.store_url())) as store:
             migrate.upgrade(store)
-            run_id = _found_or_made(store, config, state)
+            run_id = _found_or_made(store, config, paused)
             with _alone(config.home()):
                 _first_checkpoint(store, config, run_id)
         link.declare_run(run_id)
@@ -145,13 +147,13 @@ def shelf(config: Config, run_id: str) -> Shelf:
     return Shelf(checkpoints_home(config, run_id), config.cache(), config.run.checkpoints)
 
 
-def _found_or_made(store: Store, config: Config, state: RunState) -> str:
+def _found_or_made(store: Store, config: Config, paused: str) -> str:
     """The run of that name; two processes that begin it at once agree on one row."""
     try:
         with store.write() as session:
             run = runs.run_named(session, config.run.name)
             if run is None:
-                run = _new_run(config, state)
+                run = _new_run(config, paused)
                 session.add(run)
             elif run.state in RUN_OVER:
                 raise RunOver(run)
@@ -162,13 +164,14 @@ def _found_or_made(store: Store, config: Config, state: RunState) -> str:
             return runs.require_run(session, config.run.name).run_id
 
 
-def _new_run(config: Config, state: RunState) -> Run:
+def _new_run(config: Config, paused: str) -> Run:
     return Run(
         run_id=f"{config.run.name}-{uuid.uuid4().hex[:6]}",
         name=config.run.name,
         config="",
         seed=config.run.seed,
-        state=state,
+        state=RunState.PAUSED if paused else RunState.RUNNING,
+        reason=paused,
         created_at=now(),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from core import loading
 from core.config import Config
 from core.exposition import address
-from core.types import RUN_OVER
+from core.types import RUN_OVER, RunState
 from db import alarms, progress, registry, runs
 from db.readonly import open_history
 from ops.supervise import running_supervisor
@@ -30,8 +30,9 @@ def status(path: Path, *, as_json: bool) -> None:
             "give run.name another name, or `agentrl run fork` it"
         )
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
+    why = f" ({found['reason']})" if totals["state"] == RunState.PAUSED and found["reason"] else ""
     out.print(
-        f"run {found['run']}: {totals['state']} · version {totals['version']} · "
+        f"run {found['run']}: {totals['state']}{why} · version {totals['version']} · "
         f"{totals['episodes']} episodes · {totals['loss_tokens']} tokens · "
         f"groups: {groups or 'none'}"
     )

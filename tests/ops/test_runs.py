@@ -1,5 +1,6 @@
 import shutil
 import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
     rows = connection.execute("SELECT state, config FROM runs").fetchall()
     connection.close()
     assert rows == [("completed", "")]
+
+
+def test_a_run_may_begin_paused_and_stays_so_for_who_comes_later(tmp_path: Path) -> None:
+    model = Model(path=str(ROOT / "models" / "tiny"))
+    config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), model=model)
+    run_id = begin(config, paused="to look first")
+    assert begin(config) == run_id
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        rows = connection.execute("SELECT state, reason FROM runs").fetchall()
+    assert rows == [("paused", "to look first")]
 
 
 def test_the_first_checkpoint_of_a_model_of_relative_links_is_whole(tmp_path: Path) -> None:

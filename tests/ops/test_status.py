@@ -58,6 +58,19 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
     assert "no processes\n" in told
 
 
+def test_status_tells_why_a_run_is_paused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def moved(state: RunState, reason: str) -> str:
+        with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+            run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+            store.transact(lambda session: runs.move_run(session, run_id, state, reason))
+        status(config, as_json=False)
+        return capsys.readouterr().out
+
+    assert moved(RunState.PAUSED, "to look").startswith("run run: paused (to look) · version 2 ·")
+    assert moved(RunState.PAUSED, "").startswith("run run: paused · version 2 ·")
+    assert moved(RunState.RUNNING, "by command").startswith("run run: running · version 2 ·")
+
+
 def test_status_as_json_has_alarms_with_their_figures(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
