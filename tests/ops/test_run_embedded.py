@@ -51,6 +51,9 @@ def test_a_run_that_is_stopped_and_bereaved_goes_on_to_its_end(tmp_path: Path) -
         assert process.wait(30) == 0, logs()
         assert time.monotonic() - told < 20, logs()  # 10 s, twice that on a busy machine
     assert processes_of(home) == []
+    told_last = log.read_text().splitlines()[-1]
+    assert "resume with: AGENTRL__DISPATCH__GROUPS_PER_UPDATE=4 " in told_last
+    assert told_last.endswith(f" agentrl up {config}")
 
     stopped_at = version()
     with agentrl("up", config, environment=environment, output=log) as process:
