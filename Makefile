@@ -109,6 +109,7 @@ services: .env ## start Postgres and RabbitMQ alone, on this machine's loopback
 	@echo "Installing the developer's tools …" >&2
 	@$(PIP) -r requirements/dev.lock
 	@touch $@
+	@echo "Ready: . .venv/bin/activate" >&2
 
 .venv-vllm/.done: requirements/torch.lock requirements/vllm.txt
 	@echo "Installing vLLM into .venv-vllm (a few minutes) …" >&2

@@ -115,7 +115,7 @@ class Sampling(Section, frozen=True):
     window_groups: Positive = 64  # of `adaptive`: groups of each task that it learns from
     temperature: AtLeast0 = 1.0  # of the softmax; 0: greedy
     max_step_tokens: Positive = 64  # sampled tokens of one step
-    max_tokens: Positive = 2048  # tokens of one trajectory
+    max_tokens: Positive = 2048  # tokens of one trajectory, its prompt and all answers
 
 
 class Model(Section, frozen=True):
@@ -253,7 +253,9 @@ class Trainer(Section, frozen=True):
     ranks: Positive = 1  # processes of `engine = "deepspeed"` on this machine
     deepspeed: DeepSpeed = DeepSpeed()
     snapshot_every: Positive = 10  # updates between two snapshots
-    keep_checkpoints: Positive = 8  # the newest; what is still needed stays besides
+    keep_checkpoints: Positive = (
+        8  # the newest; besides, all since the newest snapshot and what is still needed
+    )
     threads: Positive = 1  # of torch on the CPU, in each of its processes
 
 

@@ -135,12 +135,19 @@ def check_model(path: Path, chat_template: str = "") -> None:
 
 
 def check_context(config: Config) -> None:
-    """A trajectory fits the model's positions, where the model says how many it has."""
+    """A step fits a trajectory, and that the model's positions, where the model says how many."""
+    sampling = config.sampling
+    if sampling.max_step_tokens > sampling.max_tokens:
+        raise ConfigError(
+            f"sampling.max_step_tokens: {sampling.max_step_tokens} is beyond a trajectory's "
+            f"max_tokens, {sampling.max_tokens}",
+            mend="less, or more max_tokens",
+        )
     described = msgspec.json.decode((Path(config.model.path) / "config.json").read_bytes())
     positions = described.get("text_config", described).get("max_position_embeddings")
-    if positions is not None and config.sampling.max_tokens > positions:
+    if positions is not None and sampling.max_tokens > positions:
         raise ConfigError(
-            f"sampling.max_tokens: {config.sampling.max_tokens} is beyond the model's "
+            f"sampling.max_tokens: {sampling.max_tokens} is beyond the model's "
             f"{positions} positions",
             mend=f"at most {positions}, or another model.path",
         )

@@ -31,7 +31,8 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     found = importlib.util.find_spec("streamlit")
     if found is None:
         raise AgentRLError(
-            "the dashboard needs streamlit", mend="pip install 'agentrl-system[dashboard]'"
+            "the dashboard needs streamlit",
+            mend="in a clone make setup, else pip install 'agentrl-system[dashboard]'",
         )
     from dashboard.serve import history, serve
 

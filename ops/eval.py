@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from core import loading, logging, metrics
+from core import loading, logging
 from core.config import Config
 from core.errors import AgentRLError, ConfigError, nearest
 from db import migrate
@@ -172,12 +172,7 @@ class Matrix:
             self._servers.served(own, target) as policy,
             closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
         ):
-            for ended in evaluator.play(record.todo()):
-                record.add(ended)
-                for work, played in ended:
-                    status = str(played.status) if played else "failed"
-                    metrics.MEASURED.add(task=work.plan.task, status=status)
-                tick(len(ended))
+            record.fill(evaluator, tick)
 
 
 def described(target: Target, one: Measured) -> Mapping[str, object]:

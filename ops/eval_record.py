@@ -7,19 +7,20 @@ task, split, temperature, options, limits and seed. Items and repeats do not: mo
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from core import metrics
 from core.config import Config, External
 from core.types import Status
 from db import evaluations
 from db.models import Evaluation, EvaluationEpisode
 from db.store import Store
 from ops.eval_target import Target
-from ops.evaluate import Measured, Plan, Played, Work, summary
+from ops.evaluate import Evaluator, Measured, Plan, Played, Work, summary
 
 SUM_UP_S = 5.0  # between two looks at all episodes so far, for the row's figures
 MILLION = 1e6
@@ -48,6 +49,15 @@ class Record:
     def todo(self) -> list[Work]:
         """What was not measured when the record was opened."""
         return self._todo
+
+    def fill(self, evaluator: Evaluator, tick: Callable[[int], None]) -> None:
+        """Play what is to do and keep it; `tick` is told how many episodes are there more."""
+        for ended in evaluator.play(self._todo):
+            self.add(ended)
+            for work, played in ended:
+                status = str(played.status) if played else "failed"
+                metrics.MEASURED.add(task=work.plan.task, status=status)
+            tick(len(ended))
 
     def add(self, ended: Sequence[tuple[Work, Played | None]]) -> None:
         """Keep what ended; a failed episode has no row, and is played again another time."""

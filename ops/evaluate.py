@@ -8,7 +8,7 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -166,24 +166,6 @@ class Evaluator:
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
         self._kit = kit(config, self._client, Clock(), self._stop)
-
-    def measure(
-        self, plans: Sequence[Plan], progress: Callable[[int], None] = lambda _done: None
-    ) -> list[Measured]:
-        """Run all plans at once; `progress` is called with the number of episodes that ended."""
-        found: dict[int, list[Played | None]] = {number: [] for number in range(len(plans))}
-        numbers = {id(plan): number for number, plan in enumerate(plans)}
-        done = 0
-        for ended in self.play([each for plan in plans for each in self.work(plan)]):
-            for work, played in ended:
-                found[numbers[id(work.plan)]].append(played)
-            done += len(ended)
-            progress(done)
-        return [summary(plan, found[number]) for number, plan in enumerate(plans)]
-
-    def work(self, plan: Plan) -> list[Work]:
-        """Every episode of a plan. Raises ItemError."""
-        return work_of(plan, self._sources[plan.task])
 
     def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, Played | None]]]:
         """Episodes as they end; None where the infrastructure failed `max_attempts` times.

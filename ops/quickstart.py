@@ -21,7 +21,9 @@ from db import progress, registry, runs
 from db.progress import Totals
 from db.registry import LivePolicy
 from db.store import Store, open_store
-from ops.evaluate import Evaluator, Measured, Plan
+from ops.eval_record import Record
+from ops.eval_target import fitted, resolve
+from ops.evaluate import Evaluator, Measured, Plan, work_of
 from ops.process import stop_on_signals
 from ops.quickstart_report import (
     BINS,
@@ -141,24 +143,34 @@ class Quickstart:
             )
 
     def _measure(self, supervisor: Supervisor, view: View) -> ByTask:
-        """Success of the newest checkpoint: {task: {temperature: Measured}}."""
+        """Success of the newest checkpoint: {task: {temperature: Measured}}; kept as it comes."""
         tasks, sampled = self._config.tasks, self._config.sampling.temperature
         plans = [
             Plan(task, tasks[task].eval_split, temperature, self._items)
             for task in tasks
             for temperature in (sampled, 0.0)
         ]
-        policy = self._newest_policy(supervisor)
+        policy, found = self._newest_policy(supervisor), sources(self._config)
+        work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+        target = resolve(policy.checkpoint_id, self._config)
+        record = Record(self._store, fitted(self._config, target), target, work)
+        done, total = 0, sum(map(len, work.values()))
 
-        def shown(done: int) -> None:
+        def tick(count: int) -> None:
+            nonlocal done
+            done += count
             self._check(supervisor)
-            view.measuring(policy.version, done, len(plans) * self._items)
+            view.measuring(policy.version, done, total)
 
-        found: dict[str, dict[float, Measured]] = {task: {} for task in tasks}
-        with closing(Evaluator(self._config, policy, sources(self._config))) as evaluator:
-            for measured in evaluator.measure(plans, shown):
-                found[measured.plan.task][measured.plan.temperature] = measured
-        return found
+        with closing(Evaluator(self._config, policy, found)) as evaluator:
+            try:
+                record.fill(evaluator, tick)
+            finally:
+                record.sum_up()
+        by_task: dict[str, dict[float, Measured]] = {task: {} for task in tasks}
+        for one in record.measured():
+            by_task[one.plan.task][one.plan.temperature] = one
+        return by_task
 
     def _newest_policy(self, supervisor: Supervisor) -> LivePolicy:
         """The live policy that serves the newest checkpoint, once one does. Raises AgentRLError."""

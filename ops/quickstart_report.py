@@ -53,7 +53,8 @@ def report(
         highlight=False,
     )
     console.print(
-        f"curve: {near(picture)}\nnext:  {agentrl()} sql {path}\n"
+        f"curve: {near(picture)}\nnext:  {agentrl()} eval compare {path} 0 latest\n"
+        f"       {agentrl()} sql {path}\n"
         f"       {'' if find_spec('streamlit') else 'make setup && '}{agentrl()} dashboard {path}",
         soft_wrap=True,
         highlight=False,

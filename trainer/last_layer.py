@@ -3,7 +3,7 @@
     attention of all T tokens ─▶ feed-forward of the K that are read ─▶ the states of those K
 
 Attention has ended there, so that nothing else depends on what the block says of the others: they
-get zeros from it. Of L layers it spares nearly the share of tokens that are not read, divided by L.
+get zeros from it. Of the blocks of L layers it spares the share of tokens not read, divided by L.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,23 @@ READ = "read_rows"  # the keyword that transformers hands through to its layers
 
 
 class Block:
-    """The block's forward pass: of `rows` [K] alone while there are any."""
+    """The block's forward pass: of `rows` [K] alone while there are any.
+
+    `whole`: it says more than one state of each token, a router's scores for instance; of all then.
+    """
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self.rows: Tensor | None = None
+        self.whole = False
         self._forward = forward
 
-    def __call__(self, hidden: Tensor, *more: Any) -> Any:
+    def __call__(self, hidden: Tensor, *more: Any, **options: Any) -> Any:
         """hidden: [1, T, H]; so is what it says, with zeros where nothing is read."""
-        if self.rows is None or more:
-            return self._forward(hidden, *more)
+        if self.rows is None or self.whole or more or options or hidden.dim() != 3:
+            return self._forward(hidden, *more, **options)
         found = self._forward(hidden.index_select(1, self.rows))
-        if not isinstance(found, Tensor):  # a router's scores are beside it
+        self.whole = not isinstance(found, Tensor)
+        if self.whole:
             return self._forward(hidden)
         return found.new_zeros(hidden.shape).index_copy(1, self.rows, found)
 
@@ -35,7 +40,7 @@ class Block:
 def spare(model: Any) -> bool:
     """Let a model that transformers loaded take `READ`; whether its layers are as most models'."""
     layers = getattr(model.base_model, "layers", None)
-    if not layers or not hasattr(layers[-1], "mlp"):
+    if not layers or getattr(layers[-1], "mlp", None) is None:
         return False
     last = layers[-1]
     last.mlp.forward = block = Block(last.mlp.forward)

@@ -11,7 +11,7 @@ from core.errors import ConfigError, EnvironmentFailure, ItemError
 from db.registry import LivePolicy
 from envs.contract import Environment, Item
 from ops import configs
-from ops.evaluate import Evaluator, Plan
+from ops.evaluate import Evaluator, Plan, Played, summary, work_of
 from serving.scripted import ScriptedEngine, limits_of
 from workers.episode import Stopped
 
@@ -23,6 +23,11 @@ PLAN = Plan("dbbench", "test", 1.0, items=2)
 def policy() -> Iterator[LivePolicy]:
     with serve(ScriptedEngine(limits=limits_of(TINY)), {"c": ("current", Path())}) as server:
         yield LivePolicy("s", server.url, "current", "c", 0)
+
+
+def _played(evaluator: Evaluator) -> list[Played | None]:
+    work = work_of(PLAN, TalkSource(lambda _item: Talk([], won())))
+    return [played for ended in evaluator.play(work) for _, played in ended]
 
 
 def _measured(policy: LivePolicy, failures: int) -> tuple[int, int, int]:
@@ -40,7 +45,7 @@ def _measured(policy: LivePolicy, failures: int) -> tuple[int, int, int]:
         dispatch=Dispatch(max_attempts=3),
     )
     with closing(Evaluator(config, policy, {"dbbench": TalkSource(make)})) as evaluator:
-        (measured,) = evaluator.measure([PLAN])
+        measured = summary(PLAN, _played(evaluator))
     return measured.episodes, measured.failed, sum(made.values())
 
 
@@ -63,7 +68,7 @@ def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
     source = TalkSource(broken)
     with closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator:
         with pytest.raises(ItemError):
-            evaluator.measure([PLAN])
+            _played(evaluator)
         assert not told.is_set(), "whoever measures the next policy goes on"
     told.set()
     source = TalkSource(lambda _item: Talk([], won()))
@@ -71,7 +76,7 @@ def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
         closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator,
         pytest.raises(Stopped),
     ):
-        evaluator.measure([PLAN])
+        _played(evaluator)
 
 
 def test_a_trajectory_longer_than_the_model_is_refused_before_the_run() -> None:
@@ -81,6 +86,16 @@ def test_a_trajectory_longer_than_the_model_is_refused_before_the_run() -> None:
         sampling=Sampling(max_tokens=10**6),
     )
     with pytest.raises(ConfigError, match=r"sampling.max_tokens: 1000000"):
+        configs.check(config)
+
+
+def test_a_step_longer_than_a_trajectory_is_refused_before_the_run() -> None:
+    config = Config(
+        tasks={"dbbench": Task()},
+        model=Model(path=str(TINY)),
+        sampling=Sampling(max_tokens=512, max_step_tokens=513),
+    )
+    with pytest.raises(ConfigError, match=r"sampling.max_step_tokens: 513 .* max_tokens, 512"):
         configs.check(config)
 
 

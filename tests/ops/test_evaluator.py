@@ -55,6 +55,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.timeout(400)
 def test_what_is_due_is_measured_until_the_run_is_over(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from db import progress, runs
 from db.store import open_store
 from ops.runs import begin
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600), NEEDS_DEEPSPEED]
 
 CONFIG = str(ROOT / "configs" / "quickstart.toml")
 TRAINER = ["--no_local_rank", "--module", "cli.main", "trainer", CONFIG]
@@ -102,7 +102,8 @@ class Launched:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         for pid in self.ranks().values():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -69,3 +70,12 @@ def test_the_quickstart_trains_and_ends_with_one_json_line() -> None:
     assert said["episodes"] >= 3 * 8
     assert said["accounting_ok"]
     assert said["policy_mix"]["current"] > said["policy_mix"]["lagged"] > 0
+    (path,) = re.findall(r"agentrl eval compare (\S+) 0 latest", ended.stderr)
+    compare = [sys.executable, "-m", "cli.main", "eval", "compare", path, "0", "latest", "--json"]
+    told = subprocess.run(compare, cwd=ROOT, capture_output=True, text=True, check=True)
+    kept = {(row["task"], row["temperature"]): row for row in json.loads(told.stdout)}
+    for task in said["before"]:
+        for temperature, decoding in ((1.0, ""), (0.0, "_greedy")):
+            row = kept[task, temperature]
+            assert row["first"] == pytest.approx(said[f"before{decoding}"][task], abs=1e-4)
+            assert row["second"] == pytest.approx(said[f"after{decoding}"][task], abs=1e-4)

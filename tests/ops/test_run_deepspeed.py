@@ -16,7 +16,7 @@ from core.types import RunState
 from db import progress, runs
 from db.store import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), NEEDS_DEEPSPEED]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), NEEDS_DEEPSPEED]
 
 UPDATES = 10  # of which the signal comes after the fourth or one soon after
 

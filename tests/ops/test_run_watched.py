@@ -113,7 +113,13 @@ def whole_trace(collector: Collector) -> str:
     A process that sends late is waited for; what a busy machine took over a second to hear is lost.
     """
     trained = [each.trace for each in list(collector.heard) if each.name == "train"]
-    return next((trace for trace in trained if kinds(collector.trace(trace)) >= SPANS), "")
+    whole = (each for each in trained if none_missing(collector.trace(each)))
+    return next(whole, "")
+
+
+def none_missing(spans: list[Heard]) -> bool:
+    made = {each.span for each in spans}
+    return kinds(spans) >= SPANS and all(each.parent in made for each in spans if each.parent)
 
 
 def kinds(spans: list[Heard]) -> set[tuple[str, str, str]]:

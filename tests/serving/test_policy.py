@@ -152,18 +152,21 @@ def test_a_broken_checkpoint_is_passed_over_and_the_former_stays(lineage: Lineag
 
 
 class Held(LocalEngine):
-    """Answers when told to."""
+    """Begins when told to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked, self.go = threading.Event(), threading.Event()
 
     def submit(self, request: Request) -> Future[Completion]:
-        answer, future = super().submit(request), Future[Completion]()
+        future = Future[Completion]()
 
         def later() -> None:
             self.go.wait(200)
-            future.set_result(answer.result())
+            try:
+                future.set_result(LocalEngine.submit(self, request).result())
+            except Exception as error:
+                future.set_exception(error)
 
         threading.Thread(target=later).start()
         self.asked.set()
@@ -241,6 +244,8 @@ def test_a_checkpoint_is_served_at_its_event_and_at_the_next_look_without_one(
     ):
         lineage.await_live({"current": "c0"})
         assert {each.message for each in pools.receive(9, 60.0)} == {PoolChanged(run_id="run")}
+        while pools.receive(9, 0.5):  # of c0 as well
+            pass
         lineage.publish(1)
         if told:
             event = CheckpointPublished(run_id="run", version=1, checkpoint_id="c1")
