@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -113,14 +115,15 @@ def pace(session: Session, run_id: str, window_s: float) -> Pace:
 
 
 def update_s(session: Session, run_id: str, updates: int) -> float | None:
-    """Mean seconds from one commit to the next, of the last so many; None before the second."""
+    """Median seconds from one commit to the next, of the last so many; None before the second.
+
+    Not the mean: a break in which nothing ran is one of them.
+    """
     late = (
         select(Update.committed_at)
         .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
         .order_by(Update.version.desc())
         .limit(updates + 1)
-        .subquery()
     )
-    bounds = func.min(late.c.committed_at), func.max(late.c.committed_at), func.count()
-    first, last, number = session.execute(select(*bounds)).one()
-    return (last - first) / (number - 1) if number > 1 else None
+    between = [later - at for later, at in pairwise(session.scalars(late))]
+    return median(between) if between else None

@@ -180,6 +180,13 @@ def test_the_pace_of_updates_needs_two(learnt: Learnt) -> None:
     assert delays.update_s(learnt[0], "another", 9) is None
 
 
+def test_a_break_of_the_run_is_not_the_pace_of_updates(learnt: Learnt) -> None:
+    change(learnt[0], "UPDATE updates SET committed_at = committed_at - 3600 WHERE version <= 2")
+    step = delays.update_s(*learnt, 9)
+    assert step is not None
+    assert 0 < step < 600
+
+
 def test_all_that_updates_learned_from_is_counted_from_them(learnt: Learnt) -> None:
     assert progress.learned(*learnt) == progress.Learned(4, 32, 320)
     assert progress.learned(learnt[0], "another") == progress.Learned(0, 0, 0)
