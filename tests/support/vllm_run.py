@@ -45,7 +45,7 @@ rank = {rank}
 name = "p"
 engine = "vllm"
 tracks = {tracks}
-drain_s = 1.0
+drain_s = 0.2
 [policy.vllm]
 python = "{python}"
 [metrics]
@@ -149,10 +149,14 @@ class VllmRun:
         eventually(said, within_s=180, text=self.output.read_text)
         return found[0]
 
-    def ask(self, policy: LivePolicy, source: random.Random, most: int = 24) -> Asked:
+    def ask(
+        self, policy: LivePolicy, source: random.Random, most: int = 24, *, whole: bool = False
+    ) -> Asked:
+        """`whole`: so many tokens and no fewer."""
         prompt = [source.randrange(600) for _ in range(source.randint(3, 60))]
         temperature = source.choice([0.0, 0.7, 1.0])
-        ask = Ask(prompt, source.randint(1, most), temperature, [1], source.getrandbits(31), "s")
+        count, stops = (most, []) if whole else (source.randint(1, most), [1])
+        ask = Ask(prompt, count, temperature, stops, source.getrandbits(31), "s")
         return Asked(policy, ask, self.client.complete(policy, ask, timeout_s=180))
 
     def ask_many(self, seeds: Sequence[int], policies: Sequence[LivePolicy]) -> list[Asked]:
