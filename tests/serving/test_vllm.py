@@ -121,7 +121,6 @@ def single(tmp_path_factory: pytest.TempPathFactory, vllm_python: Path) -> Itera
         yield run
 
 
-@pytest.mark.timeout(900)
 def test_weights_are_exchanged_under_load_and_no_answer_mixes_versions(single: VllmRun) -> None:
     asked: list[Asked] = []
     refused: list[NotServed] = []
