@@ -67,8 +67,9 @@ def states(
         positions = torch.cat([torch.arange(length) for length in lengths])
         options = {"position_ids": positions[None].to(model.device), LENGTHS: lengths}
     read = None if read is None else read.to(model.device)
-    if read is not None and read.numel() and getattr(model, "spares", False):
-        options[READ] = read
+    if read is not None and getattr(model, "spares", False):
+        # Of none, one: ZeRO 3 meets at each module, in an order that the graph decides on every rank.
+        options[READ] = read if read.numel() else read.new_zeros(1)
     row = tokens[None].to(model.device)
     output = model.base_model(input_ids=row, use_cache=False, **options)
     found: Tensor = output.last_hidden_state[0]

@@ -97,7 +97,7 @@ def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> Non
     states(model, torch.arange(sum(LENGTHS)) % 96, LENGTHS, read)
     states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
     model(input_ids=torch.arange(40)[None], use_cache=False)
-    assert seen == [133, 133, 3, 40, 40, 40, 40, 40, 40]  # an empty one leaves nothing out
+    assert seen == [133, 133, 3, 40, 40, 1, 40, 40, 40]  # one where none is read
 
 
 def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:
