@@ -68,7 +68,7 @@ def states(
         options = {"position_ids": positions[None].to(model.device), LENGTHS: lengths}
     read = None if read is None else read.to(model.device)
     if read is not None and getattr(model, "spares", False):
-        # Of none, one: ZeRO 3 meets at each module, in an order that the graph decides on every rank.
+        # Of none, one: ZeRO 3 meets at each module, in the order of the graph, alike on every rank.
         options[READ] = read if read.numel() else read.new_zeros(1)
     row = tokens[None].to(model.device)
     output = model.base_model(input_ids=row, use_cache=False, **options)
