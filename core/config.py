@@ -253,9 +253,7 @@ class Trainer(Section, frozen=True):
     ranks: Positive = 1  # processes of `engine = "deepspeed"` on this machine
     deepspeed: DeepSpeed = DeepSpeed()
     snapshot_every: Positive = 10  # updates between two snapshots
-    keep_checkpoints: Positive = (
-        8  # the newest; besides, all since the newest snapshot and what is still needed
-    )
+    keep_checkpoints: Positive = 8  # the newest; those since the last snapshot or needed stay, too
     threads: Positive = 1  # of torch on the CPU, in each of its processes
 
 

@@ -156,11 +156,10 @@ class Matrix:
         record = Record(self._store, own, target, self._work)
         todo = record.todo()
         tick(sum(map(len, self._work.values())) - len(todo))
-        try:
-            if todo:
-                self._play(own, target, record, tick)
-        finally:
-            record.sum_up()
+        if todo:
+            self._play(own, target, record, tick)
+        else:
+            record.sum_up()  # of what a killed one had left unsaid
         return record.measured()
 
     def _play(

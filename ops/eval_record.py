@@ -51,13 +51,19 @@ class Record:
         return self._todo
 
     def fill(self, evaluator: Evaluator, tick: Callable[[int], None]) -> None:
-        """Play what is to do and keep it; `tick` is told how many episodes are there more."""
-        for ended in evaluator.play(self._todo):
-            self.add(ended)
-            for work, played in ended:
-                status = str(played.status) if played else "failed"
-                metrics.MEASURED.add(task=work.plan.task, status=status)
-            tick(len(ended))
+        """Play what is to do, keep it and sum up, however it ends.
+
+        `tick` is told how many episodes are there more.
+        """
+        try:
+            for ended in evaluator.play(self._todo):
+                self.add(ended)
+                for work, played in ended:
+                    status = str(played.status) if played else "failed"
+                    metrics.MEASURED.add(task=work.plan.task, status=status)
+                tick(len(ended))
+        finally:
+            self.sum_up()
 
     def add(self, ended: Sequence[tuple[Work, Played | None]]) -> None:
         """Keep what ended; a failed episode has no row, and is played again another time."""

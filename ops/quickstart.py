@@ -163,10 +163,7 @@ class Quickstart:
             view.measuring(policy.version, done, total)
 
         with closing(Evaluator(self._config, policy, found)) as evaluator:
-            try:
-                record.fill(evaluator, tick)
-            finally:
-                record.sum_up()
+            record.fill(evaluator, tick)
         by_task: dict[str, dict[float, Measured]] = {task: {} for task in tasks}
         for one in record.measured():
             by_task[one.plan.task][one.plan.temperature] = one
