@@ -33,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm quickstart test test-fast test-oracles lint format docs lock up down services
+.PHONY: help setup vllm quickstart test test-all test-oracles lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -45,11 +45,12 @@ vllm: .venv-vllm/.done ## make .venv-vllm, vLLM for the CPU, which some tests ru
 quickstart: .venv/.quickstart ## train the small policy here and now; ARGS="--seed 7 --json"
 	@$(BIN)/agentrl quickstart $(ARGS)
 
-test: test-fast ## run every test; those of missing services are skipped with the reason
-	$(BIN)/python -m pytest -m "slow and not oracles" -n 2 --dist loadfile
-
-test-fast: .venv/.dev ## run the tests that take seconds, three files at once
+test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
+
+test-all: .venv/.dev .venv-vllm/.done ## run all tests, also the slow ones; files that passed on this commit are not run again
+	PYTHONPATH=tests/support AGENTRL_TEST_VLLM=.venv-vllm/bin/python \
+		$(BIN)/python -m pytest -m "not oracles" -n 2 --dist loadfile -p stamps --stamps .pytest_cache/stamps $(ARGS)
 
 test-oracles: .venv/.dev .venv-oracles/.done ## compare with other people's programs, in an environment of their own
 	AGENTRL_ORACLES=.venv-oracles/bin/python $(BIN)/python -m pytest -m oracles

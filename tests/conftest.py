@@ -16,6 +16,7 @@ import pytest
 import structlog
 from backends import DATABASES
 from hypothesis import settings
+from stamps import MISSING
 
 from db import migrate
 from db.store import Store, open_store
@@ -27,14 +28,26 @@ def pytest_configure() -> None:
     settings.load_profile("patient")
 
 
-def _service(variable: str, mend: str = "start the services with `.ci/services start DIR`") -> str:
+START = 'eval "$(.ci/services start /var/tmp/agentrl-services {})"'
+"""The command that starts one service and exports its address (Debian, as root)."""
+
+
+def _service(variable: str, name: str, command: str) -> str:
+    """The address that `variable` holds; without it the test is skipped or, in CI, fails."""
     address = os.environ.get(variable)
     if address:
         return address
-    reason = f"{variable} is not set: {mend}"
+    reason = f"{name}{MISSING}{variable} is not set); start it with: {command}"
     if os.environ.get("REQUIRE_SERVICES") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Give the skips of one missing service one place, so that pytest lists them on one line."""
+    if report.skipped and isinstance(report.longrepr, tuple) and MISSING in report.longrepr[2]:
+        report.longrepr = ("services", None, report.longrepr[2].removeprefix("Skipped: "))
 
 
 @pytest.fixture(autouse=True)
@@ -55,19 +68,19 @@ def postgres_url() -> Iterator[str]:
 @pytest.fixture
 def amqp_url() -> str:
     """A shared RabbitMQ: use run ids of your own and `delete_run` them."""
-    return _service("AGENTRL_TEST_AMQP")
+    return _service("AGENTRL_TEST_AMQP", "RabbitMQ", START.format("rabbitmq"))
 
 
 @pytest.fixture
 def mariadb_url() -> str:
     """A shared MariaDB server, as its root."""
-    return _service("AGENTRL_TEST_MARIADB")
+    return _service("AGENTRL_TEST_MARIADB", "MariaDB", START.format("mariadb"))
 
 
 @pytest.fixture
 def docker_host() -> str:
     """Address of a Docker engine that belongs to the tests."""
-    return _service("AGENTRL_TEST_DOCKER")
+    return _service("AGENTRL_TEST_DOCKER", "Docker", START.format("docker"))
 
 
 @pytest.fixture
@@ -80,7 +93,7 @@ def docker_client(docker_host: str) -> Iterator[docker.DockerClient]:
 @pytest.fixture
 def sandbox_image() -> str:
     """An image with python3 and a shell."""
-    return _service("AGENTRL_TEST_IMAGE")
+    return _service("AGENTRL_TEST_IMAGE", "Docker's base image", START.format("docker"))
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +147,7 @@ def _empty(url: str) -> None:
 @contextmanager
 def _database() -> Iterator[str]:
     """SQLAlchemy URL of a new, empty database, dropped at the end."""
-    server = _service("AGENTRL_TEST_POSTGRES")
+    server = _service("AGENTRL_TEST_POSTGRES", "Postgres", START.format("postgres"))
     name = f"test_{uuid.uuid4().hex}"
     administer = server.replace("postgresql+psycopg://", "postgresql://")
     with psycopg.connect(administer, autocommit=True) as connection:
@@ -147,12 +160,13 @@ def _database() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def oracles() -> Path:
-    """A Python that has other people's programs to compare with (`make test-oracles`)."""
-    return Path(_service("AGENTRL_ORACLES", "run `make test-oracles`")).absolute()
+    """A Python that has other people's programs to compare with."""
+    python = _service("AGENTRL_ORACLES", "The comparison environment", "make test-oracles")
+    return Path(python).absolute()
 
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
-    """A Python that has vLLM (`make vllm`)."""
-    mend = "run `make vllm` and export AGENTRL_TEST_VLLM=$PWD/.venv-vllm/bin/python"
-    return Path(_service("AGENTRL_TEST_VLLM", mend)).absolute()
+    """A Python that has vLLM."""
+    command = "make vllm; export AGENTRL_TEST_VLLM=$PWD/.venv-vllm/bin/python"
+    return Path(_service("AGENTRL_TEST_VLLM", "vLLM", command)).absolute()

@@ -1,11 +1,11 @@
-"""What a test runs on: the embedded default at once, the services as well among the slow tests."""
+"""What a test runs on: the embedded default, and the services where they are present."""
 
 from importlib.util import find_spec
 
 import pytest
 
-DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.slow))
-BACKENDS = ("embedded", pytest.param("services", marks=pytest.mark.slow))
+DATABASES = ("sqlite", "postgres")
+BACKENDS = ("embedded", "services")
 NEEDS_DEEPSPEED = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="pip install 'agentrl-system[deepspeed]'"
 )
