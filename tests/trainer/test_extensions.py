@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import crew
 import msgspec
 import pytest
 from backends import NEEDS_DEEPSPEED
-from running import processes_of
+from running import eventually, processes_of
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
 
 from core.config import DeepSpeed
@@ -64,11 +63,13 @@ def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> str:
         env=os.environ | {"TMPDIR": str(scratch)},
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while not list(scratch.rglob("build.ninja")):  # it compiles now, under torch's own lock
-        assert time.monotonic() < deadline
+
+    def compiles() -> bool:
+        """Under torch's own lock."""
         assert killed.poll() is None
-        time.sleep(0.1)
+        return bool(list(scratch.rglob("build.ninja")))
+
+    eventually(compiles, within_s=120, text=lambda: "the build did not begin to compile")
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     while compilers := processes_of(scratch):  # would end by themselves, in a minute or many

@@ -24,7 +24,20 @@ from trainer.inbox import Bounds, Inbox, too_old
 BOUNDS = Bounds(
     min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None, max_attempts=3
 )
-SOON = 0.5
+LOOKS = 3  # what a test waits for in vain
+MANY_LOOKS = 600  # of a tenth of a second each where nothing comes: a busy machine has its time
+
+
+class StopAfterLooks(threading.Event):
+    """Asks the inbox to stop once it has looked so many times."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._left = looks
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        return self._left < 0 or super().is_set()
 
 
 @pytest.fixture
@@ -58,7 +71,7 @@ def inbox(link: Broker, world: World) -> Iterator[Inbox]:
 
 def _given(inbox: Inbox) -> Sequence[TrainableGroup]:
     """What the inbox gives, as long as that takes on a busy machine."""
-    return _soon(inbox, within_s=60.0)
+    return _look(inbox, looks=MANY_LOOKS)
 
 
 def _receive(inbox: Inbox, count: int) -> None:
@@ -71,18 +84,11 @@ def _receive(inbox: Inbox, count: int) -> None:
     eventually(held, within_s=60, text=lambda: f"{len(inbox._held)} of {count}")
 
 
-def _soon(
-    inbox: Inbox, version: int = 0, epoch: int = 0, within_s: float = SOON
+def _look(
+    inbox: Inbox, version: int = 0, epoch: int = 0, looks: int = LOOKS
 ) -> Sequence[TrainableGroup]:
-    """What the inbox gives within so many seconds."""
-    stop = threading.Event()
-    timer = threading.Timer(within_s, stop.set)
-    timer.start()
-    try:
-        return inbox.next_groups(version, epoch, stop, lambda: False)
-    finally:
-        timer.cancel()
-        timer.join()
+    """What the inbox gives within so many looks at queue and database."""
+    return inbox.next_groups(version, epoch, StopAfterLooks(looks), lambda: False)
 
 
 def _publish(publisher: Publisher, world: World, bodies: Sequence[Trajectory]) -> None:
@@ -99,7 +105,7 @@ def test_a_batch_holds_the_oldest_groups_from_the_fewest_to_the_most(
 ) -> None:
     bodies = [world.ready(0, stored=False)]
     _publish(publisher, world, bodies[0])
-    assert _soon(inbox) == ()
+    assert _look(inbox) == ()
     for position in range(1, 5):
         bodies.append(world.ready(position, stored=False))
         _publish(publisher, world, bodies[-1])
@@ -148,7 +154,7 @@ def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
     wire = b"\x07damaged" if damage == "no message" else encode(event)
     episode_id = bodies[0].episode_id
     world.sql("UPDATE trajectories SET body = :b WHERE episode_id = :e", b=wire, e=episode_id)
-    assert _soon(inbox) == ()
+    assert _look(inbox) == ()
     row = world.episode(episode_id)
     assert (row.state, row.fence, row.reason) == (EpisodeState.QUEUED, 2, Reason.BODY_DAMAGED)
     assert world.ask("SELECT 1 FROM trajectories WHERE episode_id = :e", e=episode_id) == []
@@ -164,12 +170,12 @@ def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
 
 def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inbox: Inbox) -> None:
     flat = world.ready(0, (1.0, 1.0, 1.0))[0].group_id
-    chosen = _soon(inbox, version=3)
+    chosen = _look(inbox, version=3)
     assert chosen == ()
     group = world.group(flat)
     assert (group.state, group.reason) == (GroupState.FILTERED, Reason.ZERO_SPREAD)
     old = world.ready(1)[0].group_id
-    assert _soon(inbox, version=3) == ()
+    assert _look(inbox, version=3) == ()
     group = world.group(old)
     assert (group.state, group.reason) == (GroupState.STALE, Reason.TOO_STALE)
     assert group.closed_at is not None
@@ -221,7 +227,7 @@ def test_a_trainer_that_resumed_closes_what_the_line_it_left_sampled(
         body = msgspec.structs.replace(body, policies=(left, *body.policies[1:]))
         assert world.finish(claimed, body)
         world.keep([body])
-    assert _soon(inbox, version=1, epoch=epoch) == ()
+    assert _look(inbox, version=1, epoch=epoch) == ()
     assert world.group(group_id).state == GroupState.STALE, "3 updates away, of 2"
 
 
@@ -237,11 +243,11 @@ def test_a_trainer_that_was_replaced_closes_no_group_that_another_may_learn_from
     too_old = world.ready(0)[0].group_id
     world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
     with pytest.raises(TrainerReplaced):
-        _soon(inbox, version=9)
+        _look(inbox, version=9)
     with pytest.raises(TrainerReplaced):  # also where it looked before the other began
         inbox._close({GroupState.STALE: [too_old]}, 0)
     assert world.group(too_old).state == GroupState.READY
-    assert _soon(inbox, version=9, epoch=1) == ()
+    assert _look(inbox, version=9, epoch=1) == ()
     assert world.group(too_old).state == GroupState.STALE
 
 
@@ -249,7 +255,7 @@ def test_a_paused_run_gives_its_batch_when_it_goes_on(world: World, inbox: Inbox
     world.ready(0)
     world.ready(1)
     _move(world, RunState.PAUSED)
-    assert _soon(inbox) == ()
+    assert _look(inbox) == ()
     _move(world, RunState.RUNNING)
     assert len(_given(inbox)) == 2
 

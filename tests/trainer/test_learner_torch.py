@@ -12,7 +12,7 @@ from updates import ragged
 from broker.messages import Trajectory
 from core.config import Lora, Trainer
 from trainer.advantages import Floats
-from trainer.batch import Batch, TrainableGroup, assemble
+from trainer.batch import Batch, assemble
 from trainer.learner import Hardware
 from trainer.learner_torch import TorchLearner
 from trainer.metrics import Recorded
@@ -126,36 +126,6 @@ def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
     assert max(_relative(changes[0], change) for change in changes[1:]) < near
 
 
-def test_the_gradient_of_gspo_is_that_of_its_sequence_form(
-    tiny: Path, make_trajectory: MakeTrajectory
-) -> None:
-    """Whole sequences through plain transformers, −s·A as one term for each."""
-    from transformers import AutoModelForCausalLM
-
-    config = Trainer(loss="gspo", old="behaviour", clip_low=1.0, clip_high=1e9, normalise="none")
-    chosen = replace(settings(config), mixed_sequences=True, max_grad_norm=1e9)
-    batch = ragged(make_trajectory, chosen=chosen)
-    learner = TorchLearner(tiny, chosen, CPU)
-    norm = learner.update(batch).values["grad_norm"]
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
-    total = torch.zeros(())
-    start = 0
-    for length in batch.lengths:
-        span = slice(start + 1, start + length)
-        tokens = torch.from_numpy(batch.tokens[start : start + length])
-        temperature = torch.from_numpy(batch.temperature[span])[:, None]
-        every = (model(tokens[None]).logits[0, :-1] / temperature).log_softmax(-1)
-        current = every.gather(1, tokens[1:, None])[:, 0]
-        kept = torch.from_numpy(batch.loss_mask[span])
-        ratio = (current - torch.from_numpy(batch.behaviour[span]))[kept].mean().exp()
-        share = int(kept.sum()) / int(batch.loss_mask.sum())
-        total = total - ratio * float(batch.advantages[start]) * share
-        start += length
-    torch.autograd.backward(total)
-    expected = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
-    assert norm == pytest.approx(float(expected), rel=1e-4)
-
-
 def _flat(learner: TorchLearner, prefix: str) -> Tensor:
     tensors = learner.state().tensors
     return torch.cat([tensors[name].flatten() for name in sorted(tensors) if prefix in name])
@@ -164,32 +134,6 @@ def _flat(learner: TorchLearner, prefix: str) -> Tensor:
 def _relative(one: Tensor, many: Tensor) -> float:
     assert one.norm() > 0
     return float((one - many).norm() / one.norm())
-
-
-def test_rewarded_tokens_become_likely(tiny: Path, make_trajectory: MakeTrajectory) -> None:
-    """A bandit: after the same prompt token 7 pays, token 8 does not."""
-    prompt = [1, 2, 3]
-    uniform = [0.0] * 3 + [math.log(1 / 96)]
-    members = tuple(
-        make_trajectory(
-            [(3, 4)], 4, tokens=[*prompt, token], logprobs=uniform, reward=float(token == 7)
-        )
-        for token in (7, 8, 7, 8)
-    )
-    batch = assemble([TrainableGroup("g", "db", members)], replace(SETTINGS, normalise="none"))
-    learner = TorchLearner(tiny, SETTINGS, CPU)
-    first = _probabilities(learner, prompt)
-    for _ in range(5):
-        assert learner.update(batch).skipped == ""
-    last = _probabilities(learner, prompt)
-    assert last[7] > 1.5 * first[7]
-    assert last[8] < first[8]
-
-
-def _probabilities(learner: TorchLearner, prompt: list[int]) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = learner._model(torch.tensor([prompt])).logits[0, -1]
-    return logits.softmax(-1)
 
 
 def test_a_loss_that_is_not_finite_moves_nothing_and_says_so(tiny: Path, batch: Batch) -> None:

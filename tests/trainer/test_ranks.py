@@ -4,17 +4,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import eventually
 
 from core.errors import ConfigError, RankLost
 from core.process import MEETING, Place, place
 
 START_S = 120.0
-BUSY_S = 60.0  # a deadline of 6 s or less, and what python takes to end on a busy machine
+END_S = 120.0  # a deadline of 12 s or less, and what python takes to end on a busy machine
+PATIENT_S = 60.0  # of ranks that are not to be missed, however busy the machine is
 WORK = """
 import os, sys, time
 import numpy as np
@@ -46,10 +47,11 @@ class Together:
                 )
 
     def wait_together(self) -> None:
-        deadline = time.monotonic() + START_S
-        while not all("together" in log.read_text() for log in self.logs):
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.1)
+        eventually(
+            lambda: all("together" in log.read_text() for log in self.logs),
+            within_s=START_S,
+            text=lambda: str(self.said()),
+        )
 
     def said(self) -> list[str]:
         return [log.read_text()[-1500:] for log in self.logs]
@@ -85,14 +87,20 @@ def test_a_place_that_cannot_be_is_refused(rank: str, size: str) -> None:
 def test_what_rank_0_tells_the_others_hear_and_sums_are_over_all(
     together: list[Together], tmp_path: Path
 ) -> None:
+    """Rank 1 is the last: the others have come to their end and wait for it there."""
+    done = str(tmp_path / "done-{}")
     what = (
+        "from pathlib import Path\n"
         "if own.rank == 0:\n    ranks.tell(b'do this'); ranks.tell(b'')\n"
         "else:\n    assert (ranks.hear(), ranks.hear()) == (b'do this', b'')\n"
         "found = ranks.summed(np.array([1.0, 10.0 * own.rank]))\n"
         "assert found.tolist() == [3.0, 30.0], found\n"
-        "time.sleep(3 * (own.rank == 1))"
+        f"open({done!r}.format(own.rank), 'w').close()\n"
+        f"others = [Path({done!r}.format(rank)) for rank in (0, 2)]\n"
+        "while own.rank == 1 and not all(path.exists() for path in others):\n"
+        "    time.sleep(0.05)"
     )
-    together.append(Together(tmp_path, 3, what))
+    together.append(Together(tmp_path, 3, what, PATIENT_S))
     for process in together[0].processes:
         assert process.wait(START_S) == 0, together[0].said()
 
@@ -107,11 +115,9 @@ def test_when_one_dies_or_hangs_the_others_end_with_one_line(
     what = "if own.rank == 0:\n    time.sleep(600)\nelse:\n    ranks.hear()"
     together.append(Together(tmp_path, 2, what, timeout_s=6.0))
     together[0].wait_together()
-    began = time.monotonic()
     together[0].processes[victim].send_signal(how)
     other = together[0].processes[1 - victim]
-    assert other.wait(120) in (RankLost.exit_code, 1), together[0].said()
-    assert time.monotonic() - began < BUSY_S
+    assert other.wait(END_S) in (RankLost.exit_code, 1), together[0].said()
     words = together[0].said()[1 - victim]
     assert "does not answer" in words or "RankLost" in words
 
@@ -121,7 +127,9 @@ def test_an_error_of_one_is_its_own_and_ends_the_others(
     together: list[Together], tmp_path: Path
 ) -> None:
     what = "if own.rank == 1:\n    raise ValueError('mine')\nranks.hear()"
-    together.append(Together(tmp_path, 3, what.replace("ranks.hear()", "time.sleep(600)")))
+    together.append(
+        Together(tmp_path, 3, what.replace("ranks.hear()", "time.sleep(600)"), PATIENT_S)
+    )
     codes = [process.wait(START_S) for process in together[0].processes]
     assert codes[1] == 1
     assert "ValueError: mine" in together[0].said()[1]
@@ -134,9 +142,7 @@ def test_a_meeting_that_one_does_not_come_to_ends_at_the_deadline(
 ) -> None:
     """Both live and beat: only the deadline of the wait itself can end it."""
     what = "if own.rank == 0:\n    ranks.summed(np.ones(1))\nelse:\n    time.sleep(600)"
-    together.append(Together(tmp_path, 2, what, timeout_s=4.0))
+    together.append(Together(tmp_path, 2, what, timeout_s=12.0))
     together[0].wait_together()
-    began = time.monotonic()
-    assert together[0].processes[0].wait(120) == 1, together[0].said()
-    assert time.monotonic() - began < BUSY_S
-    assert "RankLost: one of 2 ranks not within 4 s" in together[0].said()[0]
+    assert together[0].processes[0].wait(END_S) == 1, together[0].said()
+    assert "RankLost: one of 2 ranks not within 12 s" in together[0].said()[0]
