@@ -44,7 +44,9 @@ class Doorkeeper:
     For all threads. `now`: seconds of a clock that never goes back.
     """
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, *, most: int = MOST) -> None:
+        """`most`: sessions at a time."""
+        self._most = most
         self._token = token.encode()
         self._lock = threading.Lock()
         self._ends: dict[str, float] = {}  # by the hash of an id, the first to end first
@@ -61,7 +63,7 @@ class Doorkeeper:
                 self._pause_s = min(2 * self._pause_s, LONGEST_S)
                 return Answer()
             self._pause_s = PAUSE_S
-            while len(self._ends) >= MOST:
+            while len(self._ends) >= self._most:
                 del self._ends[next(iter(self._ends))]
             session = secrets.token_hex(32)
             self._ends[_hash(session)] = now + LASTS_S

@@ -62,13 +62,13 @@ def bodies_to_forget(session: Session, spared: set[str]) -> list[Forgettable]:
     return [each for each in found if each.bodies]
 
 
-def forget_bodies(store: Store, run_id: str) -> Iterator[int]:
-    """Empty them; how many bodies each transaction emptied."""
+def forget_bodies(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterator[int]:
+    """Empty them, of `at_once` groups a transaction; how many bodies each transaction emptied."""
     after = FIRST
     while True:
 
         def few(session: Session, after: tuple[float, str] = after) -> tuple[list[Group], int]:
-            groups = _closed(session, run_id, after)
+            groups = _closed(session, run_id, after, at_once)
             return groups, _empty(session, [group.group_id for group in groups])
 
         groups, emptied = store.transact(few)
@@ -78,16 +78,19 @@ def forget_bodies(store: Store, run_id: str) -> Iterator[int]:
         yield emptied
 
 
-def forget_groups(store: Store, run_id: str) -> Iterator[int]:
-    """Remove a run's groups with all that hangs on them; how many episodes each transaction did."""
+def forget_groups(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterator[int]:
+    """Remove a run's groups with all that hangs on them, `at_once` a transaction.
+
+    Yields how many episodes each transaction removed.
+    """
     while True:
-        removed = store.transact(lambda session: _remove_few(session, run_id))
+        removed = store.transact(lambda session: _remove_few(session, run_id, at_once))
         if removed is None:
             return
         yield removed
 
 
-def _closed(session: Session, run_id: str, after: tuple[float, str]) -> list[Group]:
+def _closed(session: Session, run_id: str, after: tuple[float, str], at_once: int) -> list[Group]:
     """The next groups whose bodies may go, by when they closed."""
     later = or_(
         Group.closed_at > after[0], and_(Group.closed_at == after[0], Group.group_id > after[1])
@@ -96,7 +99,7 @@ def _closed(session: Session, run_id: str, after: tuple[float, str]) -> list[Gro
         select(Group)
         .where(_needed_no_more(session, run_id), later)
         .order_by(Group.closed_at, Group.group_id)
-        .limit(GROUPS)
+        .limit(at_once)
     )
     groups = list(session.scalars(query))
     session.expunge_all()
@@ -129,12 +132,12 @@ def _empty(session: Session, group_ids: list[str]) -> int:
     return len(emptied.all())
 
 
-def _remove_few(session: Session, run_id: str) -> int | None:
+def _remove_few(session: Session, run_id: str, at_once: int) -> int | None:
     """A few groups of a run that is over, children first; None where none is left."""
     if session.get_one(Run, run_id, with_for_update=True).state not in RUN_OVER:
         return None
     group_ids = session.scalars(
-        select(Group.group_id).where(Group.run_id == run_id).limit(GROUPS)
+        select(Group.group_id).where(Group.run_id == run_id).limit(at_once)
     ).all()
     if not group_ids:
         return None

@@ -1,11 +1,14 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from history import begun, ended, trained
 from streamlit.testing.v1 import AppTest
 
-from db.store import Store
+from db.store import Store, open_store
 
 
 @pytest.fixture
@@ -34,12 +37,6 @@ def show() -> Callable[..., AppTest]:
         return app
 
     return shown
-
-
-@pytest.fixture
-def html() -> Callable[[AppTest], str]:
-    """The page's own HTML."""
-    return lambda app: " ".join(each.proto.body for each in app.get("html"))
 
 
 Table = dict[str, list[str]]  # a column's cells by its name
@@ -75,15 +72,60 @@ class Tables(HTMLParser):
             list(self.found[-1].values())[self._column - 1][-1] += data
 
 
+def read_tables(html: str) -> list[Table]:
+    reader = Tables()
+    if "<thead>" in html:
+        reader.feed(html)
+    return reader.found
+
+
 @pytest.fixture
 def tables() -> Callable[[AppTest], list[Table]]:
     """The page's tables, those that are folded too, without the bars."""
 
     def shown(app: AppTest) -> list[Table]:
-        reader = Tables()
-        for each in app.get("html"):
-            if "<thead>" in each.proto.body:
-                reader.feed(each.proto.body)
-        return reader.found
+        return [table for each in app.get("html") for table in read_tables(each.proto.body)]
+
+    return shown
+
+
+@pytest.fixture
+def tables_in() -> Callable[[str], list[Table]]:
+    """The tables of HTML, without the bars."""
+    return read_tables
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A store that nobody changes, with a run in each state; their ids."""
+
+    store: Store
+    fresh: str  # has just begun
+    going: str  # has made three updates
+    over: str  # has made two and ended
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('runs') / 'store.db'}"
+    ids = {}
+    for name, updates in (("fresh", 0), ("going", 3), ("over", 2)):
+        store, ids[name] = begun(url, name)
+        if updates:
+            trained(store, ids[name], updates)
+        store.close()
+    with closing(open_store(url)) as store:
+        ended(store, ids["over"])
+        yield Runs(store, **ids)
+
+
+@pytest.fixture
+def said() -> Callable[[AppTest], str]:
+    """All text of a page."""
+
+    def shown(app: AppTest) -> str:
+        kinds = ("title", "subheader", "markdown", "caption", "info", "success", "warning", "error")
+        written = [str(each.value) for kind in kinds for each in app.get(kind)]
+        return "\n".join(written + [each.proto.body for each in app.get("html")])
 
     return shown

@@ -1,91 +1,59 @@
-"""The page *Checkpoints* on empty, running, forked and finished runs."""
+"""What the page *Checkpoints* shows of who serves what and how each version was measured."""
 
 from dataclasses import replace
 from typing import Any
 
-from history import begun, ended, evaluation, trained
+from history import begun, evaluation
 
 from dashboard.links import Here
-from dashboard.looks.checkpoints import EVALUATIONS, evaluation_chart, look, serving_chart
-from db.readonly import open_history
+from dashboard.looks.checkpoints import (
+    EVALUATIONS,
+    evaluation_chart,
+    evaluation_rows,
+    look,
+    one,
+    rows,
+    serving_chart,
+)
 
 
-def test_a_run_that_has_just_begun_has_its_first_checkpoint_alone(
-    url: str, show: Any, html: Any
-) -> None:
-    store, run_id = begun(url)
-    app = show("checkpoints", store, run_id)
-    assert ">v0  stands · files of 1 of 1  ◀ newest<" in html(app)
-    assert [each.value for each in app.info] == [
-        "Nothing is served now.",
-        "No evaluation yet. Measure a checkpoint with `agentrl eval CONFIG`.",
-    ]
-    store.close()
-
-
-def test_what_is_served_now_is_said_and_drawn(url: str, show: Any, html: Any) -> None:
-    store, run_id = begun(url)
-    trained(store, run_id, 3)
-    app = show("checkpoints", store, run_id, run="run")
-    said = [each.value for each in app.markdown]
-    assert any(each.startswith("**policy** (local) serves **v0** as *lagged(4)*") for each in said)
-    served = look(open_history(url), run_id).servings
-    values = serving_chart(served, Here(run_id, "run"))["data"]["values"]
+def test_what_is_served_is_drawn_by_server_and_track(runs: Any) -> None:
+    registry, here = look(runs.store, runs.going), Here(runs.going, "going")
+    values = serving_chart(registry.servings, here)["data"]["values"]
     assert {each["who"] for each in values} == {"policy · current", "policy · lagged(4)"}
-    pinned = replace(served[0], track=f"pinned({run_id}-v000002)")
-    (one,) = serving_chart([pinned], Here(run_id, "run"))["data"]["values"]
-    assert one["who"] == "policy · pinned(v000002)"
-    assert "policy (current)" in html(app)
-    ended(store, run_id)
-    assert "Nothing is served now." in [
-        each.value for each in show("checkpoints", store, run_id).info
-    ]
-    store.close()
+    pinned = replace(registry.servings[0], track=f"pinned({runs.going}-v000002)")
+    (value,) = serving_chart([pinned], here)["data"]["values"]
+    assert value["who"] == "policy · pinned(v000002)"
+    served = [row["served by"] for row in rows(registry.newest, registry, here)]
+    assert served[:3] == ["–", "–", "–"]
+    assert "policy (current)" in str(served[3])
+    assert not any(each.live for each in look(runs.store, runs.over).servings)
 
 
-def test_a_checkpoint_leads_to_its_parent_its_update_and_its_episodes(
-    url: str, show: Any, html: Any
-) -> None:
-    store, run_id = begun(url)
-    trained(store, run_id, 3)
-    with store.engine.begin() as connection:
-        connection.exec_driver_sql(
-            f"UPDATE checkpoints SET parent_id = '{run_id}-v000001' WHERE version = 2"  # noqa: S608
-        )
-    app = show("checkpoints", store, run_id, run="run", checkpoint=f"{run_id}-v000002")
-    assert app.subheader[0].value == "Version 2"
-    page = html(app)
-    assert f"/checkpoints?run=run&amp;checkpoint={run_id}-v000001" in page
-    assert f"/episodes?run=run&amp;checkpoint={run_id}-v000002" in page
-    assert "/episodes?run=run&amp;learned_at=2" in page
-    assert "Its update is **committed**: 2 groups, 8 episodes, 80 loss tokens." in [
-        each.value for each in app.markdown
-    ]
-    assert "grad_norm" in page
-    first = show("checkpoints", store, run_id, run="run", checkpoint=f"{run_id}-v000000")
-    assert "learned_at" not in html(first)
-    store.close()
+def test_a_checkpoint_knows_its_update_and_the_first_has_none(runs: Any) -> None:
+    found = one(runs.store, runs.going, f"{runs.going}-v000002")
+    assert found is not None
+    assert (found.update_state, found.groups, found.episodes, found.loss_tokens) == (
+        "committed",
+        2,
+        8,
+        80,
+    )
+    assert "grad_norm" in found.metrics
+    first = one(runs.store, runs.going, f"{runs.going}-v000000")
+    assert first is not None
+    assert first.update_state == ""
+    assert one(runs.store, runs.over, f"{runs.going}-v000002") is None
 
 
-def test_a_checkpoint_of_nobody_is_an_error_above_the_others(
-    url: str, show: Any, html: Any
-) -> None:
-    store, run_id = begun(url)
-    app = show("checkpoints", store, run_id, run="run", checkpoint="none")
-    assert app.error[0].value == "Run run has no checkpoint none."
-    assert "◀ newest" in html(app)
-    store.close()
-
-
-def test_measurements_are_drawn_with_their_intervals(url: str, show: Any, html: Any) -> None:
+def test_measurements_are_drawn_with_their_intervals(url: str) -> None:
     store, run_id = begun(url)
     with store.write() as session:
         for version in (0, None):
             session.add(evaluation(run_id, version))
-    page = html(show("checkpoints", store, run_id))
-    assert "24.0% – 76.0%" in page
-    measured = look(open_history(url), run_id).measured
+    measured = look(store, run_id).measured
     assert len(measured) == 2 <= EVALUATIONS
+    assert {row["95 %"] for row in evaluation_rows(measured)} == {"24.0% – 76.0%"}
     drawn = evaluation_chart(measured)
     assert [each["version"] for each in drawn["data"]["values"]] == [0]
     assert drawn["encoding"]["xOffset"]["field"] == "task"

@@ -1,12 +1,11 @@
 import uuid
-from typing import Any
 
 import pytest
 from history import begun, ended, evaluation, trained
 
 from core.types import Status
 from dashboard.looks.compare import look, paired, pooled
-from dashboard.pages.compare import curve_rows
+from dashboard.pages.compare import curve_rows, paired_row, side_row
 from db.models import EvaluationEpisode
 from db.readonly import open_history
 from db.store import Store, now
@@ -40,38 +39,20 @@ def two(url: str) -> tuple[Store, dict[str, str]]:
     return store, {"first": first, "second": second}
 
 
-def test_runs_stand_side_by_side(two: tuple[Store, dict[str, str]], show: Any, tables: Any) -> None:
+def test_a_run_stands_as_one_row_with_its_success_of_late(
+    two: tuple[Store, dict[str, str]],
+) -> None:
     store, known = two
-    app = show("compare", store, known["first"])
-    runs = tables(app)[0]
-    assert runs["run"] == ["first", "second"]
-    assert runs["version"] == ["4", "2"]
-    assert runs["state"] == ["running", "completed"]
-    assert runs["dbbench"][0].startswith("62.5% (")
-    assert [tab.label for tab in app.tabs] == ["By update", "By tokens", "By wall clock"]
-    app.selectbox[0].select("dbbench").run()
-    assert not app.exception
-    app.multiselect[0].set_value([]).run()
-    assert tables(app)[0]["run"] == ["first"]
-    assert not app.exception
-    store.close()
-
-
-def test_a_run_that_has_just_begun_has_nothing_to_compare(url: str, show: Any) -> None:
-    store, run_id = begun(url)
-    app = show("compare", store, run_id)
-    said = [box.value for box in app.info]
-    assert "None of these runs has an update yet." in said
-    assert any(text.startswith("This store has one run") for text in said)
-    assert not app.multiselect
-    begun(url, "second")[0].close()
-    said = [box.value for box in show("compare", store, run_id).info]
-    assert any(text.startswith("No evaluation is the same of both") for text in said)
+    rows = [side_row(name, look(store, run_id)) for name, run_id in known.items()]
+    assert [row["version"] for row in rows] == [4, 2]
+    assert [row["state"] for row in rows] == ["running", "completed"]
+    assert [row["tokens learned"] for row in rows] == [320, 160]
+    assert rows[0]["dbbench"].startswith("62.5% (")
     store.close()
 
 
 def test_evaluations_of_both_are_compared_item_by_item(
-    two: tuple[Store, dict[str, str]], show: Any, tables: Any
+    two: tuple[Store, dict[str, str]],
 ) -> None:
     store, known = two
     evaluated(store, known["first"], 1, dict.fromkeys("abcd", 1.0))  # an older version
@@ -83,9 +64,9 @@ def test_evaluations_of_both_are_compared_item_by_item(
     one = found.difference  # 1, 1, 0, 0: mean 0.5 ± 3.182 · 0.5774 / 2
     assert (one.mean, one.n) == (0.5, 4)
     assert (one.low, one.high) == pytest.approx((0.5 - 0.9186, 0.5 + 0.9186), abs=1e-3)
-    shown = tables(show("compare", store, known["first"]))[-1]
-    assert shown["difference"] == ["+50.0%"]
-    assert shown["runs"] == ["first v4 → second v2"]
+    shown = paired_row("first", "second", found)
+    assert shown["difference"] == "+50.0%"
+    assert shown["runs"] == "first v4 → second v2"
     store.close()
 
 

@@ -116,9 +116,8 @@ def test_a_cookie_opens_the_door_of_the_process_that_gave_it_until_its_end() -> 
         assert not keeper.knows(cookie, 5.0)
 
 
-def test_a_session_too_many_ends_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MOST", 2)
-    keeper = Doorkeeper(TOKEN)
+def test_a_session_too_many_ends_the_oldest() -> None:
+    keeper = Doorkeeper(TOKEN, most=2)
     sessions = [keeper.show(TOKEN, 1.0).session for _ in range(3)]
     assert [keeper.knows(each, 2.0) for each in sessions] == [False, True, True]
 

@@ -1,9 +1,7 @@
 """The page *Episodes*: the list as the URL asks for it, one episode beside its siblings."""
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from running import ROOT
@@ -12,8 +10,10 @@ from world import World
 from core import loading
 from core.config import Config, Model, Task
 from core.types import EpisodeState, Status
+from dashboard import vocabulary
 from dashboard.links import Here
 from dashboard.looks import episodes
+from dashboard.markup import Link
 from db import migrate
 from db.episode_search import Cursor, Filter, Found, Order
 from db.store import open_store
@@ -71,18 +71,19 @@ def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
         {"before": "nan~x", "words": "\0", "checkpoint": "\0"},
     ],
 )
-def test_an_address_that_means_nothing_draws_the_list_as_it_is(
-    world: World, show: Any, html: Any, address: dict[str, str]
-) -> None:
-    world.ready(0, (0.0, 1.0))
-    page = html(show("episodes", world.store, world.run_id, run="run", **address))
-    assert len(re.findall("&amp;episode=", page)) == 2
+def test_an_address_that_means_nothing_asks_for_the_list_as_it_is(address: dict[str, str]) -> None:
+    assert episodes.asked(address) == Filter()
+    assert episodes.cursor(address) is None
 
 
-def test_the_largest_numbers_that_an_address_can_say_are_drawn(world: World, show: Any) -> None:
-    largest = {"version": str(2**53 - 1), "reward_from": "-1.7e308", "reward_to": "1.7e308"}
-    app = show("episodes", world.store, world.run_id, run="run", **largest)
-    assert app.number_input[2].value == 2**53 - 1
+def test_the_largest_numbers_that_a_form_holds_are_a_filter(world: World) -> None:
+    bodies = world.ready(0, (0.0, 1.0))
+    largest = {"reward_from": "-1.7e308", "reward_to": "1.7e308"}
+    found = episodes.page_of(world.store, world.run_id, episodes.asked(largest), None)
+    assert len(found.rows) == len(bodies)
+    newest = episodes.asked({"version": str(2**53 - 1)})
+    assert newest.version == 2**53 - 1
+    assert episodes.page_of(world.store, world.run_id, newest, None).rows == []
 
 
 def test_no_such_episode_is_said_of_all_that_were_looked_at_alone() -> None:
@@ -96,105 +97,53 @@ def test_no_such_episode_is_said_of_all_that_were_looked_at_alone() -> None:
         assert "No such" not in episodes.nothing(found, first=first)
 
 
-def test_a_run_without_episodes_says_so(world: World, show: Any) -> None:
-    app = show("episodes", world.store, world.run_id)
-    assert app.info[0].value == "No such episode."
-    assert not app.error
-
-
-def test_the_list_links_to_every_episode(world: World, show: Any, html: Any) -> None:
+def test_every_row_links_to_its_episode(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
-    page = html(show("episodes", world.store, world.run_id, run="run"))
-    for body in bodies:
-        assert f"/episodes?run=run&amp;episode={body.episode_id}" in page
-    assert "No such" not in page
+    found = episodes.page_of(world.store, world.run_id, Filter(), None)
+    listed = [row["episode"] for row in episodes.rows(found, Here(world.run_id, "run"))]
+    links = {each.address for each in listed if isinstance(each, Link)}
+    assert links == {f"/episodes?run=run&episode={body.episode_id}" for body in bodies}
 
 
-def test_the_form_filters_and_the_address_says_how(world: World, show: Any, html: Any) -> None:
-    world.ready(0, (0.0, 1.0))
-    app = show("episodes", world.store, world.run_id, run="run")
-    app.number_input[0].set_value(0.5)
-    app.button[0].click().run()
-    assert not app.exception
-    assert len(re.findall(r"/episodes\?run=run&amp;episode=", html(app))) == 1
-    assert "0.5" in app.query_params["reward_from"]
-    assert "run" in app.query_params["run"]
-
-
-@pytest.mark.slow
-def test_the_order_is_chosen_stands_in_the_address_and_is_that_of_the_list(
-    world: World, show: Any, html: Any
-) -> None:
-    bodies = world.ready(0, (0.0, 1.0))
-    for body, tokens in zip(bodies, (9, 8), strict=True):
-        sets = "UPDATE episodes SET tokens = :t WHERE episode_id = :e"
-        world.sql(sets, t=tokens, e=body.episode_id)
-    app = show("episodes", world.store, world.run_id, run="run")
-    order = next(box for box in app.selectbox if box.label == "Order")
-    assert order.options == ["newest", "score", "turns", "tokens", "seconds"]
-    order.select("tokens")
-    app.button[0].click().run()
-    assert "tokens" in app.query_params["order"]
-    assert any(each.value.startswith("The most tokens first") for each in app.caption)
-    listed = re.findall(r"episode=([^\"]+)", html(app))
-    assert listed == [body.episode_id for body in bodies]
-
-
-def test_an_episode_shows_its_steps_and_its_siblings_side_by_side(
-    world: World, show: Any, html: Any
-) -> None:
+def test_the_sibling_whose_reward_differs_most_is_shown_beside_it(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0, 0.5))
-    app = show("episodes", world.store, world.run_id, run="run", episode=bodies[0].episode_id)
-    assert app.title[0].value == "Episode dbbench-0-0"
-    said = [each.value for each in app.markdown]
-    assert "**Step 0 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in said
-    assert any("No update learned from it" in each for each in said)
-    assert app.multiselect[0].value == ["member 0", "member 1"]  # the reward that differs most
-    assert any(each.startswith("**member 1** · completed · reward 1") for each in said)
-    assert "⟨5⟩" in html(app)  # no tokenizer is there
-    assert not app.warning
-    for mode in ("advantage", "policy"):
-        app.radio[0].set_value(mode).run()
-        assert not app.exception
-    assert "v0 lagged(4)" in html(app)
+    told = episodes.one(world.store, world.run_id, bodies[0].episode_id)
+    assert told is not None
+    other = episodes.contrast(told.itself, told.members)
+    assert other is not None
+    assert other.episode_id == bodies[1].episode_id
+    assert episodes.one(world.store, world.run_id, "none") is None
 
 
-def test_tokens_are_read_with_the_runs_own_vocabulary(world: World, show: Any, html: Any) -> None:
+def test_tokens_are_read_with_the_runs_own_vocabulary(world: World) -> None:
     config = Config(tasks={"kg": Task()}, model=Model(path=str(ROOT / "models" / "tiny")))
     world.sql("UPDATE runs SET config = :c", c=loading.dumps(config))
     (body, _) = world.ready(0, (0.0, 1.0))
-    page = html(show("episodes", world.store, world.run_id, episode=body.episode_id))
-    assert "&lt;|assistant|&gt;" in page
-    assert "⟨" not in page
+    told = episodes.one(world.store, world.run_id, body.episode_id)
+    assert told is not None
+    found = vocabulary.find(episodes.directories(world.store, world.run_id, told))
+    assert found == ROOT / "models" / "tiny" / "tokenizer.json"
 
 
-def test_an_episode_that_has_not_ended_says_what_is_missing(world: World, show: Any) -> None:
-    (group_id,) = world.admit(0, size=2)
-    app = show("episodes", world.store, world.run_id, episode=f"{group_id}-0")
-    assert app.info[0].value == "No step is recorded yet."
-
-
-def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World, show: Any) -> None:
+def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> None:
     (body, _) = world.ready(0, (0.0, 1.0))
+
+    def shown() -> tuple[bool, str]:
+        told = episodes.one(world.store, world.run_id, body.episode_id)
+        assert told is not None
+        found, why = episodes.trajectory_of(told)
+        return found is not None, why
+
+    assert shown() == (True, "")
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
-    app = show("episodes", world.store, world.run_id, episode=body.episode_id)
-    assert "its row names other" in app.warning[0].value
+    assert "its row names other" in shown()[1]
     world.sql("UPDATE trajectories SET body = :b", b=b"\x00junk")
-    assert (
-        "cannot be read"
-        in show("episodes", world.store, world.run_id, episode=body.episode_id).warning[0].value
-    )
+    assert "cannot be read" in shown()[1]
     world.sql("UPDATE trajectories SET body = :b", b=b"")
-    app = show("episodes", world.store, world.run_id, episode=body.episode_id)
-    assert app.warning[0].value.startswith("Its body was removed")
-
-
-def test_an_episode_of_nobody_is_an_error_with_a_way_back(
-    world: World, show: Any, html: Any
-) -> None:
-    app = show("episodes", world.store, world.run_id, run="run", episode="none")
-    assert app.error[0].value == "Run run has no episode none."
-    assert "/episodes?run=run" in html(app)
+    assert shown()[1].startswith("Its body was removed")
+    world.sql("DELETE FROM trajectories")
+    assert shown() == (False, shown()[1])
+    assert "is not stored" in shown()[1]
 
 
 def test_calls_read_as_name_and_arguments() -> None:

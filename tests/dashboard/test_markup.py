@@ -3,30 +3,19 @@
 import re
 from typing import Any
 
-from streamlit.testing.v1 import AppTest
-
 from dashboard import markup
 from dashboard.markup import Link
 
 
-def page(html: str) -> AppTest:
-    def script(html: str) -> None:
-        import streamlit as st
-
-        st.html(html)
-
-    return AppTest.from_function(script, args=(html,)).run()
-
-
-def test_rows_with_other_columns_keep_their_cells_below_the_right_head(tables: Any) -> None:
+def test_rows_with_other_columns_keep_their_cells_below_the_right_head(tables_in: Any) -> None:
     rows = [{"run": "a", "kg": "60%"}, {"run": "b", "os": "40%"}, {"run": "c", "kg": None}]
-    (found,) = tables(page(markup.table(rows)))
+    (found,) = tables_in(markup.table(rows))
     assert found == {"run": ["a", "b", "c"], "kg": ["60%", "–", "–"], "os": ["–", "40%", "–"]}
 
 
-def test_numbers_are_short_and_whole_numbers_are_whole(tables: Any) -> None:
+def test_numbers_are_short_and_whole_numbers_are_whole(tables_in: Any) -> None:
     rows = [{"is": value} for value in (0.123456, 25600, 1234567.8, 0.0)]
-    (found,) = tables(page(markup.table(rows)))
+    (found,) = tables_in(markup.table(rows))
     assert found["is"] == ["0.1235", "25600", "1,234,568", "0"]
 
 

@@ -50,34 +50,29 @@ def two(url: str) -> Store:
     return begun(url, "second")[0]
 
 
-def test_the_configured_run_is_shown_first_and_stands_in_the_address(two: Store) -> None:
+def test_the_configured_run_is_shown_first_in_the_address_and_with_our_style_once(
+    two: Store,
+) -> None:
     app = shown(two, "first")
     assert app.title[0].value == "first"
     assert "first" in app.query_params["run"]
-    two.close()
-
-
-def test_the_style_of_our_own_html_is_sent_once(two: Store) -> None:
-    bodies = [each.proto.body for each in shown(two, "first").get("html")]
+    bodies = [each.proto.body for each in app.get("html")]
     assert sum("<style>" in body for body in bodies) == 1
     assert any('class="rows"' in body for body in bodies)
     two.close()
 
 
-def test_the_run_is_chosen_in_the_sidebar(two: Store) -> None:
-    app = shown(two, "first")
-    app.sidebar.selectbox[0].select("second").run()
-    assert app.title[0].value == "second"
-    assert "second" in app.query_params["run"]
-    two.close()
-
-
-def test_the_address_chooses_the_run_and_wins_again_where_it_changes(two: Store) -> None:
+def test_the_address_chooses_the_run_until_the_sidebar_does_and_wins_where_it_changes(
+    two: Store,
+) -> None:
     app = shown(two, "first", run="second")
     assert app.title[0].value == "second"
     app.query_params["run"] = "first"
     app.run()
     assert app.title[0].value == "first"
+    app.sidebar.selectbox[0].select("second").run()
+    assert app.title[0].value == "second"
+    assert "second" in app.query_params["run"]
     two.close()
 
 

@@ -247,7 +247,12 @@ def test_items_that_nobody_solved_are_listed(learnt: Learnt, groups: int | None)
 
 
 def test_the_balance_has_an_episode_for_each_member(learnt: Learnt) -> None:
+    session, run_id = learnt
     assert balance.balance(*learnt) == balance.Balance(8, 32, {"finished": 32})
+    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    session.flush()
+    change(session, "DELETE FROM episodes WHERE item_id = 'item-9' AND member = 3")
+    assert balance.balance(*learnt) == balance.Balance(9, 36, {"finished": 32, "queued": 3})
     assert balance.balance(learnt[0], "another") == balance.Balance(0, 0, {})
 
 

@@ -5,7 +5,6 @@ from sqlalchemy import text
 from story import BEGAN, tell
 
 from core.types import RunState
-from db import retention
 from db.retention import (
     bodies_to_forget,
     forget_bodies,
@@ -18,10 +17,9 @@ PROOFS = "SELECT kind FROM accounting UNION ALL SELECT 'unserved' FROM unserved_
 
 
 @pytest.fixture
-def told(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The story, two groups to a transaction."""
+def told(store: Store) -> Store:
+    """The story."""
     tell(store)
-    monkeypatch.setattr(retention, "GROUPS", 2)
     return store
 
 
@@ -60,7 +58,7 @@ def test_bodies_of_groups_that_a_snapshot_covers_are_emptied_and_still_witness(
         assert bodies_to_forget(session, {"story-1"}) == []
     assert (found.run_id, found.groups, found.episodes, found.bodies) == ("story-1", 2, 4, 4)
     assert found.bytes == 4 * len(b"body of g-a-0")
-    assert sum(forget_bodies(told, "story-1")) == 4
+    assert sum(forget_bodies(told, "story-1", at_once=2)) == 4
     kept = {str(row[0]) for row in rows(told, STORED)}
     assert kept == {f"g-{name}-{m}" for name in "cdef" for m in (0, 1)} | {"g-h-1"}
     assert rows(told, "SELECT episode_id, sha256 FROM trajectories ORDER BY 1, 2") == hashes
@@ -71,11 +69,11 @@ def test_bodies_of_groups_that_a_snapshot_covers_are_emptied_and_still_witness(
 
 def test_without_a_snapshot_no_body_goes_while_the_run_goes_on(told: Store) -> None:
     change(told, "UPDATE checkpoints SET snapshot_path = NULL")
-    assert sum(forget_bodies(told, "story-1")) == 0
+    assert sum(forget_bodies(told, "story-1", at_once=2)) == 0
     change(told, "UPDATE checkpoints SET snapshot_path = 'x' WHERE checkpoint_id = 'c2x'")
-    assert sum(forget_bodies(told, "story-1")) == 0, "a snapshot that was rolled back"
+    assert sum(forget_bodies(told, "story-1", at_once=2)) == 0, "a snapshot that was rolled back"
     end(told, "story-1", BEGAN)
-    assert sum(forget_bodies(told, "story-1")) == 14
+    assert sum(forget_bodies(told, "story-1", at_once=2)) == 14
     assert rows(told, PROOFS) == []
 
 
@@ -108,7 +106,7 @@ def test_a_run_goes_group_by_group_and_accounting_agrees_after_each(told: Store)
     others = "SELECT * FROM checkpoints WHERE run_id = 'fork-1'"
     before = rows(told, others)
     steps = []
-    for removed in forget_groups(told, "story-1"):
+    for removed in forget_groups(told, "story-1", at_once=2):
         steps.append(removed)
         assert rows(told, PROOFS) == []
     assert steps == [4, 4, 4, 4]
@@ -121,15 +119,15 @@ def test_a_run_goes_group_by_group_and_accounting_agrees_after_each(told: Store)
 @pytest.mark.parametrize("state", ["running", "paused"])
 def test_the_groups_of_a_run_that_is_not_over_are_never_removed(told: Store, state: str) -> None:
     change(told, f"UPDATE runs SET state = '{state}'")  # noqa: S608
-    assert list(forget_groups(told, "story-1")) == []
+    assert list(forget_groups(told, "story-1", at_once=2)) == []
     assert rows(told, "SELECT COUNT(*) FROM groups") == [(8,)]
 
 
 @pytest.mark.parametrize(("work", "total"), [(forget_groups, 16), (forget_bodies, 14)])
 def test_what_was_begun_and_ended_midway_goes_on(
-    told: Store, work: Callable[[Store, str], Iterator[int]], total: int
+    told: Store, work: Callable[..., Iterator[int]], total: int
 ) -> None:
     end(told, "story-1", BEGAN)
-    first = next(work(told, "story-1"))
+    first = next(work(told, "story-1", at_once=2))
     assert 0 < first < total
-    assert first + sum(work(told, "story-1")) == total
+    assert first + sum(work(told, "story-1", at_once=2)) == total

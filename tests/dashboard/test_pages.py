@@ -1,0 +1,182 @@
+"""Each page is drawn, over runs in every state, and its controls work.
+
+What its figures are is tested below it: tests/db and the tests of `dashboard/looks` beside this.
+"""
+
+import re
+from typing import Any
+
+from history import begun, trained
+from sqlalchemy import text
+from world import World
+
+from db import alarms, migrate
+from db.alarms import Reading
+from db.questions import questions
+from db.store import open_store
+
+
+def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:
+    fresh = said(show("run", runs.store, runs.fresh))
+    assert "No group has closed yet." in fresh
+    assert fresh.count("No update yet.") == 2
+    assert "No policy is live: episodes wait for one." in fresh
+    app = show("run", runs.store, runs.going)
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert (figures["Version"], figures["Tokens learned"]) == ("3", "240")
+    assert any(table.get("loss tokens") and len(table["version"]) == 3 for table in tables(app))
+    over = said(show("run", runs.store, runs.over))
+    assert "The run is over; nothing is served." in over
+    assert "enough updates" in over
+    store, run_id = begun(url)
+    trained(store, run_id, 1)
+    with store.write() as session:
+        raised = (Reading("", "skipped", 1.0, 0.0, raised=True), None)
+        alarms.add(session, run_id, f"{run_id}-u1", 1, [raised])
+    assert show("run", store, run_id).warning[0].value.startswith("1 alarm is raised")
+    store.close()
+
+
+def test_the_page_tasks(runs: Any, show: Any, said: Any) -> None:
+    assert "No group is admitted yet." in said(show("tasks", runs.store, runs.fresh))
+    assert "What became of groups" in said(show("tasks", runs.store, runs.over))
+    app = show("tasks", runs.store, runs.going)
+    app.selectbox[0].select("dbbench").run()
+    assert "dbbench" in app.query_params["task"]
+    app.toggle[0].set_value(True).run()
+    assert not app.exception
+    assert "that every group of the task played" in said(app)
+
+
+def test_the_page_episodes(runs: Any, show: Any, said: Any) -> None:
+    assert "No such episode." in said(show("episodes", runs.store, runs.fresh))
+    largest = {"version": str(2**53 - 1), "reward_from": "-1.7e308", "reward_to": "1.7e308"}
+    app = show("episodes", runs.store, runs.going, run="going", **largest)
+    assert app.number_input[2].value == 2**53 - 1
+    app = show("episodes", runs.store, runs.going, run="going")
+    assert len(re.findall("&amp;episode=", said(app))) == 24
+    app.number_input[0].set_value(0.5)
+    next(box for box in app.selectbox if box.label == "Order").select("tokens")
+    app.button[0].click().run()
+    assert not app.exception
+    assert "0.5" in app.query_params["reward_from"]
+    assert "tokens" in app.query_params["order"]
+    assert "The most tokens first" in said(app)
+    assert len(re.findall("&amp;episode=", said(app))) == 2 * (1 + 3 + 4)
+    unknown = show("episodes", runs.store, runs.going, run="going", episode="none")
+    assert unknown.error[0].value == "Run going has no episode none."
+
+
+def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
+    store = open_store(url)
+    migrate.upgrade(store)
+    world = World.begin(store)
+    body = world.ready(0, (0.0, 1.0, 0.5))[0]
+    app = show("episodes", store, world.run_id, run="run", episode=body.episode_id)
+    assert app.title[0].value == "Episode dbbench-0-0"
+    assert app.multiselect[0].value == ["member 0", "member 1"]  # the reward that differs most
+    page = said(app)
+    assert "**Step 0 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in page
+    assert "**member 1** · completed · reward 1" in page
+    assert "No update learned from it" in page
+    assert "⟨5⟩" in page  # no tokenizer is there
+    for mode in ("advantage", "policy"):
+        app.radio[0].set_value(mode).run()
+        assert not app.exception
+    assert "v0 lagged(4)" in said(app)
+    world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
+    app.run()
+    assert "its row names other" in app.warning[0].value
+    (group_id,) = world.admit(1, size=2)
+    waits = show("episodes", store, world.run_id, episode=f"{group_id}-0")
+    assert waits.info[0].value == "No step is recorded yet."
+    store.close()
+
+
+def test_the_page_checkpoints(runs: Any, show: Any, said: Any) -> None:
+    fresh = said(show("checkpoints", runs.store, runs.fresh))
+    assert ">v0  stands · files of 1 of 1  ◀ newest<" in fresh
+    assert "No evaluation yet." in fresh
+    named = f"{runs.going}-v000002"
+    app = show("checkpoints", runs.store, runs.going, run="going", checkpoint=named)
+    assert app.subheader[0].value == "Version 2"
+    page = said(app)
+    assert "Its update is **committed**: 2 groups, 8 episodes, 80 loss tokens." in page
+    assert f"/episodes?run=going&amp;checkpoint={named}" in page
+    assert "/episodes?run=going&amp;learned_at=2" in page
+    assert "**policy** (local) serves **v0** as *lagged(4)*" in page
+    unknown = show("checkpoints", runs.store, runs.over, run="over", checkpoint="none")
+    assert unknown.error[0].value == "Run over has no checkpoint none."
+    assert "Nothing is served now." in said(unknown)
+
+
+def test_the_page_compare(runs: Any, url: str, show: Any, tables: Any) -> None:
+    app = show("compare", runs.store, runs.going, **{"with": "over,fresh"})
+    assert tables(app)[0]["run"] == ["going", "over", "fresh"]
+    assert [tab.label for tab in app.tabs] == ["By update", "By tokens", "By wall clock"]
+    assert app.info[0].value.startswith("No evaluation is the same of both")
+    app.selectbox[0].select("dbbench").run()
+    assert not app.exception
+    app.multiselect[0].set_value([]).run()
+    assert tables(app)[0]["run"] == ["going"]
+    assert not app.exception
+    store, alone = begun(url)
+    app = show("compare", store, alone)
+    said = [box.value for box in app.info]
+    assert "None of these runs has an update yet." in said
+    assert any(text.startswith("This store has one run") for text in said)
+    store.close()
+
+
+def test_the_page_accounting(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:
+    fresh = said(show("accounting", runs.store, runs.fresh))
+    for nothing in (
+        "There are no groups yet.",
+        "No process has held a lease yet.",
+        "Nothing: every episode that ended has finished.",
+        "None: nothing came too late.",
+    ):
+        assert nothing in fresh
+    app = show("accounting", runs.store, runs.going)
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures == {"Groups": "6", "Members": "24", "Episodes": "24", "Finished": "24"}
+    app.button[0].click().run()
+    assert [box.value for box in app.success] == [app.success[0].value] * 2
+    assert not app.error
+    store, run_id = begun(url)
+    trained(store, run_id, 1)
+    with store.write() as session:
+        session.execute(text("UPDATE trajectories SET sha256 = 'other'"))
+        session.execute(text("UPDATE groups SET size = 5 WHERE task = 'dbbench'"))
+    app = show("accounting", store, run_id)
+    errors = [box.value for box in app.error]
+    assert errors == [
+        "9 disagreements between episodes, trajectories and updates",
+        "9 members, 8 episodes: each member has one",
+    ]
+    assert set(tables(app)[0]["kind"]) == {"hash_differs", "members_differ"}
+    store.close()
+
+
+def test_the_page_sql(runs: Any, show: Any) -> None:
+    app = show("sql", runs.store, runs.going)
+
+    def run(statement: str) -> None:
+        app.text_area[0].set_value(statement)
+        app.button[0].click().run()
+        assert not app.exception
+
+    run("SELECT task, COUNT(*) AS n FROM episodes GROUP BY task ORDER BY task;")
+    assert list(app.dataframe[0].value["task"]) == ["alfworld", "dbbench"]
+    assert list(app.dataframe[0].value["n"]) == [20, 20]
+    assert "2 rows" in [each.value for each in app.caption]
+    run("SELECT * FROM nonsense")
+    assert "no such table: nonsense" in app.error[0].value
+    run("SELECT 1 WHERE 1 = 2")
+    assert app.info[0].value == "No row."
+    question = questions()[0]
+    app.selectbox[0].select(question.title).run()
+    assert app.text_area[0].value == question.sql
+    app.button[0].click().run()
+    assert not app.exception
+    assert not app.error
