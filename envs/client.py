@@ -63,10 +63,12 @@ class Reply(NamedTuple):
 class Remote:
     """Requests to one task of a server; safe for many threads."""
 
-    def __init__(self, config: Envs, task: str) -> None:
+    def __init__(self, config: Envs, task: str, *, start_s: float = START_S) -> None:
+        """`start_s`: how long a start waits for a server."""
         url = config.url.rstrip("/")
         self.worker = config.names_worker()
         self.url = url if self.worker else f"{url}/{task}/api"
+        self._start_s = start_s
         self._headers = {"content-type": "application/json", wire.OWNER: str(Owner.this())}
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
@@ -77,7 +79,7 @@ class Remote:
 
         Raises EnvironmentFailure, ItemError, ConfigError.
         """
-        reply = self._patiently("start_sample", body, 0, START_S)
+        reply = self._patiently("start_sample", body, 0, self._start_s)
         if reply.status == 400 and reply.counts:
             raise ItemError(f"env server {self.url}: {_detail(reply.content)}")
         return self._answer(reply, wire.EnvOut), reply.counts
@@ -89,7 +91,7 @@ class Remote:
 
     def indices(self) -> list[int | str]:
         """What a task worker has. Raises EnvironmentFailure, ConfigError."""
-        reply = self._patiently("get_indices", None, 0, START_S)
+        reply = self._patiently("get_indices", None, 0, self._start_s)
         return self._answer(reply, list[int | str])
 
     def cancel(self, session_id: int) -> None:

@@ -1,6 +1,6 @@
 """What our env server tells a controller of the original system: it is there, a session has ended.
 
-    every BEAT_S ─▶ POST {controller}/receive_heartbeat, one for each task
+    every beat_s ─▶ POST {controller}/receive_heartbeat, one for each task
     a session cancelled with notice has ended ─▶ POST {controller}/cancel_notice
 
 A controller that does not answer is logged once and told again at the next beat; nothing else
@@ -28,10 +28,11 @@ log = get_logger()
 class Controller:
     """`url`: empty for none; `address`: under which it reaches this server, without the task."""
 
-    def __init__(self, url: str, address: str, concurrency: int) -> None:
+    def __init__(self, url: str, address: str, concurrency: int, *, beat_s: float = BEAT_S) -> None:
         self._url = url.rstrip("/")
         self._address = address.rstrip("/")
         self._concurrency = concurrency
+        self._beat_s = beat_s
         self._threads = Threads()
         self._http = urllib3.PoolManager(retries=False, timeout=TIMEOUT_S)
         self._failing = False
@@ -54,7 +55,7 @@ class Controller:
                 "indices": named,
             }
             await self._tell("receive_heartbeat", body, {})
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(self._beat_s)
 
     def notify(self, session_id: int, ended: Awaitable[None]) -> None:
         """Tell the controller once a session has ended."""

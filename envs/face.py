@@ -29,8 +29,6 @@ from envs.sessions import Caller, Refused, Sessions
 T = TypeVar("T")
 Of = Callable[[str, Request], Awaitable[Response]]
 
-TEND_S = 1.0
-
 log = get_logger()
 
 
@@ -45,7 +43,7 @@ class Hosted:
 class Face:
     """The handlers.
 
-    `token`: empty where none is asked for; `tend`: called every TEND_S, may block.
+    `token`: empty where none is asked for; `tend`: called every second, may block.
     """
 
     def __init__(
@@ -180,7 +178,7 @@ class Face:
                 await self._sessions.threads.run(self._tend)
             except (AgentRLError, OSError) as error:  # the next one may do better
                 log.warning("sandboxes not tended", error=in_words(error))
-            await asyncio.sleep(TEND_S)
+            await asyncio.sleep(self._sessions.timings.tend_s)
 
 
 def _measured(task: str, handler: Handler) -> Handler:

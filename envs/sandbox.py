@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 START_S = 30.0  # to send a program to its container
 REMOVERS = 16  # threads that remove containers at the end
-TRUSTED_S = 1.0  # after its release one is lent again without asking the engine about it
 
 log = get_logger()
 
@@ -35,7 +34,8 @@ class Spec:
     """What the sandboxes of a kind are; `name` tells a task's kinds apart.
 
     `reuse`: leases of one container; `spares`: idle ones kept warm; `linger_s`: how long an idle
-    one beyond those is kept.
+    one beyond those is kept; `trusted_s`: for so long after its release one is lent again without
+    asking the engine about it.
     """
 
     image: str
@@ -44,6 +44,7 @@ class Spec:
     reuse: int = 200
     spares: int = 1
     linger_s: float = 60.0
+    trusted_s: float = 1.0
     name: str = ""
 
 
@@ -64,6 +65,7 @@ class Sandbox:
     def __init__(self, engine: "Engine", spec: Spec) -> None:
         self._engine = engine
         self._passed = ""
+        self._trusted_s = spec.trusted_s
         self.container = engine.create(spec.image, spec.program.argv, spec.limits)
         self.leases = 0
         self.idle_since = 0.0
@@ -82,7 +84,7 @@ class Sandbox:
         """Whether it can be lent. Raises EnvironmentFailure where the engine does not answer."""
         if not self.channel.quiet():
             return False
-        trusted = time.monotonic() - self.idle_since < TRUSTED_S
+        trusted = time.monotonic() - self.idle_since < self._trusted_s
         return trusted or self._engine.running(self.container)
 
     def end(self, passed: str) -> None:

@@ -20,7 +20,7 @@ from envs.controller import Controller
 from envs.face import Face, Hosted
 from envs.hosting import contained
 from envs.sandbox import Sandboxes, contain
-from envs.sessions import Sessions
+from envs.sessions import Sessions, Timings
 
 DRAIN_S = 0.5  # at the end: how long clients may still end their episodes themselves
 REAP_EVERY = 30  # tends
@@ -31,7 +31,7 @@ log = get_logger()
 class EnvServer:
     """The face on a socket, in a thread of its own, and the sandboxes behind it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, timings: Timings | None = None) -> None:
         """Bind and answer.
 
         Raises ConfigError: an address not to be had, no token off loopback, no engine, no image.
@@ -45,7 +45,7 @@ class EnvServer:
             undo.callback(self._http.close)
             undo.enter_context(self._docker)
             hosted, tend = _host(config, self._docker)
-            self._sessions = Sessions(envs.concurrency, envs.idle_timeout_s)
+            self._sessions = Sessions(envs.concurrency, envs.idle_timeout_s, timings)
             address = envs.advertise or self.url
             controller = Controller(envs.controller, address, envs.concurrency)
             face = Face(hosted, self._sessions, token, controller, tend)

@@ -24,12 +24,24 @@ from envs.contract import Environment, Outcome
 from envs.owner import Owner
 from envs.threads import Threads
 
-QUEUE_S = 30.0  # how long a start waits for a place
-KEPT_S = 120.0  # how long a final answer can be had again
 KEPT = 1000  # final answers at most, the newest
-CLOSE_S = 2.0  # how long the end of the server waits for a turn under way
 
 log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Limits of an env server, in seconds.
+
+    `queue_s`: how long a start waits for a place; `kept_s`: how long a final answer can be had
+    again; `close_s`: how long the end of the server waits for a turn under way; `tend_s`: between
+    two looks at what is idle.
+    """
+
+    queue_s: float = 30.0
+    kept_s: float = 120.0
+    close_s: float = 2.0
+    tend_s: float = 1.0
 
 
 class Refused(Exception):
@@ -73,13 +85,20 @@ class Session:
 
 
 class Sessions:
-    """`concurrency`: episodes at once; `idle_s`: one without a request for so long is cancelled."""
+    """`concurrency`: episodes at once; `idle_s`: one without a request for so long is cancelled.
 
-    def __init__(self, concurrency: int, idle_s: float) -> None:
+    `kept`: final answers that can be had again, the newest.
+    """
+
+    def __init__(
+        self, concurrency: int, idle_s: float, timings: Timings | None = None, *, kept: int = KEPT
+    ) -> None:
         self.concurrency = concurrency
         self.draining = False
         self.threads = Threads()
         self._idle_s = idle_s
+        self.timings = timings or Timings()
+        self._most_kept = kept
         self._open: dict[Key, Session] = {}
         self._kept: deque[Session] = deque()
         self._places = asyncio.Semaphore(concurrency)
@@ -172,7 +191,7 @@ class Sessions:
             task, session_id = session.key
             log.warning("idle session cancelled", task=task, session_id=session_id)
             del self._open[session.key]
-        while self._kept and now - self._kept[0].used > KEPT_S:
+        while self._kept and now - self._kept[0].used > self.timings.kept_s:
             self._drop(self._kept.popleft())
         await asyncio.gather(*(self._end(session) for session in idle))
 
@@ -180,7 +199,7 @@ class Sessions:
         """Cancel all; a turn that hangs is left to die with the process."""
         self.draining = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.cancel_all(), CLOSE_S)
+            await asyncio.wait_for(self.cancel_all(), self.timings.close_s)
         self.threads.close()
 
     async def _waited(self, session: Session, gone: Callable[[], Awaitable[None]]) -> None:
@@ -207,7 +226,7 @@ class Sessions:
         session = self._open[key]
         try:
             if session.waiting:
-                await asyncio.wait_for(self._places.acquire(), QUEUE_S)
+                await asyncio.wait_for(self._places.acquire(), self.timings.queue_s)
         except (TimeoutError, asyncio.CancelledError):
             session.finished = True
             self._drop(session)
@@ -282,7 +301,7 @@ class Sessions:
             session.environment = None
             self._places.release()
             self._kept.append(session)
-            while len(self._kept) > KEPT:
+            while len(self._kept) > self._most_kept:
                 self._drop(self._kept.popleft())
 
     def _drop(self, session: Session) -> None:

@@ -22,8 +22,8 @@ EPISODES, WARM_UP, GAMES, GROUP = 10_000, 1_000, 200, 5  # GROUP: episodes of a 
 GROWTH = 0.05
 
 
-def figures(settings: Settings) -> Iterator[Figure]:
-    """Raises ItemError for a game that is broken."""
+def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
+    """`warm_up`: episodes before memory is measured. Raises ItemError for a broken game."""
     try:
         release = games.release(settings.data)
         known = release.paths()
@@ -41,7 +41,7 @@ def figures(settings: Settings) -> Iterator[Figure]:
         chosen = compare.spread(paths, settings.limit)
         yield _walkthroughs(part, [release.game(path) for path in chosen])
     yield from _beside(settings, release, known)
-    yield _memory(settings, release, known)
+    yield _memory(settings, release, known, warm_up)
 
 
 def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
@@ -123,7 +123,9 @@ def _beside(settings: Settings, release: games.Release, known: Sequence[str]) ->
     yield Figure(speed, f"{found.ratio:.0f}×", due, ok=found.ratio >= FASTER)
 
 
-def _memory(settings: Settings, release: games.Release, known: Sequence[str]) -> Figure:
+def _memory(
+    settings: Settings, release: games.Release, known: Sequence[str], warm_up: int
+) -> Figure:
     """Growth of resident memory over episodes, once every game was played."""
     name, wanted = "memory over {} episodes", f"< {GROWTH:.0%} growth"
     episodes = settings.limit or EPISODES
@@ -131,7 +133,7 @@ def _memory(settings: Settings, release: games.Release, known: Sequence[str]) ->
         return Figure(name.format(episodes), "no /proc/self/statm", wanted, ok=None)
     random = Random(settings.seed)
     chosen = cycle(path for path in compare.spread(known, GAMES) for _ in range(GROUP))
-    for path in islice(chosen, WARM_UP):
+    for path in islice(chosen, warm_up):
         _wander(release.game(path), random)
     before = resident_bytes()
     for path in islice(chosen, episodes):

@@ -22,9 +22,10 @@ NONSENSE = 0.05  # probability of a command that cannot be done
 
 
 class TextWorld:
-    """TextWorld in a process of its own."""
+    """TextWorld in a process of its own. `patience_s`: for one answer."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, *, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
         self._process = subprocess.Popen(
             [python, str(PEER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -35,8 +36,8 @@ class TextWorld:
         """Raises OSError where the process is gone, is silent or speaks of something else."""
         self._to.write(json.dumps(request) + "\n")
         self._to.flush()
-        if not select.select([self._from], [], [], PATIENCE_S)[0]:
-            raise OSError(f"TextWorld did not answer in {PATIENCE_S:g} s")
+        if not select.select([self._from], [], [], self._patience_s)[0]:
+            raise OSError(f"TextWorld did not answer in {self._patience_s:g} s")
         answer = self._from.readline()
         if not answer:
             raise OSError("TextWorld's process ended")

@@ -30,24 +30,23 @@ GRANTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIE
 MARIADB_COLLATION = "utf8mb4_unicode_520_nopad_ci"  # nearest to MySQL 8's utf8mb4_0900_ai_ci
 _LATE = frozenset({1317, 1969, 3024})  # interrupted; max_statement_time; max_execution_time
 _LOST = frozenset({0, 1927, 2006, 2013, 2014, 2055})  # 1927: killed
-LOCKED_S = 10  # that a table is waited for which a transaction holds
 _LOCKED = 1205
-_ADMINISTRATION = (
-    "SET sql_mode = '', group_concat_max_len = 1024, autocommit = 1, "
-    f"lock_wait_timeout = {LOCKED_S}"
-)
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where it is, and an account that may create databases and users."""
+    """Where it is, and an account that may create databases and users.
+
+    `locked_s`: seconds that a table is waited for which a transaction holds.
+    """
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
+    locked_s: int = 10
 
     @classmethod
     def at(cls, url: str, password: str) -> "Server":
@@ -80,9 +79,15 @@ class Server:
         except (pymysql.Error, OSError, RuntimeError) as error:
             raise EnvironmentFailure(f"dbbench: {self.host}:{self.port}: {error}") from error
 
+    def administer(self, read_timeout_s: float) -> "pymysql.Connection[Any]":
+        """A connection that makes and drops databases. Raises EnvironmentFailure."""
+        settings = "sql_mode = '', group_concat_max_len = 1024, autocommit = 1"
+        init = f"SET {settings}, lock_wait_timeout = {self.locked_s}"
+        return self.connect(read_timeout=read_timeout_s, init_command=init)
+
     def sweep(self) -> list[str]:
         """Drop what episodes left that are gone; its names. Raises EnvironmentFailure."""
-        opened = self.connect(read_timeout=6 * LOCKED_S, init_command=_ADMINISTRATION)
+        opened = self.administer(6.0 * self.locked_s)
         try:
             with opened.cursor() as cursor:
                 names = set[str]()
@@ -97,16 +102,27 @@ class Server:
 
 
 class ServerDatabase:
-    """A Database on a server. `timeout_s`: seconds of wall clock for one statement."""
+    """A Database on a server. `timeout_s`: seconds of wall clock for one statement.
 
-    def __init__(self, tables: Sequence[Table], *, server: Server, timeout_s: float) -> None:
+    `grace_s`: beyond that, before the statement's connection is killed; `name`: of the database,
+    a random one where it is not given.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        server: Server,
+        timeout_s: float,
+        grace_s: float = GRACE_S,
+        name: str = "",
+    ) -> None:
         self._tables, self._server, self._timeout_s = tables, server, timeout_s
-        self._name = PREFIX + secrets.token_hex(8)
+        self._grace_s = grace_s
+        self._name = name or PREFIX + secrets.token_hex(8)
         self._password = secrets.token_urlsafe(16)
         self._agent: pymysql.Connection[Any] | None = None
-        self._admin: pymysql.Connection[Any] | None = server.connect(
-            read_timeout=timeout_s + GRACE_S, init_command=_ADMINISTRATION
-        )
+        self._admin: pymysql.Connection[Any] | None = server.administer(timeout_s + grace_s)
         try:
             self._create()
             self._agent = self._connect()
@@ -188,7 +204,7 @@ class ServerDatabase:
             user=self._name,
             password=self._password,
             database=self._name,
-            read_timeout=seconds + GRACE_S,
+            read_timeout=seconds + self._grace_s,
             cursorclass=SSCursor,
             init_command=f"SET {names}sql_mode='', {limit}",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import ItemError
@@ -65,13 +65,24 @@ class _Late(Exception):
 class SqliteDatabase:
     """A Database on `:memory:`. `timeout_s`: seconds of wall clock for one statement.
 
-    `mysql`: texts compare as MySQL's, and statements come from `envs/dbbench/translate.py`.
+    `mysql`: texts compare as MySQL's, and statements come from `envs/dbbench/translate.py`;
+    `max_work`: virtual machine instructions of a statement; `clock`: seconds, only ever more.
     """
 
-    def __init__(self, tables: Sequence[Table], *, timeout_s: float, mysql: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        timeout_s: float,
+        mysql: bool = False,
+        max_work: int = MAX_WORK,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tables = tables
         self._mysql = mysql
         self._timeout_s = timeout_s
+        self._max_work = max_work
+        self._clock = clock
         self._deadline = 0.0
         self._checks_left = 0
         self._connection = sqlite3.connect(
@@ -130,20 +141,20 @@ class SqliteDatabase:
         self._connection.set_progress_handler(self._late, CHECK_EVERY)
 
     def _begin(self) -> None:
-        self._deadline = time.monotonic() + self._timeout_s
-        self._checks_left = MAX_WORK // CHECK_EVERY
+        self._deadline = self._clock() + self._timeout_s
+        self._checks_left = self._max_work // CHECK_EVERY
 
     def _late(self) -> bool:
         self._checks_left -= 1
-        return self._checks_left < 0 or time.monotonic() > self._deadline
+        return self._checks_left < 0 or self._clock() > self._deadline
 
     def _tick(self) -> None:
         """Called by functions that read long texts."""
-        if time.monotonic() > self._deadline:
+        if self._clock() > self._deadline:
             raise _Late
 
     def _late_in_function(self, error: sqlite3.OperationalError) -> bool:
-        return "user-defined" in str(error) and time.monotonic() > self._deadline
+        return "user-defined" in str(error) and self._clock() > self._deadline
 
     def _shown(self, sql: str) -> str:
         """Rows as Python writes a list of tuples; no more of them are read than are shown."""

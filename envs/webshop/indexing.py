@@ -34,9 +34,9 @@ FILES = (*_ARRAYS, _WORDS, _WORD_ENDS, _META)
 Progress = Callable[[int], None]
 
 
-def in_memory(documents: Iterable[tuple[str, str]]) -> Postings:
+def in_memory(documents: Iterable[tuple[str, str]], *, block: int = BLOCK) -> Postings:
     """The postings of (id, text) pairs, all in memory."""
-    indexer = Indexer(None)
+    indexer = Indexer(None, block=block)
     for product_id, text in documents:
         indexer.add(product_id, text)
     return indexer.postings()
@@ -69,9 +69,13 @@ class _Block:
 
 
 class Indexer:
-    """Adds texts, then makes postings. `folder`: where blocks and the index go; None for memory."""
+    """Adds texts, then makes postings. `folder`: where blocks and the index go; None for memory.
 
-    def __init__(self, folder: Path | None) -> None:
+    `block`: products of one block.
+    """
+
+    def __init__(self, folder: Path | None, *, block: int = BLOCK) -> None:
+        self._block = block
         self._folder = folder
         self._terms: dict[str, int] = {}
         self._of_word: dict[str, int] = {}
@@ -104,7 +108,7 @@ class Indexer:
         self._entries.extend(held)
         self._counts.extend(held.values())
         self._sizes.append(len(held))
-        if len(self._sizes) == BLOCK:
+        if len(self._sizes) == self._block:
             self._close_block()
 
     def _number(self, word: str) -> int:

@@ -1,10 +1,10 @@
 """An engine of its own for each test; nothing of it may be left on the machine."""
 
-import time
 from collections.abc import Callable, Iterator
 
 import docker
 import pytest
+from running import eventually
 
 from envs.engine import OWNER, Engine
 from envs.owner import Owner
@@ -28,11 +28,9 @@ def owned(docker_client: docker.DockerClient) -> Owned:
 def engine(docker_host: str, owned: Owned) -> Iterator[Engine]:
     engine = Engine("test", docker_host)
     yield engine
-    deadline = time.monotonic() + 60
-    while owned() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    left = owned()
-    for container in left:
-        engine.remove(container)
-    engine.close()
-    assert not left
+    try:
+        eventually(lambda: not owned(), within_s=60, text=lambda: f"left: {owned()}")
+    finally:
+        for container in owned():
+            engine.remove(container)
+        engine.close()

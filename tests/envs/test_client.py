@@ -223,13 +223,10 @@ def test_a_server_that_is_gone_fails_the_episode_at_once() -> None:
     environment.close()
 
 
-def test_a_start_waits_for_a_server_and_gives_up_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(client, "START_S", 0.5)
-    source = remote("http://127.0.0.1:9")
+def test_a_start_waits_for_a_server_and_gives_up_in_the_end() -> None:
+    nobody = client.Remote(Envs(url="http://127.0.0.1:9"), "dbbench", start_s=0.5)
     with pytest.raises(EnvironmentFailure, match=r"127\.0\.0\.1:9"):
-        source.make(source.items("train")[0]).start()
+        client.RemoteEnvironment(nobody, {"index": 0}).start()
 
 
 def test_a_restarted_server_knows_no_old_session() -> None:

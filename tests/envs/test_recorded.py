@@ -8,8 +8,9 @@ import pytest
 from conversation import PLACES, hold
 
 from core.config import Config, Envs, Task
-from envs import registry, sessions
+from envs import registry
 from envs.server import EnvServer
+from envs.sessions import Timings
 
 RECORDED = Path(__file__).parent / "recorded" / "agentrl-worker-0.4.0.json"
 SIX = {"messages", "tools", "status", "finish", "reward", "metric"}
@@ -18,10 +19,10 @@ OURS = {"score", "error"}
 
 @pytest.mark.slow
 def test_every_answer_is_the_one_the_original_worker_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "QUEUE_S", 0.1)
     monkeypatch.setitem(registry.TASKS, "counting", "counting:CountingSource")
     envs = Envs(concurrency=PLACES)
-    server = EnvServer(Config(tasks={"counting": Task(max_turns=30)}, envs=envs))
+    config = Config(tasks={"counting": Task(max_turns=30)}, envs=envs)
+    server = EnvServer(config, Timings(queue_s=0.1))
     theirs = json.loads(RECORDED.read_text())
     try:
         ours = hold(f"{server.url}/counting/api", theirs)

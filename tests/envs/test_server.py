@@ -13,8 +13,9 @@ from running import eventually
 
 from core.config import Config, Envs, Task
 from core.errors import ConfigError, ItemError
-from envs import registry, sessions, wire
+from envs import registry, wire
 from envs.server import EnvServer
+from envs.sessions import Timings
 
 http = urllib3.PoolManager(maxsize=16, retries=False)
 ITEM = registry.source("dbbench", {"items": 1}).items("train")[0]
@@ -22,9 +23,9 @@ CUSTOM = {"index": ITEM.item_id, "custom_task": ITEM.content}
 
 
 @contextmanager
-def serving(*tasks: str, **envs: Any) -> Iterator[EnvServer]:
+def serving(*tasks: str, timings: Timings | None = None, **envs: Any) -> Iterator[EnvServer]:
     mixture = {task: Task(options={"items": 3, "test_items": 2}) for task in tasks or ("dbbench",)}
-    server = EnvServer(Config(tasks=mixture, envs=Envs(**envs)))
+    server = EnvServer(Config(tasks=mixture, envs=Envs(**envs)), timings)
     try:
         yield server
     finally:
@@ -224,12 +225,15 @@ def test_a_taken_port_and_an_unknown_task_are_told_at_the_start() -> None:
         EnvServer(Config(tasks={"dbench": Task()}))
 
 
-def test_a_full_server_queues_and_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "QUEUE_S", 0.3)
-    with serving(concurrency=1) as server, ThreadPoolExecutor(1) as thread:
+def test_a_full_server_refuses_who_has_waited_for_long_enough() -> None:
+    with serving(concurrency=1, timings=Timings(queue_s=0.1)) as server:
         start(server, 1)
         assert start(server, 2) == (406, {"detail": "full: 1 sessions run"})
-        monkeypatch.setattr(sessions, "QUEUE_S", 30.0)
+
+
+def test_a_full_server_queues() -> None:
+    with serving(concurrency=1) as server, ThreadPoolExecutor(1) as thread:
+        start(server, 1)
         waiting = thread.submit(start, server, 3)
         eventually(lambda: waits(server, 3), within_s=60, text=lambda: "never queued")
         interact(server, 1, COMMIT)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,21 +13,21 @@ import pytest
 
 from core.errors import EnvironmentFailure, ItemError
 from core.process import process_began
-from envs import sessions as sessions_module
 from envs import wire
 from envs.contract import Environment, Observation, Outcome, Tool, ToolCall
 from envs.owner import Owner
-from envs.sessions import Caller, Refused, Sessions
+from envs.sessions import Caller, Refused, Sessions, Timings
 
 
-class SlowToClose:
-    """An Environment that takes a moment to close and counts how often it is."""
+class Closing:
+    """An Environment that counts how often it is closed, each time once `may_close`."""
 
     tools: tuple[Tool, ...] = ()
-    takes_s = 0.1
 
     def __init__(self) -> None:
         self.closed = 0
+        self.closing, self.may_close = threading.Event(), threading.Event()
+        self.may_close.set()
 
     def start(self) -> Observation:
         return Observation(())
@@ -36,7 +36,8 @@ class SlowToClose:
         return Outcome(())
 
     def close(self) -> None:
-        time.sleep(self.takes_s)
+        self.closing.set()
+        self.may_close.wait()
         self.closed += 1
 
 
@@ -53,24 +54,26 @@ async def start(
     )
 
 
-async def begun(sessions: Sessions) -> list[SlowToClose]:
-    environments = [SlowToClose(), SlowToClose()]
+async def begun(sessions: Sessions) -> list[Closing]:
+    environments = [Closing(), Closing()]
     for number, environment in enumerate(environments):
         await start(sessions, number, environment)
     return environments
 
 
 def test_tending_survives_a_session_that_is_cancelled_meanwhile() -> None:
-    async def race() -> list[SlowToClose]:
+    async def race() -> list[Closing]:
         sessions = Sessions(4, 0.0)
         environments = await begun(sessions)
-
-        async def cancel() -> None:
-            await asyncio.sleep(0.05)
-            with contextlib.suppress(Refused):
-                await sessions.cancel(("t", 1))
-
-        await asyncio.gather(sessions.tend(), cancel())
+        for each in environments:
+            each.may_close.clear()
+        tending = asyncio.ensure_future(sessions.tend())
+        await asyncio.to_thread(environments[0].closing.wait)
+        with contextlib.suppress(Refused):
+            await sessions.cancel(("t", 1))
+        for each in environments:
+            each.may_close.set()
+        await tending
         assert sessions.running() == {}
         return environments
 
@@ -87,7 +90,7 @@ def test_the_sessions_of_a_process_that_ended_free_their_places() -> None:
         sessions = Sessions(4, 60.0)
         owners = [replace(here, pid=dead.pid, began=began), here, None, replace(here, host="x")]
         for number, owner in enumerate(owners):
-            await start(sessions, number, SlowToClose(), owner)
+            await start(sessions, number, Closing(), owner)
         await sessions.tend()
         return sessions.running()
 
@@ -95,10 +98,16 @@ def test_the_sessions_of_a_process_that_ended_free_their_places() -> None:
 
 
 def test_two_that_cancel_everything_at_once_end_each_session_once() -> None:
-    async def race() -> list[SlowToClose]:
+    async def race() -> list[Closing]:
         sessions = Sessions(4, 60.0)
         environments = await begun(sessions)
-        await asyncio.gather(sessions.cancel_all(), sessions.close())
+        for each in environments:
+            each.may_close.clear()
+        ends = asyncio.gather(sessions.cancel_all(), sessions.close())
+        await asyncio.to_thread(environments[0].closing.wait)
+        for each in environments:
+            each.may_close.set()
+        await ends
         with pytest.raises(Refused):
             await sessions.cancel(("t", 0))
         return environments
@@ -106,10 +115,8 @@ def test_two_that_cancel_everything_at_once_end_each_session_once() -> None:
     assert [environment.closed for environment in asyncio.run(race())] == [1, 1]
 
 
-class Faulty(SlowToClose):
+class Faulty(Closing):
     """Raises what it is told to."""
-
-    takes_s = 0.0
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -126,7 +133,7 @@ SAID = wire.AssistantMessage("assistant", "hm")
 def test_whatever_an_environment_raises_ends_its_own_episode_alone(error: BaseException) -> None:
     async def play() -> dict[str, Any]:
         sessions = Sessions(4, 60.0)
-        faulty, other = Faulty(error), SlowToClose()
+        faulty, other = Faulty(error), Closing()
         await start(sessions, 0, faulty)
         await start(sessions, 1, other)
         answer = await sessions.interact(("t", 0), SAID, 1, 9)
@@ -164,7 +171,7 @@ def test_an_item_that_breaks_at_a_turn_is_refused_and_frees_its_place() -> None:
         await start(sessions, 0, Faulty(ItemError("no such table")))
         with pytest.raises(Refused, match="no such table"):
             await sessions.interact(("t", 0), SAID, 1, 9)
-        await asyncio.wait_for(start(sessions, 1, SlowToClose()), 5)
+        await asyncio.wait_for(start(sessions, 1, Closing()), 5)
         await sessions.close()
 
     asyncio.run(play())
@@ -184,13 +191,19 @@ class Client:
         await self.left.wait()
 
 
+async def settled() -> None:
+    """Every task of the loop has gone on to where it waits for another thread or an event."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def test_a_client_that_hangs_up_while_it_waits_gives_up_its_place_in_the_queue() -> None:
-    async def play() -> list[SlowToClose]:
+    async def play() -> list[Closing]:
         sessions = Sessions(1, 60.0)
-        environments = [SlowToClose() for _ in range(3)]
+        environments = [Closing() for _ in range(3)]
         await start(sessions, 0, environments[0])
         impatient, patient = (Client(sessions, n, environments[n]) for n in (1, 2))
-        await asyncio.sleep(0.01)
+        await settled()
         impatient.left.set()
         with pytest.raises(Refused) as refused:
             await impatient.asked
@@ -207,12 +220,12 @@ def test_a_client_that_hangs_up_while_it_waits_gives_up_its_place_in_the_queue()
 def test_a_start_is_given_up_only_once_nobody_waits_for_it() -> None:
     async def play() -> None:
         sessions = Sessions(1, 60.0)
-        await start(sessions, 0, SlowToClose())
-        environment = SlowToClose()
+        await start(sessions, 0, Closing())
+        environment = Closing()
         first, again = Client(sessions, 1, environment), Client(sessions, 1, environment)
-        await asyncio.sleep(0.01)
+        await settled()
         first.left.set()
-        await asyncio.sleep(0.01)
+        await settled()
         assert not again.asked.done()
         await sessions.cancel(("t", 0))
         assert await again.asked == await first.asked
@@ -224,7 +237,7 @@ def test_a_start_is_given_up_only_once_nobody_waits_for_it() -> None:
 def test_of_two_that_start_at_once_for_one_place_the_second_waits_for_it() -> None:
     async def play() -> None:
         sessions = Sessions(1, 60.0)
-        clients = [Client(sessions, number, SlowToClose()) for number in range(2)]
+        clients = [Client(sessions, number, Closing()) for number in range(2)]
         assert (await clients[0].asked)["status"] == "running"
         await asyncio.wait_for(sessions.cancel(("t", 1)), 5)
         with pytest.raises(Refused):
@@ -237,9 +250,9 @@ def test_of_two_that_start_at_once_for_one_place_the_second_waits_for_it() -> No
 def test_cancelling_one_that_waits_ends_its_wait_at_once() -> None:
     async def play() -> None:
         sessions = Sessions(1, 60.0)
-        await start(sessions, 0, SlowToClose())
-        waiting = Client(sessions, 1, SlowToClose())
-        await asyncio.sleep(0.01)
+        await start(sessions, 0, Closing())
+        waiting = Client(sessions, 1, Closing())
+        await settled()
         await asyncio.wait_for(sessions.cancel(("t", 1)), 2)
         with pytest.raises(Refused):
             await waiting.asked
@@ -248,21 +261,27 @@ def test_cancelling_one_that_waits_ends_its_wait_at_once() -> None:
     asyncio.run(play())
 
 
-def test_final_answers_are_kept_for_the_newest_episodes_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions_module, "KEPT", 3)
-
+def test_final_answers_are_kept_for_the_newest_episodes_only() -> None:
     async def play() -> None:
-        sessions = Sessions(9, 60.0)
+        sessions = Sessions(9, 60.0, kept=3)
         for number in range(6):
             await start(sessions, number, Faulty(EnvironmentFailure("over")))
             await sessions.interact(("t", number), SAID, 1, 9)
         again = [await final(sessions, number) for number in range(6)]
         assert again == [None, None, None, "task error", "task error", "task error"]
-        monkeypatch.setattr(sessions_module, "KEPT_S", 0.0)
+        await sessions.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("kept_s", "told"), [(60.0, "task error"), (-1.0, None)])
+def test_a_final_answer_is_kept_for_a_while(kept_s: float, told: str | None) -> None:
+    async def play() -> None:
+        sessions = Sessions(9, 60.0, Timings(kept_s=kept_s))
+        await start(sessions, 0, Faulty(EnvironmentFailure("over")))
+        await sessions.interact(("t", 0), SAID, 1, 9)
         await sessions.tend()
-        assert [await final(sessions, number) for number in range(6)] == [None] * 6
+        assert await final(sessions, 0) == told
         await sessions.close()
 
     asyncio.run(play())

@@ -77,3 +77,10 @@ class CountingSource:
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
         raise ItemError("counting has no demonstrator")
+
+
+class UnmadeSource(CountingSource):
+    """Its items are on a disk that is away."""
+
+    def items(self, split: str) -> Sequence[Item]:
+        raise ItemError(f"{self.name}: split {split} is not here")

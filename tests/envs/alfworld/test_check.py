@@ -2,25 +2,26 @@
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envs.alfworld import check, compare
+from envs.alfworld import check
+from envs.alfworld.compare import TextWorld
 from envs.alfworld.source import AlfworldSource
 from envs.check import Figure, Settings
 from envs.contract import Outcome
 
 
 @pytest.fixture
-def figures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def figures(folder: Path) -> Any:
     """The figures of the small release, by name, after a short warm-up."""
-    monkeypatch.setattr(check, "WARM_UP", 10)
 
     def measured(**peers: str) -> dict[str, Figure]:
         settings = Settings(data=str(folder), limit=10, peers=peers)
-        return {figure.name: figure for figure in check.figures(settings)}
+        return {figure.name: figure for figure in check.figures(settings, warm_up=10)}
 
     return measured
 
@@ -59,19 +60,24 @@ def test_without_textworld_the_comparison_says_why(figures: Any, python: str, wh
     assert found["TextWorld's median step over ours"].ok is None
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [("exec sleep 60", "did not answer in 0.5 s"), ("read line; echo hello", "answered 'hello")],
-)
-def test_a_peer_that_is_silent_or_no_textworld_is_given_up(
-    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
-) -> None:
-    monkeypatch.setattr(compare, "PATIENCE_S", 0.5 if "sleep" in script else 60.0)
+def peer(tmp_path: Path, script: str) -> str:
+    """What stands where a Python with TextWorld should."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    figure = figures(textworld=str(python))["walks of 30 steps that equal TextWorld's"]
-    assert (figure.ok, why in figure.value) == (None, True)
+    return str(python)
+
+
+def test_a_peer_that_is_no_textworld_is_given_up(figures: Any, tmp_path: Path) -> None:
+    found = figures(textworld=peer(tmp_path, "read line; echo hello"))
+    figure = found["walks of 30 steps that equal TextWorld's"]
+    assert (figure.ok, "answered 'hello" in figure.value) == (None, True)
+
+
+def test_a_peer_that_is_silent_is_given_up(tmp_path: Path) -> None:
+    silent = TextWorld(peer(tmp_path, "exec sleep 60"), patience_s=0.1)
+    with closing(silent), pytest.raises(OSError, match=r"did not answer in 0\.1 s"):
+        silent.ask(do="look")
 
 
 def test_no_games_are_no_games_won(figures: Any, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """The file system."""
 
-import time
 from typing import Any
 
 import pytest
+from steps import steps
 
 from core.errors import ItemError
 from envs.bfcl import files
@@ -155,13 +155,15 @@ def test_directories_within_directories_end_at_a_depth(world: World) -> None:
     assert files._depth(tree(world)) == files.MAX_DEPTH
 
 
-def test_large_files_that_differ_everywhere_are_compared_at_once(world: World) -> None:
+def test_large_files_that_differ_everywhere_are_compared_place_by_place(world: World) -> None:
     for name, count in (("one", 2000), ("other", 2001)):
         content = "\n".join(f"{name} {number}" for number in range(count))
         assert "error" not in world.run("echo", {"content": content, "file_name": name})
-    began = time.process_time()
-    answer = world.run("diff", {"file_name1": "one", "file_name2": "other"})
-    assert time.process_time() - began < 2
+    answer: dict[str, Any] = {}
+    assert steps(
+        lambda: answer.update(world.run("diff", {"file_name1": "one", "file_name2": "other"})),
+        most=50_000,
+    )
     lines = answer["diff_lines"].splitlines()
     assert (len(lines), lines[:2], lines[-1]) == (4001, ["- one 0", "+ other 0"], "+ other 2000")
 

@@ -2,12 +2,12 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from programs import Play
+from running import eventually
 
 from core.config import Config, Envs, Task
 from core.errors import EnvironmentFailure
@@ -178,29 +178,36 @@ def test_tools_may_not_change(play: Play) -> None:
 
 
 def awaited(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(what, within_s=60, text=lambda: "never")
 
 
-def test_two_conversations_at_once_are_refused(play: Play) -> None:
+def until(path: Path) -> str:
+    """Lines of a program that waits until the test makes a file."""
+    return f"while not os.path.exists({str(path)!r}): time.sleep(0.01)\n"
+
+
+def test_two_conversations_at_once_are_refused(play: Play, tmp_path: Path) -> None:
+    first = tmp_path / "first"
     environment = play(
         "import threading\n"
         "threading.Thread(target=ask, args=([user('?')],), daemon=True).start()\n"
-        "time.sleep(1)\n"
-        "assert ask([user('another')])[0] == 400\n"
+        + until(first)
+        + "assert ask([user('another')])[0] == 400\n"
         "time.sleep(30)"
     )
     environment.start()
+    first.touch()
     line = environment._line  # type: ignore[attr-defined]
     awaited(lambda: not line.events.empty())  # the second was refused
     with pytest.raises(EnvironmentFailure, match="another request of the episode waits"):
         environment.call("blue")
 
 
-def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(play: Play) -> None:
+def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(
+    play: Play, tmp_path: Path
+) -> None:
     """As the retries of HTTP clients do; the policy is asked once."""
+    gave_up = tmp_path / "gave-up"
     environment = play(
         "request = urllib.request.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions',\n"
         "    json.dumps({'model': 'm', 'messages': [user('?')]}).encode(),\n"
@@ -208,12 +215,12 @@ def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(play: P
         "try:\n"
         "    urllib.request.urlopen(request, timeout=0.3)\n"
         "except TimeoutError:\n"
-        "    time.sleep(0.3)\n"
-        "    print(said(ask([user('?')]))['content'])"
+        "    pass\n" + until(gave_up) + "print(said(ask([user('?')]))['content'])"
     )
     environment.start()
     asked = environment._asked  # type: ignore[attr-defined]
-    awaited(lambda: not asked.waiting)  # the first gave up
+    awaited(lambda: not asked.waiting)
+    gave_up.touch()
     assert environment.call("blue").reward == 1.0
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from running import eventually
 
 
 class Driver:
@@ -171,7 +171,4 @@ def test_a_driver_whose_input_ends_takes_everything_along(tmp_path: Path) -> Non
     left = driver.run("setsid sleep 60 >/dev/null & echo $!")["text"]
     driver.ask(keep=True)
     driver.process.communicate(timeout=10)
-    deadline = time.monotonic() + 60
-    while alive(left) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(left)
+    eventually(lambda: not alive(left), within_s=60, text=lambda: f"{left} lives on")

@@ -3,14 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.webshop import indexing
 from envs.webshop.analysis import terms
 from envs.webshop.indexing import Indexer, in_memory, open_postings
 from envs.webshop.search import Search, byte_length, length_byte
@@ -87,11 +85,10 @@ def test_an_index_in_a_folder_finds_what_one_in_memory_finds(
     )
 
 
-def test_blocks_make_the_same_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_blocks_make_the_same_index() -> None:
     texts = identifiers([" ".join(WORDS[number % 7 :]) for number in range(50)])
     whole = in_memory(texts)
-    monkeypatch.setattr(indexing, "BLOCK", 8)
-    parts = in_memory(texts)
+    parts = in_memory(texts, block=8)
     for name in ("starts", "products", "counts", "norms", "peaks", "order"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))
 
