@@ -11,11 +11,11 @@ Commits survive a killed process (WAL, synchronous NORMAL), not always a power c
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from broker.api import Consumer, DeadLetter, Delivery, Publisher, letter_id
-from broker.embedded_file import QueueFile
+from broker.embedded_file import BUSY_S, QueueFile
 from broker.messages import Message, decode, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
 from core.errors import BrokerError, MessageError, MessageRefused
@@ -25,19 +25,22 @@ MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 SUBSCRIBER_LEASE_S = 60.0  # a subscriber that has not looked for this long is gone
 TOUCH_S = 5.0  # how often a subscriber says that it is there
 
+Clock = Callable[[], float]  # seconds since the epoch
+
 
 class EmbeddedPublisher:
     """Publishes into the file; a commit is the confirm."""
 
-    def __init__(self, file: QueueFile, compress_above: int) -> None:
+    def __init__(self, file: QueueFile, compress_above: int, clock: Clock = time.time) -> None:
         self._file = file
         self._compress_above = compress_above
+        self._clock = clock
 
     def publish(self, exchange: str, run_id: str, message: Message) -> None:
         body = encode(message, compress_above=self._compress_above)
         with self._file.write() as connection:
             if exchange == EVENTS:
-                _forget_subscribers(connection)
+                _forget_subscribers(connection, self._clock())
             queues = connection.execute(
                 "SELECT queue FROM bindings WHERE exchange = ? AND run_id = ?", (exchange, run_id)
             ).fetchall()
@@ -132,9 +135,10 @@ class EmbeddedConsumer:
 class EmbeddedSubscriber(EmbeddedConsumer):
     """Reads a run's events from now on; acknowledges by itself."""
 
-    def __init__(self, file: QueueFile, run_id: str) -> None:
+    def __init__(self, file: QueueFile, run_id: str, clock: Clock = time.time) -> None:
         super().__init__(file, f"events.{run_id}.{uuid.uuid4().hex}")
         self._run_id = run_id
+        self._clock = clock
         self._touched = 0.0
         self._touch()
 
@@ -155,13 +159,14 @@ class EmbeddedSubscriber(EmbeddedConsumer):
 
     def _touch(self) -> None:
         """Renew the lease; bind and own the queue again where others already forgot us."""
-        if self._touched and time.monotonic() - self._touched < TOUCH_S:
+        now = self._clock()
+        if 0.0 <= now - self._touched < TOUCH_S:
             return
-        self._touched = time.monotonic()
+        self._touched = now
         with self._file.write() as connection:
             connection.execute(
                 "REPLACE INTO bindings VALUES (?, ?, ?, ?)",
-                (EVENTS, self._run_id, self._queue, time.time() + SUBSCRIBER_LEASE_S),
+                (EVENTS, self._run_id, self._queue, now + SUBSCRIBER_LEASE_S),
             )
             connection.execute("REPLACE INTO consumers VALUES (?, ?)", (self._queue, self._token))
 
@@ -169,9 +174,17 @@ class EmbeddedSubscriber(EmbeddedConsumer):
 class EmbeddedBroker:
     """The Broker of `sqlite:///file`; the file is made where it is missing."""
 
-    def __init__(self, url: str, compress_above: int = 4096) -> None:
-        self._file = QueueFile(Path(url.removeprefix("sqlite:///")))
+    def __init__(
+        self,
+        url: str,
+        compress_above: int = 4096,
+        *,
+        busy_s: float = BUSY_S,
+        clock: Clock = time.time,
+    ) -> None:
+        self._file = QueueFile(Path(url.removeprefix("sqlite:///")), busy_s=busy_s)
         self._compress_above = compress_above
+        self._clock = clock
 
     def declare_run(self, run_id: str) -> None:
         with self._file.write() as connection:
@@ -194,13 +207,13 @@ class EmbeddedBroker:
             connection.executemany("DELETE FROM dead WHERE queue = ?", [(q,) for q in queues])
 
     def publisher(self) -> Publisher:
-        return EmbeddedPublisher(self._file, self._compress_above)
+        return EmbeddedPublisher(self._file, self._compress_above, self._clock)
 
     def consumer(self, queue: str) -> Consumer:
         return EmbeddedConsumer(self._file, queue)
 
     def subscriber(self, run_id: str) -> Consumer:
-        return EmbeddedSubscriber(self._file, run_id)
+        return EmbeddedSubscriber(self._file, run_id, self._clock)
 
     def depths(self, run_id: str) -> dict[str, int]:
         depths = {}
@@ -241,8 +254,8 @@ class EmbeddedBroker:
         self._file.close()
 
 
-def _forget_subscribers(connection: sqlite3.Connection) -> None:
-    gone = connection.execute("SELECT queue FROM bindings WHERE lease_until < ?", (time.time(),))
+def _forget_subscribers(connection: sqlite3.Connection, now: float) -> None:
+    gone = connection.execute("SELECT queue FROM bindings WHERE lease_until < ?", (now,))
     _drop_queues(connection, [queue for (queue,) in gone.fetchall()])
 
 

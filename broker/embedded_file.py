@@ -36,14 +36,15 @@ CREATE TABLE IF NOT EXISTS dead (
 class QueueFile:
     """One connection to the queue file, shared by the threads of a process behind a lock."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, busy_s: float = BUSY_S, look_s: float = LOOK_S) -> None:
         self._path = path
+        self._look_s = look_s
         self._log = f"{path}-wal"
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
-                path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+                path, timeout=busy_s, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -80,13 +81,13 @@ class QueueFile:
         return (found.st_mtime_ns, found.st_size)
 
     def await_commit(self, mark: tuple[int, int], timeout_s: float) -> None:
-        """Return soon after a commit that came after `mark`, or after `timeout_s`, or LOOK_S.
+        """Return soon after a commit that came after `mark`, or after `timeout_s`, or `look_s`.
 
         Two commits within one tick of the file's clock may leave one mark, so a fresh one is not
         relied on.
         """
         fresh, pause = time.time_ns() - mark[0] < TICK_NS, FIRST_STAT_S
-        end = time.monotonic() + min(timeout_s, pause if fresh else LOOK_S)
+        end = time.monotonic() + min(timeout_s, pause if fresh else self._look_s)
         while self.mark() == mark and (left := end - time.monotonic()) > 0:
             time.sleep(min(pause, left))
             pause = min(1.5 * pause, LAST_STAT_S)

@@ -34,7 +34,10 @@ class _Tag(NamedTuple):
 class RabbitConsumer:
     """Consumes one durable queue; used by one thread."""
 
-    def __init__(self, parameters: pika.URLParameters, queue_name: str) -> None:
+    def __init__(
+        self, parameters: pika.URLParameters, queue_name: str, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._patience_s = patience_s
         self._queue = queue_name
         self._arrived: queue.SimpleQueue[tuple[_Tag, bytes]] = queue.SimpleQueue()
         self._burials: dict[int, _Tag] = {}  # publish sequence of a dead letter -> what it acks
@@ -52,7 +55,7 @@ class RabbitConsumer:
             except queue.Empty:
                 break
             self._take(tag, body, deliveries)
-        if not deliveries and self._link.down_s() > PATIENCE_S:
+        if not deliveries and self._link.down_s() > self._patience_s:
             raise self._link.failure()
         return deliveries
 

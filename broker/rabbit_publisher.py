@@ -46,9 +46,11 @@ class _Pending:
 class RabbitPublisher:
     """`publish` may be called from many threads at once."""
 
-    def __init__(self, parameters: pika.URLParameters, compress_above: int) -> None:
+    def __init__(
+        self, parameters: pika.URLParameters, compress_above: int, *, window: int = WINDOW
+    ) -> None:
         self._compress_above = compress_above
-        self._slots = threading.BoundedSemaphore(WINDOW)
+        self._slots = threading.BoundedSemaphore(window)
         self._outbox: deque[_Pending] = deque()
         self._unconfirmed: dict[int, _Pending] = {}  # by publish sequence, ascending
         self._sequence = 0

@@ -14,9 +14,6 @@ from core.errors import AgentRLError, CheckpointError
 
 T = TypeVar("T")
 KEY = "run.checkpoints"
-CALL_S = 60.0  # one call may take so long, and longer where it moves much
-SLOWEST = 2**20  # bytes a second below which a transfer counts as hung
-LAST_S = 3.0  # how long a call may go on once we are told to stop
 LONGEST_PAUSE_S = 8.0
 NAMED = re.compile(r"\$\{\w+\}")  # a variable in a URL
 
@@ -28,11 +25,33 @@ class WeightsAway(CheckpointError):
 
 
 @dataclass(frozen=True, slots=True)
+class TransferLimits:
+    """How long calls to a store of checkpoints may take, and how much of it is kept here.
+
+    upload_s, fetch_s: how long after its first failure a file is sent, or fetched, again.
+    call_s: for one call, plus its size divided by `slowest` bytes a second.
+    last_s: how long a call may go on once we are told to stop.
+    cached: checkpoints kept in a cache folder besides first ones, the last used.
+    """
+
+    upload_s: float = 60.0
+    fetch_s: float = 20.0
+    call_s: float = 60.0
+    slowest: float = 2**20
+    last_s: float = 3.0
+    cached: int = 12
+
+
+LIMITS = TransferLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Patience:
     """`seconds`: how long after its first failure a call is tried again. `stop`: and no longer."""
 
     seconds: float
     stop: threading.Event | None = None
+    limits: TransferLimits = LIMITS
 
     def stopped(self) -> bool:
         return self.stop is not None and self.stop.is_set()
@@ -75,7 +94,7 @@ def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: 
     while True:
         try:
             fs, path = opened(url)
-            return _within(CALL_S + size / SLOWEST, patience, partial(work, fs, path))
+            return _within(size, patience, partial(work, fs, path))
         except FileNotFoundError as error:
             raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
         except PermissionError as error:
@@ -102,8 +121,9 @@ def _words(url: str, error: Exception) -> str:
     return text
 
 
-def _within(seconds: float, patience: Patience, work: Callable[[], T]) -> T:
+def _within(size: int, patience: Patience, work: Callable[[], T]) -> T:
     """The work's answer, on a thread that is left behind where it hangs. Raises TimeoutError."""
+    limits = patience.limits
     answers: list[T] = []
     errors: list[Exception] = []
 
@@ -115,11 +135,11 @@ def _within(seconds: float, patience: Patience, work: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run, name="weights", daemon=True)
     thread.start()
-    began, until = time.monotonic(), time.monotonic() + seconds
+    began, until = time.monotonic(), time.monotonic() + limits.call_s + size / limits.slowest
     while thread.is_alive() and time.monotonic() < until:
         if patience.stopped():
-            until = min(until, time.monotonic() + LAST_S)
-            thread.join(LAST_S)
+            until = min(until, time.monotonic() + limits.last_s)
+            thread.join(limits.last_s)
         thread.join(0.1)
     if errors:
         raise errors[0]

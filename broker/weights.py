@@ -17,16 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.remote import Patience, WeightsAway, opened, tried
+from broker.remote import LIMITS, Patience, TransferLimits, WeightsAway, opened, tried
 from core import manifest
 from core.errors import CheckpointError, ConfigError
 from core.logging import get_logger
 
-__all__ = ["Shelf", "WeightsAway", "check", "fetch", "is_url", "remove"]
+__all__ = ["Shelf", "TransferLimits", "WeightsAway", "check", "fetch", "is_url", "remove"]
 
-UPLOAD_S = 60.0  # how long after its first failure a file is offered again
-FETCH_S = 20.0  # the same of a download
-CACHED = 12  # checkpoints kept in a cache folder besides first ones, the last used
 ARRIVING = ".arriving"  # the folder of files under way, in that of a download
 ABANDONED_S = 3600.0  # age of a download that nobody will finish
 
@@ -44,6 +41,7 @@ class Shelf:
     cache: Path = Path()
     url: str = ""
     stop: threading.Event | None = None
+    limits: TransferLimits = LIMITS
 
     def local(self, checkpoint_id: str) -> Path:
         """The directory to write it into."""
@@ -62,8 +60,8 @@ class Shelf:
         """
         path = self.path(checkpoint_id)
         if self.url:
-            _upload(self.local(checkpoint_id), path, self.stop)
-            _evict(self.cache)
+            _upload(self.local(checkpoint_id), path, self.stop, self.limits)
+            _evict(self.cache, self.limits.cached)
         return path
 
     def names(self) -> list[str]:
@@ -79,7 +77,7 @@ class Shelf:
             fs.invalidate_cache()
             return fs.ls(path, detail=False) if fs.isdir(path) else []
 
-        found = tried(folder, Patience(FETCH_S, self.stop), listed)
+        found = tried(folder, Patience(self.limits.fetch_s, self.stop, self.limits), listed)
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
 
@@ -95,7 +93,9 @@ def check(url: str) -> None:
         raise ConfigError(str(error), mend=error.mend) from error
 
 
-def fetch(path: str, cache: Path, stop: threading.Event | None = None) -> Path:
+def fetch(
+    path: str, cache: Path, stop: threading.Event | None = None, limits: TransferLimits = LIMITS
+) -> Path:
     """The directory of what a row names, and of its base where it is an adapter: whole, verified.
 
     stop: ends what takes long. Raises CheckpointError; WeightsAway where a later try may do better.
@@ -105,15 +105,16 @@ def fetch(path: str, cache: Path, stop: threading.Event | None = None) -> Path:
     folder, _, name = path.rstrip("/").rpartition("/")
     if not manifest.plain(name):
         raise CheckpointError(f"{path}: ends in no name of a checkpoint")
-    directory = _cached(path, cache / name, stop)
+    patience = Patience(limits.fetch_s, stop, limits)
+    directory = _cached(path, cache / name, patience)
     named = manifest.named_base(directory)
     if named is not None and not named.exists():
-        _cached(f"{folder}/{named.name}", cache / named.name, stop)
-    _evict(cache)
+        _cached(f"{folder}/{named.name}", cache / named.name, patience)
+    _evict(cache, limits.cached)
     return directory
 
 
-def remove(path: str, stop: threading.Event | None = None) -> None:
+def remove(path: str, stop: threading.Event | None = None, limits: TransferLimits = LIMITS) -> None:
     """Delete what lies under a URL, its manifest first; absent is fine. Raises CheckpointError."""
 
     def removed(fs: Any, found: str) -> None:
@@ -123,10 +124,12 @@ def remove(path: str, stop: threading.Event | None = None) -> None:
         if fs.exists(found):
             fs.rm(found, recursive=True)
 
-    tried(path, Patience(FETCH_S, stop), removed)
+    tried(path, Patience(limits.fetch_s, stop, limits), removed)
 
 
-def _upload(directory: Path, url: str, stop: threading.Event | None) -> None:
+def _upload(
+    directory: Path, url: str, stop: threading.Event | None, limits: TransferLimits
+) -> None:
     """Every file, the manifest last, each found there in its size."""
     files = [*manifest.read(directory).files, manifest.FILE]
     try:
@@ -142,16 +145,16 @@ def _upload(directory: Path, url: str, stop: threading.Event | None) -> None:
                 if found is not None and found != size:
                     raise OSError(f"{name}: {found} bytes arrived of {size}")
 
-            tried(url, Patience(UPLOAD_S, stop), put, size=size)
+            tried(url, Patience(limits.upload_s, stop, limits), put, size=size)
     except CheckpointError:
         try:
-            remove(url, stop)
+            remove(url, stop, limits)
         except CheckpointError as error:  # the trainer's next start looks for orphans
             log.warning("An interrupted upload stays", url=url, error=str(error))
         raise
 
 
-def _cached(url: str, directory: Path, stop: threading.Event | None) -> Path:
+def _cached(url: str, directory: Path, patience: Patience) -> Path:
     """The cached copy, downloaded where it is absent or damaged; its time of use is now."""
     if directory.exists():
         try:
@@ -161,7 +164,7 @@ def _cached(url: str, directory: Path, stop: threading.Event | None) -> Path:
     if not directory.exists():
         partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial")
         try:
-            _download(url, partial, Patience(FETCH_S, stop))
+            _download(url, partial, patience)
             partial.rename(directory)
         except OSError as error:
             if not directory.exists():  # else another process was faster
@@ -196,11 +199,11 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
     tried(url, patience, get, size=tried(url, patience, size)).rename(partial / name)
 
 
-def _evict(cache: Path) -> None:
+def _evict(cache: Path, kept: int) -> None:
     """Keep the copies last used, and every first checkpoint: adapters stand on it."""
     found = [path for path in cache.glob("[!.]*") if (path / manifest.FILE).is_file()]
     times = {path: _time(path) for path in found}
-    for path in sorted(found, key=lambda one: -times[one])[CACHED:]:
+    for path in sorted(found, key=lambda one: -times[one])[kept:]:
         if _version(path) != 0:
             shutil.rmtree(path, ignore_errors=True)
     for path in cache.glob(".*.partial"):

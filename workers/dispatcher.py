@@ -44,9 +44,16 @@ class Dispatcher:
     """The one dispatcher of a run. `items`: the stream of each task of the mixture."""
 
     def __init__(
-        self, config: Config, run_id: str, store: Store, items: Mapping[str, ItemStream]
+        self,
+        config: Config,
+        run_id: str,
+        store: Store,
+        items: Mapping[str, ItemStream],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ConfigError where no batch could ever be filled, or for an unfit curriculum."""
+        self._clock = clock
         self._config = config.dispatch
         self._run_id = run_id
         self._store = store
@@ -152,5 +159,5 @@ class Dispatcher:
             self._awaited = None
             return False
         if self._awaited is None or self._awaited[0] != run.version:
-            self._awaited = run.version, time.monotonic()
-        return time.monotonic() - self._awaited[1] < AWAIT_S
+            self._awaited = run.version, self._clock()
+        return self._clock() - self._awaited[1] < AWAIT_S

@@ -54,11 +54,13 @@ class PolicyPool:
         read: Callable[[], Sequence[LivePolicy]],
         *,
         period_s: float = PERIOD_S,
+        look_s: float = LOOK_S,
         learn: Callable[[], Mapping[str, Weigh]] | None = None,
     ) -> None:
         """`learn`: of strategy `adaptive`, how to weigh each task's tracks; every LEARN_S."""
         self._read = read
         self._period_s = period_s
+        self._look_s = look_s
         self._learn = learn
         self._learn_at = 0.0
         self._changed = threading.Condition()
@@ -71,7 +73,9 @@ class PolicyPool:
         self._thread.start()
 
     @classmethod
-    def of_run(cls, store: Store, run_id: str, config: Config) -> "PolicyPool":
+    def of_run(
+        cls, store: Store, run_id: str, config: Config, *, period_s: float = PERIOD_S
+    ) -> "PolicyPool":
         """The pool of a run's registry; an external model alone waits for one of ours."""
 
         def read() -> Sequence[LivePolicy]:
@@ -82,7 +86,8 @@ class PolicyPool:
         def learn() -> Mapping[str, Weigh]:
             return look(store, run_id, config)
 
-        return cls(read, learn=learn if config.sampling.strategy == "adaptive" else None)
+        learns = config.sampling.strategy == "adaptive"
+        return cls(read, period_s=period_s, learn=learn if learns else None)
 
     def live(self) -> Sequence[LivePolicy]:
         """What the registry held at the last look."""
@@ -112,7 +117,7 @@ class PolicyPool:
             with self._changed:
                 self._done = self._begun
                 self._changed.notify_all()
-            self._stop.wait(LOOK_S)
+            self._stop.wait(self._look_s)
             self.wanted.wait(self._period_s)
 
     def _look(self) -> None:

@@ -52,12 +52,16 @@ log = get_logger()
 
 
 def leave_in_time(
-    worker: "EpisodeWorker", stop: threading.Event, leave: Callable[[int], object] = os._exit
+    worker: "EpisodeWorker",
+    stop: threading.Event,
+    leave: Callable[[int], object] = os._exit,
+    *,
+    grace_s: float = GRACE_S,
 ) -> None:
     """On a thread of its own: end the process after `stop`, whatever its episodes wait for."""
     stop.wait()
     worker.stop.set()
-    threading.Event().wait(GRACE_S)
+    threading.Event().wait(grace_s)
     try:
         released = worker.give_back()
         log.warning("end not waited for", given_back=released)

@@ -1,14 +1,24 @@
 """What only a file can do to us."""
 
+import sqlite3
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from locking import locked
 from trajectories import finished
 
-from broker import connect, embedded
+from broker import connect
+from broker.embedded import (
+    MAX_EVENTS,
+    SUBSCRIBER_LEASE_S,
+    EmbeddedBroker,
+    EmbeddedConsumer,
+    EmbeddedPublisher,
+)
+from broker.embedded_file import QueueFile
 from broker.messages import RunControl
 from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from core.errors import BrokerError
@@ -39,28 +49,25 @@ def test_messages_outlive_the_process_that_published_them(tmp_path: Path) -> Non
     second.close()
 
 
-def test_events_of_a_subscriber_that_never_reads_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "MAX_EVENTS", 3)
+def test_events_of_a_subscriber_that_never_reads_are_bounded(tmp_path: Path) -> None:
     broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
     subscriber, publisher = broker.subscriber("run"), broker.publisher()
-    for number in range(9):
+    for number in range(MAX_EVENTS + 3):
         publisher.publish(EVENTS, "run", RunControl(run_id="run", action=str(number)))
-    events = [delivery.message for delivery in subscriber.receive(100, 0)]
-    assert events == [RunControl(run_id="run", action=action) for action in "678"]
+    events = [delivery.message for delivery in subscriber.receive(2 * MAX_EVENTS, 0)]
+    assert len(events) == MAX_EVENTS
+    assert events[0] == RunControl(run_id="run", action="3")
     broker.close()
 
 
 def test_a_subscriber_that_stopped_reading_is_forgotten_and_returns_by_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(embedded, "SUBSCRIBER_LEASE_S", -1.0)
-    broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
+    now = [1000.0]
+    broker = EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}", clock=lambda: now[0])
     subscriber, publisher = broker.subscriber("run"), broker.publisher()
+    now[0] += SUBSCRIBER_LEASE_S + 1
     publisher.publish(EVENTS, "run", RunControl(run_id="run", action="unheard"))
-    monkeypatch.setattr(embedded, "SUBSCRIBER_LEASE_S", 60.0)
-    monkeypatch.setattr(embedded, "TOUCH_S", 0.0)
     assert subscriber.receive(1, 0) == []
     publisher.publish(EVENTS, "run", RunControl(run_id="run", action="heard"))
     (delivery,) = subscriber.receive(1, 0)
@@ -74,11 +81,8 @@ def test_a_folder_that_cannot_hold_the_file_is_named(tmp_path: Path) -> None:
         connect(f"sqlite:///{tmp_path / 'file' / 'queue.db'}")
 
 
-def test_who_keeps_the_file_locked_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.embedded_file.BUSY_S", 0.05)
-    broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
+def test_who_keeps_the_file_locked_is_named(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}", busy_s=0.05)
     refusal = pytest.raises(BrokerError, match="database is locked")
     with locked(tmp_path / "queue.db") as holder, refusal as refused:
         broker.declare_run("run")
@@ -87,25 +91,39 @@ def test_who_keeps_the_file_locked_is_named(
 
 
 @pytest.mark.slow
-def test_a_message_is_received_soon_after_its_commit_by_another_process_or_this(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where commits follow within one tick of the file's clock."""
-    monkeypatch.setattr("broker.embedded_file.LOOK_S", 60.0)  # one that was missed takes so long
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
-    here, there = connect(url), connect(url)
-    here.declare_run("run")
-    consumer = here.consumer(trainer_queue("run"))
+def test_a_message_is_received_after_its_commit_by_another_process_or_this(tmp_path: Path) -> None:
+    """Also where commits follow within one tick of the file's clock; one that was missed is
+    looked for after an hour only."""
+    path, queue = tmp_path / "queue.db", trainer_queue("run")
+    here, there = QueueFile(path, look_s=3600.0), QueueFile(path)
+    connect(f"sqlite:///{path}").declare_run("run")
+    consumer = EmbeddedConsumer(here, queue)
     delays = (0.0, 0.004, 0.008, 0.012, 0.15)  # the last one beyond what is fresh
     for number in range(40):
-        publisher = (here, there)[number % 2].publisher()
+        publisher = EmbeddedPublisher((here, there)[number % 2], 4096)
         sent = (TRAJECTORIES, "run", finished("run", member=number))
         late = threading.Timer(delays[number % 5], publisher.publish, sent)
         late.start()
-        began = time.monotonic()
-        (delivery,) = consumer.receive(1, 60.0)
-        assert time.monotonic() - began < 20
+        (delivery,) = consumer.receive(1, 3600.0)
         consumer.ack([delivery])
         late.join()
     there.close()
     here.close()
+
+
+def test_a_consumer_of_an_empty_queue_asks_the_database_seldom(tmp_path: Path) -> None:
+    class Counting(QueueFile):
+        reads = 0
+
+        @contextmanager
+        def read(self) -> Iterator[sqlite3.Connection]:
+            self.reads += 1
+            with super().read() as connection:
+                yield connection
+
+    file = Counting(tmp_path / "queue.db", look_s=0.5)
+    consumer = EmbeddedConsumer(file, "q")
+    before = file.reads
+    assert consumer.receive(1, 2.0) == []
+    assert file.reads - before <= 20  # one in half a second, and a few while the file is fresh
+    file.close()

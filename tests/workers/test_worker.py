@@ -26,9 +26,8 @@ from envs import registry
 from envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
 from serving.request import Limits
 from serving.scripted import ScriptedEngine
-from workers import worker as working
 from workers.recorder import record
-from workers.worker import EpisodeWorker, leave_in_time
+from workers.worker import FLUSH_S, EpisodeWorker, leave_in_time
 
 Begin = Callable[..., EpisodeWorker]
 MANY = 2
@@ -265,8 +264,18 @@ def test_a_worker_that_stops_gives_back_and_takes_nothing_more(world: World, beg
     ]
 
 
+@pytest.fixture
+def flushed() -> Iterator[list[float]]:
+    """The time-outs that a collector of traces was flushed with."""
+    found: list[float] = []
+    spans: list[Span] = []
+    tracing.send_to(Sink(spans.append, 1.0, found.append))
+    yield found
+    tracing.send_to(None)
+
+
 def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
-    world: World, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    world: World, begin: Begin, flushed: list[float]
 ) -> None:
     class Hanging(Talk):
         def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
@@ -274,21 +283,21 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
             assert again.wait(200)
             return super().call(calls)
 
-    monkeypatch.setattr(working, "GRACE_S", 0.1)
-    flushed: list[float] = []
-    spans: list[Span] = []
-    monkeypatch.setattr(tracing, "_sink", Sink(spans.append, 1.0, flushed.append))
     hangs, again, stop, left = (threading.Event() for _ in range(4))
     worker, (first, second) = begin(Hanging([], won())), _admit(world)
     episode = threading.Thread(target=worker.run, args=(first,))
     episode.start()
     assert hangs.wait(60)
-    watch = threading.Thread(target=leave_in_time, args=(worker, stop, lambda _code: left.set()))
+    watch = threading.Thread(
+        target=leave_in_time,
+        args=(worker, stop, lambda _code: left.set()),
+        kwargs={"grace_s": 0.1},
+    )
     watch.start()
-    assert not left.wait(0.3)
+    assert not left.is_set()
     stop.set()
     assert left.wait(60)
-    assert flushed == [working.FLUSH_S]  # nothing that was traced is lost
+    assert flushed == [FLUSH_S]  # nothing that was traced is lost
     row = world.episode(first.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 0)
     assert world.episode(second.episode_id).fence == 1
