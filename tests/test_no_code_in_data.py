@@ -78,7 +78,6 @@ def test_an_offence_is_seen(text: str, found: list[str]) -> None:
     assert list(_offences(ast.parse(text))) == found
 
 
-@pytest.mark.slow
 def test_no_package_makes_code_of_data() -> None:
     files = _files()
     assert len(files) > 250

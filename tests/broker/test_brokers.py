@@ -151,7 +151,6 @@ def test_a_message_reaches_recorder_and_trainer_as_it_was_sent(broker: Broker, r
         consumer.close()
 
 
-@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -168,7 +167,6 @@ def test_arbitrary_trajectories_survive_the_broker(
     consumer.close()
 
 
-@pytest.mark.slow
 def test_messages_come_in_the_order_of_one_publisher(broker: Broker, run_id: str) -> None:
     publish(broker, run_id, 300)
     consumer = broker.consumer(trainer_queue(run_id))

@@ -90,7 +90,6 @@ def test_who_keeps_the_file_locked_is_named(tmp_path: Path) -> None:
     assert refused.value.mend.startswith(f"pid {holder} (")
 
 
-@pytest.mark.slow
 def test_a_message_is_received_after_its_commit_by_another_process_or_this(tmp_path: Path) -> None:
     """Also where commits follow within one tick of the file's clock; one that was missed is
     looked for after an hour only."""

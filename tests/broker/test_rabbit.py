@@ -117,7 +117,6 @@ def receive_for_ever(consumer: Consumer) -> None:
         consumer.receive(1, 0.2)
 
 
-@pytest.mark.slow
 def test_no_message_is_lost_while_the_connection_is_cut_again_and_again(
     broker: Broker, wire: Wire, run_id: str
 ) -> None:
@@ -144,7 +143,6 @@ def test_no_message_is_lost_while_the_connection_is_cut_again_and_again(
     consumer.close()
 
 
-@pytest.mark.slow
 def test_a_publish_waits_for_a_broker_that_comes_back(
     broker: Broker, wire: Wire, run_id: str
 ) -> None:

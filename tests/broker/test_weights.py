@@ -186,7 +186,6 @@ def test_a_transfer_that_hangs_ends_with_an_error(broken: Shelf) -> None:
     assert fetch(path, broken.cache / "other").exists()
 
 
-@pytest.mark.slow
 def test_a_transfer_that_was_given_up_spoils_no_later_one(broken: Shelf) -> None:
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")

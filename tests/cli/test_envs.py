@@ -155,7 +155,6 @@ def test_a_mistake_about_tasks_is_one_line_and_exit_code_two(
     assert error in ended.stderr
 
 
-@pytest.mark.slow
 def test_data_that_cannot_be_read_is_exit_code_one(tmp_path: Path) -> None:
     path = tmp_path / "dbbench" / "agentbench_dev.jsonl"
     path.parent.mkdir()

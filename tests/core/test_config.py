@@ -50,7 +50,6 @@ def refused(text: str) -> str | None:
     return None
 
 
-@pytest.mark.slow
 @given(configs)
 def test_a_configuration_survives_toml_and_json(config: Config) -> None:
     assert loads(loading.to_toml(config)) == config

@@ -98,7 +98,6 @@ def test_another_path_is_told_where_metrics_are() -> None:
         assert asked(port, "/") == (404, "metrics are at /metrics\n")
 
 
-@pytest.mark.slow
 def test_scrapes_that_hang_hold_a_few_threads_for_a_while_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

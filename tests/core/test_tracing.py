@@ -104,7 +104,6 @@ def test_a_request_without_a_trace_is_served_without_one(header: str | None) -> 
     assert collector.heard == []
 
 
-@pytest.mark.slow
 def test_a_collector_that_refuses_costs_counted_spans() -> None:
     port = free_port()
     with (

@@ -56,7 +56,6 @@ def shown(app: AppTest, written: str) -> AppTest:
     return app.button[0].click().run()
 
 
-@pytest.mark.slow
 def test_no_page_is_drawn_before_the_token_is_shown(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

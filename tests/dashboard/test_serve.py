@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from history import begun, trained
 from running import ROOT
 
@@ -32,7 +31,6 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} - before - {"__ma
 '''
 
 
-@pytest.mark.slow
 def test_no_page_imports_a_package_while_a_browser_waits(url: str) -> None:
     store, run_id = begun(url)
     trained(store, run_id, 2)

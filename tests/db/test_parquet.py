@@ -20,8 +20,6 @@ from db.parquet import TABLES, Wanted, export
 from db.readonly import open_history
 from db.store import Store
 
-pytestmark = pytest.mark.slow
-
 PEAK = """
 import resource, sys
 from pathlib import Path

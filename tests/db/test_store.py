@@ -65,7 +65,6 @@ def test_what_a_statement_violates_stays_its_own_error(store: Store) -> None:
         raise IntegrityError("INSERT", None, Exception("a row is there"))
 
 
-@pytest.mark.slow
 def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,6 @@ GROW = "insert into {table} select * from {table} limit 1"
 COUNT = "select count(*) from {table}"
 
 
-@pytest.mark.slow
 def test_a_lost_answer_is_asked_for_again_and_nothing_is_applied_twice(server: EnvServer) -> None:
     flaky = Flaky(server.port)
     far, near = remote(flaky.url), registry.source("dbbench", OPTIONS)

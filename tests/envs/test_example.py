@@ -66,7 +66,6 @@ def test_its_expert_wins_through_the_env_server(installed: Path) -> None:
         server.close()
 
 
-@pytest.mark.slow
 def test_it_is_listed_and_measured_by_the_verbs(installed: Path) -> None:
     code, listed = agentrl(installed, "envs", "list")
     assert code == 0

@@ -94,7 +94,6 @@ def post(server: EnvServer, verb: str, body: bytes, turn: str | None = None) -> 
     return reply.status, json.loads(reply.data)
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(verb=st.sampled_from(VERBS), body=bodies, turn=turns)
 def test_any_json_is_answered_or_refused_with_a_reason(

@@ -17,7 +17,6 @@ SIX = {"messages", "tools", "status", "finish", "reward", "metric"}
 OURS = {"score", "error"}
 
 
-@pytest.mark.slow
 def test_every_answer_is_the_one_the_original_worker_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.TASKS, "counting", "counting:CountingSource")
     envs = Envs(concurrency=PLACES)

@@ -92,7 +92,6 @@ def test_files_of_the_host_and_its_engine_are_not_there(
         assert ask(held, "open('/proc/sys/kernel/core_pattern', 'w')") == "OSError"
 
 
-@pytest.mark.slow
 def test_a_daemonised_child_ends_with_its_container(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient
 ) -> None:
@@ -110,7 +109,6 @@ def test_a_daemonised_child_ends_with_its_container(
     eventually(lambda: not process.exists(), within_s=60, text=lambda: "too late")
 
 
-@pytest.mark.slow
 def test_one_that_is_killed_from_outside_is_nobodys_fault(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient
 ) -> None:

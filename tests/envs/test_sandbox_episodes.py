@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import Any
 
 import docker
-import pytest
 from contained import SMALL, python
 
 from core.errors import EnvironmentFailure
@@ -79,7 +78,6 @@ def test_an_agent_that_takes_too_much_memory_ends_its_episode_in_task_limit(
         assert (unharmed["status"], unharmed["reward"]) == ("completed", 1.0)
 
 
-@pytest.mark.slow
 def test_a_container_killed_from_outside_ends_its_episode_in_task_error(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient
 ) -> None:

@@ -58,7 +58,6 @@ def test_a_spare_counts_no_lease_before_it_is_lent(engine: Engine, sandbox_image
         assert pool.lease().leases == 1
 
 
-@pytest.mark.slow
 def test_one_that_hangs_while_idle_is_not_lent(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient
 ) -> None:
@@ -71,7 +70,6 @@ def test_one_that_hangs_while_idle_is_not_lent(
         assert pool.lease().container != held.container
 
 
-@pytest.mark.slow
 def test_closing_removes_idle_and_leased_ones_and_no_more_are_lent(
     engine: Engine, sandbox_image: str, owned: Owned
 ) -> None:

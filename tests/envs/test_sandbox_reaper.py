@@ -30,7 +30,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.slow
 def test_what_a_killed_owner_leaves_ends_by_itself_or_is_reaped(
     engine: Engine, docker_host: str, sandbox_image: str, docker_client: docker.DockerClient
 ) -> None:

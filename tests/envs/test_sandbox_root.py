@@ -47,7 +47,6 @@ def test_one_endless_file_ends_at_half_the_disk(engine: Engine, sandbox_image: s
         assert run(held, "cat /dev/zero >>/etc/hosts; rm /root/file; echo on")[1].endswith("on\n")
 
 
-@pytest.mark.slow
 def test_many_files_end_the_sandbox_by_its_agents_fault(
     engine: Engine, sandbox_image: str, owned: Owned
 ) -> None:
@@ -75,7 +74,6 @@ def test_more_files_than_can_be_counted_end_it_too(
     impatient.close()
 
 
-@pytest.mark.slow
 def test_a_fork_bomb_and_its_children_end_with_their_command(
     engine: Engine, sandbox_image: str
 ) -> None:
@@ -87,7 +85,6 @@ def test_a_fork_bomb_and_its_children_end_with_their_command(
         _unharmed(pool)
 
 
-@pytest.mark.slow
 def test_a_memory_bomb_ends_before_the_driver_does(engine: Engine, sandbox_image: str) -> None:
     with root_pool(engine, sandbox_image) as pool:
         held = pool.lease()
@@ -110,7 +107,6 @@ def test_output_without_end_and_deafness_to_term_end_in_time(
         assert run(held, "echo here") == (0, "here\n")
 
 
-@pytest.mark.slow
 def test_a_daemon_ends_with_its_container(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient, owned: Owned
 ) -> None:
@@ -124,7 +120,6 @@ def test_a_daemon_ends_with_its_container(
         _unharmed(pool)
 
 
-@pytest.mark.slow
 def test_a_root_reaches_neither_the_network_nor_the_host(
     engine: Engine, sandbox_image: str
 ) -> None:
@@ -140,7 +135,6 @@ def test_a_root_reaches_neither_the_network_nor_the_host(
         assert run(held, "find /sys/fs/cgroup -name cgroup.procs -writable") == (0, "")
 
 
-@pytest.mark.slow
 def test_a_container_killed_from_outside_is_nobodys_fault(
     engine: Engine, sandbox_image: str, docker_client: docker.DockerClient
 ) -> None:

@@ -257,7 +257,6 @@ def waits(server: EnvServer, session_id: int) -> bool:
     return str(session_id) in get(server, "/api/get_sessions")
 
 
-@pytest.mark.slow
 def test_an_idle_session_is_cancelled_and_its_place_freed() -> None:
     with serving(concurrency=1, idle_timeout_s=0.2) as server:
         start(server, 1)

@@ -68,7 +68,6 @@ def test_an_expert_without_noise_solves_nearly_everything(task: str, size: str) 
     assert success(played(task, size, 0.0)) >= 0.95
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("task", CONTAINED)
 def test_an_expert_solves_what_runs_in_containers(task: str, size: str, opened: Open) -> None:
@@ -202,7 +201,6 @@ def check_answers(source: TaskSource, data: st.DataObject) -> None:
         environment.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", LOCAL)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())

@@ -26,7 +26,6 @@ tool_calls = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(calls=tool_calls | st.text(st.characters()))
 def test_a_turn_survives_the_trip(calls: list[ToolCall] | str) -> None:
     body = wire.encode({"session_id": 1, "messages": [wire.assistant(calls)]})

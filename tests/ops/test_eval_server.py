@@ -262,7 +262,6 @@ def test_a_vllm_that_refuses_for_a_while_what_it_lost_is_asked_again(
     assert fakes_of(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_kept_vllm_is_launched_with_what_is_due_where_what_it_held_is_gone(
     file: Path, tmp_path: Path
 ) -> None:
@@ -283,7 +282,6 @@ def test_a_kept_vllm_is_launched_with_what_is_due_where_what_it_held_is_gone(
     assert fakes_of(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_vllm_that_does_not_start_is_an_error_and_one_that_hangs_is_not_waited_for(
     file: Path, tmp_path: Path
 ) -> None:

@@ -94,7 +94,6 @@ def test_any_model_with_an_api_is_measured_on_tasks(
     )
 
 
-@pytest.mark.slow
 def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

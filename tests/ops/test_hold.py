@@ -84,7 +84,6 @@ def test_a_checkpoint_that_is_gone_is_refused(world: World) -> None:
         pass
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_is_killed_holds_for_a_while_only(world: World) -> None:
     name, run_id = target(world, 2).checkpoint_id, world.run_id
     command = [sys.executable, "-c", HOLDER, url(world.store), name, run_id]

@@ -207,7 +207,6 @@ def test_the_array_holds_defaults_as_values(
     ]
 
 
-@pytest.mark.slow
 def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -257,7 +257,6 @@ KEYS = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow
 @given(KEYS, st.sampled_from(["cpu", "cuda"]), st.data())
 def test_more_of_anything_never_needs_less(
     tmp_path_factory: pytest.TempPathFactory, keys: dict[str, int], device: str, data: st.DataObject

@@ -107,7 +107,6 @@ def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
     assert world.run().state == RunState.RUNNING
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("role", ["dispatcher", "trainer", "evaluator"])
 def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
     tmp_path: Path, role: str

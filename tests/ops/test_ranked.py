@@ -51,7 +51,6 @@ def test_ranks_that_end_well_end_well(crew: list[Rank], tmp_path: Path) -> None:
     assert _watched(_ranks(crew, tmp_path, "", "")) == 0
 
 
-@pytest.mark.slow
 def test_a_rank_that_was_killed_is_named_with_its_signal(crew: list[Rank], tmp_path: Path) -> None:
     ranks = _ranks(crew, tmp_path, f"{WAIT}", f"{WAIT}")
     threading.Timer(0.3, lambda: ranks[1].process.send_signal(signal.SIGKILL)).start()
@@ -83,7 +82,6 @@ def test_a_rank_that_does_not_end_when_the_others_had_to_is_said_to_hang(
         _watched(_ranks(crew, tmp_path, lost, WAIT))
 
 
-@pytest.mark.slow
 def test_a_signal_goes_to_the_first_rank_alone(crew: list[Rank], tmp_path: Path) -> None:
     """The others are sent home by it: here the second leaves by itself, without a signal."""
     second = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); time.sleep(0.8)"
@@ -96,7 +94,6 @@ def test_a_signal_goes_to_the_first_rank_alone(crew: list[Rank], tmp_path: Path)
     assert [rank.process.returncode for rank in ranks] == [0, 0]
 
 
-@pytest.mark.slow
 def test_ranks_that_ignore_a_signal_are_given_up(crew: list[Rank], tmp_path: Path) -> None:
     deaf = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"

@@ -117,7 +117,6 @@ def test_what_an_expert_did_comes_out_again_token_by_token(
         assert "messages" in found["compared"]  # type: ignore[operator]
 
 
-@pytest.mark.slow
 def test_a_shell_is_replayed_in_a_fresh_container(
     world: World,
     docker_host: str,
@@ -260,7 +259,6 @@ def test_many_are_counted_by_task_and_one_that_cannot_be_spares_the_others(
     assert all(each["equal"] for each in found.values())
 
 
-@pytest.mark.slow
 def test_another_policy_goes_on_from_tokens_kept_as_they_were(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,7 +292,6 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
     assert lines[-1].startswith(f"now:      {new.status}, reward {new.reward:g}")
 
 
-@pytest.mark.slow
 def test_repeats_give_the_value_of_a_step(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     body = world.record("dbbench", 0)
     go_on(world.path, body.episode_id, Wish(str(TINY), 0, 1.0, 4), as_json=True)

@@ -188,7 +188,6 @@ def test_one_that_never_stands_ends_the_supervisor(begin: Begin) -> None:
     assert never.restarts == len(PACE.back_off_s)
 
 
-@pytest.mark.slow
 def test_one_that_never_stands_again_ends_the_supervisor(tmp_path: Path, begin: Begin) -> None:
     flag = tmp_path / "flag"
     program = f"import os, time; time.sleep(0 if os.path.exists({str(flag)!r}) else 60)"
@@ -202,7 +201,6 @@ def test_one_that_never_stands_again_ends_the_supervisor(tmp_path: Path, begin: 
     assert again.restarts >= 1
 
 
-@pytest.mark.slow
 def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
     tmp_path: Path, begin: Begin, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

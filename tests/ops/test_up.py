@@ -97,7 +97,6 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
     assert caught.value.mend == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("rests", "fewest", "most"), [(1e9, 1, 1), (0.0, 2, 99)])
 def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: float, fewest: int, most: int

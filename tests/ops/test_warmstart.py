@@ -61,7 +61,6 @@ def test_a_warm_start_is_whole_and_loads_in_plain_transformers(
     assert "agentrl warmstart" in (out / "README.md").read_text()
 
 
-@pytest.mark.slow
 def test_a_phase_ends_when_success_is_low_enough(made: tuple[Path, list[Progress]]) -> None:
     _, seen = made
     last = seen[-1]
@@ -119,7 +118,6 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_who_interrupts_is_told_that_nothing_is_kept(tmp_path: Path) -> None:
     def watch(_: Progress) -> None:
         raise KeyboardInterrupt
@@ -167,7 +165,6 @@ def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
     assert transcript.turns[0].answer[0].content == "mug"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_demonstration_learns_the_experts_words_and_each_end(
     made: tuple[Path, list[Progress]], name: str

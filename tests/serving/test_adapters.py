@@ -18,7 +18,6 @@ from serving.request import Request
 
 Save = Callable[[str], Path]
 auto: Any = AutoModelForCausalLM
-pytestmark = pytest.mark.slow
 
 TEXT = [random.Random(5).randrange(96) for _ in range(30)]
 

@@ -147,7 +147,6 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_company(engine: LocalEngine) 
         future.result(timeout=60)
 
 
-@pytest.mark.slow
 def test_tokens_are_drawn_from_the_distribution_that_is_reported(engine: LocalEngine) -> None:
     futures = [engine.submit(Request("a", [3, 1, 4], 1, temperature=0.7)) for _ in range(4000)]
     drawn = [future.result(timeout=60) for future in futures]

@@ -138,7 +138,6 @@ def test_its_row_is_of_no_lineage_and_is_made_once(store: Store, there: Endpoint
         assert all(each.live_until is not None for each in servings)
 
 
-@pytest.mark.slow
 def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
     store: Store, there: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +188,6 @@ def test_a_request_that_waited_for_a_place_too_long_is_not_paid_for(there: Endpo
         assert face._chat(body, time.monotonic() + 20)
 
 
-@pytest.mark.slow
 def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     gate = threading.Event()
     there.script = lambda _: says("late") if gate.wait(60) else fails(500)

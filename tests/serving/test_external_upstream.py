@@ -79,7 +79,6 @@ def test_what_may_pass_is_tried_again_and_every_try_is_counted(
     assert found.kept.told == [(1, 0), (1, 0), (1, 0), (0, 7)]  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_only_a_limit_that_is_everybody_s_holds_everybody(
     there: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

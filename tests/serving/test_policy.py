@@ -173,7 +173,6 @@ class Held(LocalEngine):
         return future
 
 
-@pytest.mark.slow
 def test_a_swap_waits_for_the_requests_of_the_former_checkpoint(
     lineage: Lineage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +301,6 @@ class Mortal(LocalEngine):
         batch.step = step  # type: ignore[method-assign]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception in thread engine")
 def test_a_server_whose_engine_died_says_so_and_ends(
     lineage: Lineage, monkeypatch: pytest.MonkeyPatch

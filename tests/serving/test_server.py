@@ -280,7 +280,6 @@ def test_an_engine_that_fails_answers_503(engine: LocalEngine) -> None:
     server.close()
 
 
-@pytest.mark.slow
 def test_under_swaps_no_completion_mixes_checkpoints(engine: LocalEngine) -> None:
     """Greedy answers under load are those of exactly the checkpoint that was asked for."""
     expected = {

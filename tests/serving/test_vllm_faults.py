@@ -32,8 +32,6 @@ from serving.request import Completion, EngineAway, Request
 from serving.served import Served
 from serving.vllm import VllmEngine
 
-pytestmark = pytest.mark.slow
-
 Save = Callable[[str], Path]
 TOKENS = [5, 9, 2, 30]
 SHORT_S = 2.0  # of a call that is to hang; others last that long on no machine

@@ -25,7 +25,6 @@ from serving.request import EngineAway
 from serving.vllm import VllmEngine
 from serving.vllm_launch import launch
 
-pytestmark = pytest.mark.slow  # a process is started for each
 OURS = 'agentrl_upstream_tries_total{process="policy-p",run="mine"}'
 THEIRS = 'vllm:num_requests_running{engine="0",process="policy-p",run="mine"} 0.0'
 

@@ -63,7 +63,6 @@ def test_the_loss_is_the_mean_over_learned_tokens_alone() -> None:
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-5)
 
 
-@pytest.mark.slow
 def test_a_model_learns_what_it_is_shown_and_nothing_else() -> None:
     lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
     cloner = Cloner(new_model(SHAPE, seed=0), 0.01, steps=50)

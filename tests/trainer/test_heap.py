@@ -37,7 +37,6 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(not map_large_blocks(), reason="not glibc")
-@pytest.mark.slow
 def test_logits_in_parts_take_the_memory_of_a_few_parts() -> None:
     """All logits have 256 MiB, a part 16 MiB."""
     peaks = {}

@@ -109,7 +109,6 @@ class Largest(TorchDispatchMode):
         return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_no_tensor_of_a_pass_is_larger_than_the_logits_that_may_exist_at_once(
     make_trajectory: MakeTrajectory, dtype: str

@@ -76,7 +76,6 @@ def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
     app.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("asked_before", [0, 1])
 def test_a_signal_that_came_before_celerys_handlers_is_not_lost(
     tmp_path: Path, asked_before: int

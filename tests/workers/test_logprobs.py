@@ -89,7 +89,6 @@ def trajectories(models: dict[str, Path]) -> Iterator[list[Trajectory]]:
         yield played
 
 
-@pytest.mark.slow
 def test_the_trainers_own_forward_pass_gives_the_stored_log_probabilities(
     trajectories: list[Trajectory], models: dict[str, Path]
 ) -> None:
@@ -106,7 +105,6 @@ def test_the_trainers_own_forward_pass_gives_the_stored_log_probabilities(
         assert np.abs(found[other] - batch.behaviour[other]).mean() > 0.1
 
 
-@pytest.mark.slow
 def test_the_episodes_took_several_turns_of_both_policies(trajectories: list[Trajectory]) -> None:
     for each in trajectories:
         check(each)

@@ -120,14 +120,12 @@ NEST = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(NEST, st.sampled_from(["plain", "hermes", "json"]))
 def test_any_json_argument_comes_through_as_it_was(value: Any, style: Style) -> None:
     call = ToolCall("set", {"v": value})
     assert parse(f"I do: {render(call, style)} so", (tool(v={}),), style) == [call]
 
 
-@pytest.mark.slow
 @given(NEST, SAID, st.sampled_from(STYLES), st.data())
 @example({"name": "act", "arguments": {"action": "x"}}, "", "json", None)
 @example("go to desk 1", "", "glm", None)

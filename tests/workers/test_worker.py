@@ -128,7 +128,6 @@ def test_a_body_is_published_before_its_row_moves(
     assert world.ask("SELECT COUNT(*) FROM steps") == [(6,)]
 
 
-@pytest.mark.slow
 def test_episodes_of_a_real_task_run_to_a_terminal_row(world: World, begin: Begin) -> None:
     source = registry.source("dbbench", {"style": "compact", "difficulty": "easy"})
     worker = begin(source=source)

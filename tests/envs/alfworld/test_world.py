@@ -106,7 +106,6 @@ worlds = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(conditions, worlds)
 def test_a_solver_finds_what_trying_everything_finds(

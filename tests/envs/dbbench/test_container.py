@@ -58,7 +58,6 @@ def test_a_conversation_in_a_container_is_the_one_in_the_process(
             assert conversation(outside, item, seed) == conversation(inside, item, seed)
 
 
-@pytest.mark.slow
 def test_mysqls_dialect_is_the_same_in_a_container(engine: Engine, sandbox_image: str) -> None:
     options = {"items": 16, "difficulty": "hard", "dialect": "mysql"}
     inside = registry.source("dbbench", options)
@@ -97,7 +96,6 @@ def test_an_episode_sees_nothing_of_the_one_before(sandboxes: Sandboxes) -> None
         assert "no such table: staff" in database.execute("select * from staff")
 
 
-@pytest.mark.slow
 def test_a_killed_container_fails_the_episode_and_the_next_one_is_fine(
     sandboxes: Sandboxes, docker_client: docker.DockerClient
 ) -> None:

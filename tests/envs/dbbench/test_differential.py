@@ -46,7 +46,6 @@ def test_every_template_fills_over_any_table() -> None:
             assert "{" not in filled(template, table, Random(0))
 
 
-@pytest.mark.slow
 def test_the_engines_agree_on_a_table_with_everything(mariadb_url: str) -> None:
     server = Server.at(mariadb_url, "")
     seen: list[str] = []

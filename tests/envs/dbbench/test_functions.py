@@ -28,7 +28,6 @@ def found(pattern: str, word: str) -> tuple[int, int] | None:
     return compiled(pattern).find(word, tick=lambda: None)
 
 
-@pytest.mark.slow
 @given(patterns, st.text(alphabet="abc1", max_size=8))
 def test_a_pattern_matches_where_pythons_does(pattern: str, word: str) -> None:
     theirs, ours = re.search(pattern.replace("$", "\\Z"), word), found(pattern, word)

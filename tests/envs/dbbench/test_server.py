@@ -68,7 +68,6 @@ def test_the_hash_is_the_one_of_the_rules(server: Server) -> None:
         assert database.table_hash() == ""
 
 
-@pytest.mark.slow
 def test_a_long_result_is_cut_and_its_statement_ended(server: Server) -> None:
     """One that was not ended would be read to its end: ten gigabytes."""
     with closing(ServerDatabase([TABLE], server=server, timeout_s=600.0)) as database:
@@ -78,7 +77,6 @@ def test_a_long_result_is_cut_and_its_statement_ended(server: Server) -> None:
 
 
 @pytest.mark.parametrize("before", ["select 1", "set session max_statement_time = 0"])
-@pytest.mark.slow
 def test_a_statement_that_takes_too_long_is_told_so(server: Server, before: str) -> None:
     opened = ServerDatabase([TABLE], server=server, timeout_s=0.5, grace_s=0.5)
     with closing(opened) as database:
@@ -87,7 +85,6 @@ def test_a_statement_that_takes_too_long_is_told_so(server: Server, before: str)
         assert database.execute("select 1") == "[(1,)]"
 
 
-@pytest.mark.slow
 def test_an_episode_that_kills_its_connection_goes_on(database: ServerDatabase) -> None:
     assert database.execute("kill connection_id()").startswith("Error executing query: ")
     assert database.execute("select 1") == "[(1,)]"
@@ -107,14 +104,12 @@ def test_an_episode_that_kills_its_connection_goes_on(database: ServerDatabase) 
         "use mysql",
     ],
 )
-@pytest.mark.slow
 def test_nothing_outside_its_database_is_reached(database: ServerDatabase, sql: str) -> None:
     before = database.table_hash()
     assert database.execute(sql).startswith("Error executing query: ")
     assert database.table_hash() == before
 
 
-@pytest.mark.slow
 def test_episodes_do_not_see_each_other(server: Server, database: ServerDatabase) -> None:
     with closing(ServerDatabase([TABLE], server=server, timeout_s=1.0)) as other:
         assert database.execute("show databases") == "[('dbbench',), ('information_schema',)]"
@@ -124,12 +119,10 @@ def test_episodes_do_not_see_each_other(server: Server, database: ServerDatabase
 
 
 @pytest.mark.parametrize("sql", ["\ud800", "", "\0", "select '\U0001f600'", "select %s", "?"])
-@pytest.mark.slow
 def test_awkward_text_is_answered_with_text(database: ServerDatabase, sql: str) -> None:
     assert isinstance(database.execute(sql), str)
 
 
-@pytest.mark.slow
 def test_closing_leaves_nothing_and_can_be_repeated(server: Server) -> None:
     database = ServerDatabase([TABLE], server=server, timeout_s=1.0)
     assert len(left(server, database._name)) == 2
@@ -140,7 +133,6 @@ def test_closing_leaves_nothing_and_can_be_repeated(server: Server) -> None:
         database.execute("select 1")
 
 
-@pytest.mark.slow
 def test_a_broken_table_is_the_items_fault_and_leaves_nothing(server: Server) -> None:
     name, twice = f"agentrl_broken_{secrets.token_hex(4)}", Table("twice", ["a", "A"], [])
     with pytest.raises(ItemError, match="table twice"):
@@ -148,7 +140,6 @@ def test_a_broken_table_is_the_items_fault_and_leaves_nothing(server: Server) ->
     assert left(server, name) == []
 
 
-@pytest.mark.slow
 def test_what_a_dead_process_left_is_swept_and_what_lives_is_not(
     server: Server, database: ServerDatabase
 ) -> None:
@@ -161,7 +152,6 @@ def test_what_a_dead_process_left_is_swept_and_what_lives_is_not(
     assert database.execute("select count(*) from `The Staff`") == "[(3,)]"
 
 
-@pytest.mark.slow
 def test_a_database_that_is_no_episodes_is_not_swept(server: Server) -> None:
     name = f"{PREFIX}results_{secrets.token_hex(4)}"
     asked(server, f"create database {name}")
@@ -172,7 +162,6 @@ def test_a_database_that_is_no_episodes_is_not_swept(server: Server) -> None:
         asked(server, f"drop database {name}")
 
 
-@pytest.mark.slow
 def test_an_account_that_may_not_sweep_is_an_environment_failure(
     server: Server, database: ServerDatabase
 ) -> None:
@@ -181,7 +170,6 @@ def test_an_account_that_may_not_sweep_is_an_environment_failure(
         agents.sweep()
 
 
-@pytest.mark.slow
 def test_a_table_that_a_transaction_holds_stops_no_sweep(server: Server) -> None:
     """What is prepared outlives its connection."""
     server = replace(server, locked_s=1)
@@ -206,7 +194,6 @@ def test_a_server_that_is_not_there_is_an_environment_failure() -> None:
         ServerDatabase([TABLE], server=nobody, timeout_s=1.0)
 
 
-@pytest.mark.slow
 def test_a_lost_server_fails_the_episode(server: Server) -> None:
     database = ServerDatabase([TABLE], server=server, timeout_s=1.0)
     assert database._agent is not None
@@ -246,7 +233,6 @@ def test_a_password_whose_variable_is_not_set_is_refused(mariadb_url: str) -> No
         source.make(source.items("train")[0])
 
 
-@pytest.mark.slow
 def test_experts_solve_generated_items_at_once(mariadb_url: str) -> None:
     """Ten episodes on five threads."""
     source = registry.source("dbbench", {"items": 10, "difficulty": "hard", "server": mariadb_url})

@@ -197,7 +197,6 @@ def test_what_a_function_builds_is_bounded(database: MysqlDatabase, count: str) 
     )
 
 
-@pytest.mark.slow
 def test_what_group_concat_holds_is_bounded() -> None:
     database = opened(timeout_s=60.0)
     rows = f"(repeat('a', 900000)) from {', '.join(f'Staff s{n}' for n in range(3))}"
@@ -230,7 +229,6 @@ def test_names_in_backticks_never_turn_into_strings() -> None:
 words = st.sampled_from(WORDS.split())
 
 
-@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(words, max_size=25).map(" ".join) | st.text(max_size=60))
 def test_any_text_is_answered_with_text(sql: str) -> None:
@@ -245,7 +243,6 @@ def test_any_text_is_answered_with_text(sql: str) -> None:
 values = st.text(alphabet="aAbBéE1 -.%_", max_size=5)
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(values, values, values)
 def test_comparisons_agree_with_each_other(left: str, right: str, third: str) -> None:

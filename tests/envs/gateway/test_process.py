@@ -82,7 +82,6 @@ def test_an_environment_that_no_process_can_have_is_no_reward(tmp_path: Path) ->
         Program(["true"], b"{}", {"BIG": "x" * 200_000}, lambda _: None)
 
 
-@pytest.mark.slow
 def test_what_ignores_its_end_and_left_its_group_is_killed(tmp_path: Path) -> None:
     program = started(tmp_path, lambda _: None, STUBBORN)
     awaited((tmp_path / "up").exists)
@@ -100,7 +99,6 @@ def test_what_a_program_leaves_behind_goes_when_it_ends(tmp_path: Path) -> None:
     program.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_program_dies_with_its_owner(tmp_path: Path, number: int) -> None:
     (tmp_path / "it.py").write_text(STUBBORN)

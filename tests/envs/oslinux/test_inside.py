@@ -94,7 +94,6 @@ def test_a_slow_command_is_interrupted_and_the_shell_goes_on(driver: Driver) -> 
     assert driver.shell("pwd; echo $name") == "/usr\neva"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "stubborn", ["trap '' INT; while :; do :; done", "kill -STOP $$", "exec 198>&-"]
 )
@@ -154,7 +153,6 @@ def test_a_watched_script_leaves_nothing_running(driver: Driver) -> None:
     assert not alive(left)
 
 
-@pytest.mark.slow
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -96,7 +96,6 @@ def test_an_episode_of_commands_and_an_answer(made: Made) -> None:
     assert outcome == Outcome((), done=True, status=Status.COMPLETED, reward=1.0, score=1.0)
 
 
-@pytest.mark.slow
 def test_the_target_is_of_the_time_before_the_agent_acted(made: Made) -> None:
     environment = made(COUNT)
     said(environment, "touch docs/c docs/d")
@@ -106,7 +105,6 @@ def test_the_target_is_of_the_time_before_the_agent_acted(made: Made) -> None:
     assert environment.call([answer("2")]).reward == 1.0
 
 
-@pytest.mark.slow
 def test_an_example_that_changes_something_leaves_no_trace(made: Made) -> None:
     moving = COUNT | {"example": {"code": "touch docs/c /tmp/new; ls docs | wc -l; sleep 99 &"}}
     environment = made(moving)
@@ -114,7 +112,6 @@ def test_an_example_that_changes_something_leaves_no_trace(made: Made) -> None:
     assert environment.call([answer("3")]).reward == 1.0
 
 
-@pytest.mark.slow
 def test_a_script_before_a_matcher_that_reads_no_argument_is_a_target(made: Made) -> None:
     check = [{"script": {"code": "cat word"}}, {"matcher": "string-match"}]
     content = {"description": "?", "init": [{"code": "echo eva > word"}], "check": check}
@@ -126,7 +123,6 @@ def test_a_script_before_a_matcher_that_reads_no_argument_is_a_target(made: Made
     assert late.call([answer("kim")]).reward == 1.0
 
 
-@pytest.mark.slow
 def test_a_script_gets_the_answer_and_the_outputs_before_it(made: Made) -> None:
     check = [
         {"example": True},
@@ -145,7 +141,6 @@ def test_a_script_gets_the_answer_and_the_outputs_before_it(made: Made) -> None:
     assert made(content).call([answer("b")]).reward == 0.0
 
 
-@pytest.mark.slow
 def test_a_change_is_scored_by_what_is_there_and_finishing_is_an_answer(made: Made) -> None:
     content = change('[ "$(cat f)" = "$1" ]')
     environment = made(content)
@@ -155,7 +150,6 @@ def test_a_change_is_scored_by_what_is_there_and_finishing_is_an_answer(made: Ma
     assert made(content).call([finish]).reward == 0.0
 
 
-@pytest.mark.slow
 def test_what_the_agent_left_running_is_killed_before_the_check_but_not_the_items_own(
     made: Made,
 ) -> None:
@@ -168,7 +162,6 @@ def test_what_the_agent_left_running_is_killed_before_the_check_but_not_the_item
     assert environment.call([answer("")]).reward == 1.0
 
 
-@pytest.mark.slow
 def test_a_fork_bomb_beside_the_items_own_process_ends_before_the_check(made: Made) -> None:
     init = [{"code": "sleep 98 & echo $! > own"}]
     environment = made(change("kill -0 $(cat own)", init=init))
@@ -191,7 +184,6 @@ def test_what_an_agent_does_to_its_system_costs_its_episode_only(made: Made) -> 
     assert said(made(COUNT), "ls docs") == "a\nb\n"
 
 
-@pytest.mark.slow
 def test_commands_that_do_not_end_are_stopped(made: Made) -> None:
     environment = made(COUNT, seconds=2.0)
     stopped = "[the command was stopped after 2 seconds]"
@@ -204,7 +196,6 @@ def test_commands_that_do_not_end_are_stopped(made: Made) -> None:
     assert environment.call([answer("2")]).reward == 1.0
 
 
-@pytest.mark.slow
 def test_filling_the_disk_ends_the_episode_by_its_agents_fault(made: Made) -> None:
     environment = made(COUNT)
     with pytest.raises(Overrun, match="disk"):
@@ -212,7 +203,6 @@ def test_filling_the_disk_ends_the_episode_by_its_agents_fault(made: Made) -> No
     assert said(made(COUNT), "ls docs") == "a\nb\n"
 
 
-@pytest.mark.slow
 def test_a_script_of_an_item_that_fails_is_no_fault_of_the_agent(made: Made) -> None:
     with pytest.raises(EnvironmentFailure, match="init script 1 exited with 7: no such luck"):
         made(COUNT | {"init": [{"code": "true"}, {"code": "echo no such luck >&2; exit 7"}]})
