@@ -91,16 +91,22 @@ class Budget:
 class Pace:
     """So many requests a minute, evenly, and none while the upstream asks for a pause."""
 
-    def __init__(self, per_minute: int | None, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        per_minute: int | None,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gap_s = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
         self._lock = threading.Lock()
         self._stop = stop
+        self._clock = clock
 
     def wait(self, patience_s: float) -> None:
         """Until this request's turn. Raises Unavailable where that is too far away."""
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             turn = max(now, self._next)
             if turn - now > min(QUEUE_S, patience_s):
                 raise Unavailable(f"the next request may go in {turn - now:.0f} s")
@@ -111,7 +117,7 @@ class Pace:
     def hold(self, seconds: float) -> None:
         """Nobody asks for so long."""
         with self._lock:
-            self._next = max(self._next, time.monotonic() + seconds)
+            self._next = max(self._next, self._clock() + seconds)
 
     def sleep(self, seconds: float) -> None:
         """This request alone."""
@@ -121,23 +127,31 @@ class Pace:
 class Upstream:
     """Requests to one API; safe for many threads."""
 
-    def __init__(self, config: External, key: str, budget: Budget, stop: threading.Event) -> None:
-        """Raises ConfigError for an address that is none."""
+    def __init__(
+        self,
+        config: External,
+        key: str,
+        budget: Budget,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """stop: every wait between two tries is a wait for it. Raises ConfigError for a bad URL."""
         self._host = checked(config)
         self._url = config.url.rstrip("/")
         self._config = config
         self._key = key
         self._budget = budget
-        self._pace = Pace(config.requests_per_minute, stop)
+        self._pace = Pace(config.requests_per_minute, stop, clock)
+        self._clock = clock
         self._http = urllib3.PoolManager(maxsize=config.concurrency, block=False)
 
     def ask(self, path: str, fields: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
         """The JSON object that answers. Raises Unavailable, Closed."""
         body = {"model": self._config.model, **fields, **self._config.parameters}
         given = msgspec.json.encode(body)
-        deadline, wait_s, why = time.monotonic() + patience_s, 0.0, ""
+        deadline, wait_s, why = self._clock() + patience_s, 0.0, ""
         for attempt in range(self._config.retries + 1):
-            left = deadline - time.monotonic()
+            left = deadline - self._clock()
             if wait_s > left or left <= 0:
                 break
             self._pace.wait(left)
@@ -155,7 +169,7 @@ class Upstream:
             wait_s = max(asked_s, BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0))
             if everyone:
                 self._pace.hold(min(wait_s, LONGEST_S))
-            elif attempt < self._config.retries and time.monotonic() + wait_s < deadline:
+            elif attempt < self._config.retries and self._clock() + wait_s < deadline:
                 self._pace.sleep(wait_s)
                 wait_s = 0.0
         raise Unavailable(f"external model at {self._host}: {why or 'no time left'}")
@@ -171,7 +185,7 @@ class Upstream:
         headers = {"content-type": "application/json"}
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
-        began = time.monotonic()
+        began = self._clock()
         read_s = max(0.1, min(self._config.timeout_s, deadline - began))
         response = self._http.request(
             "POST",
@@ -187,11 +201,12 @@ class Upstream:
         try:
             while len(data) <= MAX_ANSWER and (chunk := response.read1(CHUNK)):
                 data += chunk
-                if time.monotonic() > began + read_s:
+                if self._clock() > began + read_s:
                     raise urllib3.exceptions.TimeoutError
         finally:
             response.close()  # one that was read to its end has given its connection back
-        return response.status, _retry_after(response.headers.get("retry-after")), bytes(data)
+        asked_s = retry_after(response.headers.get("retry-after"), time.time())
+        return response.status, asked_s, bytes(data)
 
     def _answer(self, data: bytes, asked: int) -> dict[str, Any]:
         """Raises Unavailable; an answer of no use is paid for, too."""
@@ -237,7 +252,7 @@ def checked(config: External) -> str:
     return parts.netloc
 
 
-def _retry_after(text: str | None) -> float:
+def retry_after(text: str | None, now: float) -> float:
     """Seconds that the header asks for, as a number or a date; 0 where it is neither."""
     if not text:
         return 0.0
@@ -246,6 +261,6 @@ def _retry_after(text: str | None) -> float:
     except ValueError:
         pass
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
     except (TypeError, ValueError):
         return 0.0

@@ -12,7 +12,7 @@ engine lost, because it was started again, is closed at once and loaded anew.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +58,14 @@ class Leaving:
 class Follower:
     """Belongs to one thread; `step` waits for no request that may still be sampled."""
 
-    def __init__(self, engine: Loads, served: Served, store: Store, seat: Seat) -> None:
+    def __init__(
+        self,
+        engine: Loads,
+        served: Served,
+        store: Store,
+        seat: Seat,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Raises ConfigError for a track that is not understood, or more than the engine holds."""
         for track in seat.tracks:
             parse(track)
@@ -68,7 +75,8 @@ class Follower:
                 mend="give each track a [[policy]] of its own",
             )
         self._in_place = engine.places is not None
-        self._holder = Holder(engine, seat.dtype, seat.cache, seat.stop)
+        self._holder = Holder(engine, seat.dtype, seat.cache, seat.stop, clock)
+        self._clock = clock
         self._served = served
         self._store = store
         self._seat = seat
@@ -144,7 +152,7 @@ class Follower:
         log.info("Serving", track=track, version=checkpoint.version)
 
     def _leave(self, track: str, checkpoint_id: str) -> None:
-        leaving = Leaving(time.monotonic() + self._seat.drain_s)
+        leaving = Leaving(self._clock() + self._seat.drain_s)
         self._leaving.setdefault(checkpoint_id, leaving).tracks.append(track)
         if self._in_place:
             self._served.retire(checkpoint_id, timeout_s=0.0)
@@ -155,7 +163,7 @@ class Follower:
         for name, leaving in list(self._leaving.items()):
             if name not in kept:
                 drained = self._served.retire(name, timeout_s=0.0)
-                if not drained and time.monotonic() < leaving.deadline:
+                if not drained and self._clock() < leaving.deadline:
                     continue
                 self._holder.unload(name)
                 self._served.retire(name, timeout_s=ABORT_S)

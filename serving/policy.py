@@ -9,7 +9,7 @@ ends      when told to stop: refuses, drains, marks itself gone; a run that is o
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -56,9 +56,16 @@ class Followed:
 
 
 def serve_policy(
-    config: Config, server: ServerConfig, run: Followed, stop: threading.Event
+    config: Config,
+    server: ServerConfig,
+    run: Followed,
+    stop: threading.Event,
+    engine_for: Callable[[Config, ServerConfig, threading.Event], Loads] | None = None,
 ) -> None:
-    """Serve until `stop`. Raises ConfigError, StoreError at start, EngineDied later."""
+    """Serve until `stop`. Raises ConfigError, StoreError at start, EngineDied later.
+
+    engine_for: makes the engine; `make_engine` unless told otherwise.
+    """
     if server.engine == "external":
         from serving.external import Books, serve_external
 
@@ -68,7 +75,7 @@ def serve_policy(
     server_id, token = f"{server.name}-{uuid.uuid4().hex[:8]}", secret(server.token_env)
     served, ended = Served(), threading.Event()
     with ExitStack() as stack:
-        engine = make_engine(config, server, stop)
+        engine = (engine_for or make_engine)(config, server, stop)
         stack.callback(engine.close)
         watch = stack.enter_context(closing(Watch(run)))
         dtype, cache = config.model.dtype, config.cache()
@@ -98,8 +105,9 @@ def serve_policy(
 class Watch:
     """The live lineage, read when an event says that it grew, else every LOOK_S."""
 
-    def __init__(self, run: Followed) -> None:
+    def __init__(self, run: Followed, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
+        self._clock = clock
         self._wake = threading.Event()
         self._live: Sequence[Checkpoint] = ()
         self._look_at = 0.0
@@ -111,10 +119,10 @@ class Watch:
 
     def live(self) -> Sequence[Checkpoint]:
         """The lineage at the last look; patient while the store is away."""
-        if self._wake.is_set() or time.monotonic() >= self._look_at:
+        if self._wake.is_set() or self._clock() >= self._look_at:
             self._wake.clear()
             self._live = _live(self._run.store, self._run.run_id)
-            self._look_at = time.monotonic() + (LOOK_S if self._waker else TICK_S)
+            self._look_at = self._clock() + (LOOK_S if self._waker else TICK_S)
         return self._live
 
     def wait(self, timeout_s: float) -> None:

@@ -8,7 +8,7 @@ row ─▶ here (broker/weights.py) ─▶ digests ─▶ Engine.load ─▶ Eng
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -62,9 +62,15 @@ class Holder:
     """What an engine holds for us; belongs to one thread."""
 
     def __init__(
-        self, engine: Loads, dtype: str, cache: Path, stop: threading.Event | None = None
+        self,
+        engine: Loads,
+        dtype: str,
+        cache: Path,
+        stop: threading.Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """cache: folder of local copies of checkpoints that lie under a URL. stop: ends a fetch."""
+        self._clock = clock
         self._engine = engine
         self._dtype = dtype
         self._cache = cache
@@ -101,7 +107,7 @@ class Holder:
             return True
         if not self.whole(row):
             return False
-        started, path = time.monotonic(), self._whole[name]
+        started, path = self._clock(), self._whole[name]
         try:
             probe = manifest.read(path).probe
             self._engine.load(name, path)
@@ -116,7 +122,7 @@ class Holder:
             return False
         self._held.add(name)
         self._refused.pop(name, None)
-        seconds = round(time.monotonic() - started, 3)
+        seconds = round(self._clock() - started, 3)
         log.info("Checkpoint loaded", checkpoint_id=name, seconds=seconds, probed=probe is not None)
         return True
 
@@ -127,7 +133,7 @@ class Holder:
             self._engine.unload(name)
 
     def refuses(self, name: str) -> bool:
-        return time.monotonic() < self._refused.get(name, -math.inf)
+        return self._clock() < self._refused.get(name, -math.inf)
 
     def lost(self) -> list[str]:
         """What the engine held and does not any more, told once."""
@@ -136,7 +142,7 @@ class Holder:
         return gone
 
     def _refuse(self, name: str, error: Exception, for_s: float) -> None:
-        self._refused[name] = time.monotonic() + for_s
+        self._refused[name] = self._clock() + for_s
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
         log.error(
             "A checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again

@@ -28,11 +28,10 @@ from serving.vllm_adapter import base_of, check_same, same_model, shapes, write_
 from serving.vllm_answers import Answers
 from serving.vllm_http import Line, VllmError
 from serving.vllm_launch import check_tracks, launch, version
-from serving.vllm_process import NAME, VllmProcess
+from serving.vllm_process import NAME, TIMINGS, Timings, VllmProcess
 from serving.vllm_wire import Answer
 
 STEP_S = 0.2  # between two looks at `stop` while we wait for a call
-COUNTED_S = 1.0  # of silence, when it is asked what it counts
 VOICE = (1, 2, 3, 1, 2, 3)  # tokens whose log-probabilities tell whether old weights came back
 
 log = get_logger()
@@ -42,7 +41,11 @@ class VllmEngine:
     """Policies by name. Loads belong to one thread, the rest to any."""
 
     def __init__(
-        self, config: Config, server: PolicyServer, stop: threading.Event | None = None
+        self,
+        config: Config,
+        server: PolicyServer,
+        stop: threading.Event | None = None,
+        timings: Timings = TIMINGS,
     ) -> None:
         """stop: ends waiting for calls under way. Raises ConfigError for another vLLM than ours."""
         check_tracks(config, server)
@@ -61,7 +64,8 @@ class VllmEngine:
         self._paths: dict[str, tuple[int, Path]] = {}  # name: generation, directory
         self._limits: dict[str, Limits] = {}
         self._lock = threading.Lock()
-        self._process = VllmProcess(launch(config, server), self._model)
+        self._process = VllmProcess(launch(config, server), self._model, timings)
+        self._metrics_s = timings.metrics_s
         self._answers = Answers(self.line, server.max_batch)
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
         self._zeros = config.home() / "zero" / server.name
@@ -166,7 +170,7 @@ class VllmEngine:
     def counted(self) -> str:
         """Its own metrics, as Prometheus reads them; empty while it is away or silent."""
         try:
-            return self._process.line().get("/metrics", COUNTED_S).decode(errors="replace")
+            return self._process.line().get("/metrics", self._metrics_s).decode(errors="replace")
         except (EngineAway, VllmError):
             return ""
 

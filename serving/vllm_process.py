@@ -27,14 +27,27 @@ from serving.vllm_http import Line, VllmError
 NAME = "base"  # what vLLM calls the weights it was launched with
 GUARD = Path(__file__).with_name("vllm_guard.py")
 WORKER = Path(__file__).with_name("vllm_worker.py")
-TOLD_S = 15.0  # between two lines about a start that lasts
-LOOK_S = 0.5
-BEAT_S = 5.0  # between two looks at /health
 FAILURES = 2  # starts in a row that came to nothing, after which a person must look
-BACK_OFF_S = (1.0, 5.0, 15.0)
 END_S = 6.0  # the guard's own bounds and a little
 
 log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds between two looks at the child, two checks of /health, two lines about a long start.
+
+    `back_off_s`: before each further launch. `metrics_s`: of silence, when it is asked its metrics.
+    """
+
+    look_s: float = 0.5
+    health_s: float = 5.0
+    report_s: float = 15.0
+    back_off_s: tuple[float, ...] = (1.0, 5.0, 15.0)
+    metrics_s: float = 1.0
+
+
+TIMINGS = Timings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +74,13 @@ class _Child:
 class VllmProcess:
     """One vLLM at a time; its thread is the only one that starts or ends it."""
 
-    def __init__(self, launch: Launch, model: Callable[[], Path]) -> None:
+    def __init__(
+        self, launch: Launch, model: Callable[[], Path], timings: Timings = TIMINGS
+    ) -> None:
         """model: the directory to launch with, asked at every launch."""
         self._launch = launch
         self._model = model
+        self._timings = timings
         self._child: _Child | None = None
         self._generation = 0
         self._up = False
@@ -108,7 +124,7 @@ class VllmProcess:
         self._closed.set()
         self._cut()
         if self.started():
-            self._thread.join(END_S + LOOK_S + 1.0)
+            self._thread.join(END_S + self._timings.look_s + 1.0)
 
     def _cut(self) -> None:
         """Let the guard end it now: our thread may be waiting for its answer."""
@@ -143,7 +159,8 @@ class VllmProcess:
             if failures == FAILURES:
                 self._dead = f"{trouble}; it said: {words} ({self._launch.log})"
                 return
-            self._closed.wait(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+            pauses = self._timings.back_off_s
+            self._closed.wait(pauses[min(failures, len(pauses) - 1)])
 
     def _begin(self) -> _Child:
         launch, model = self._launch, self._model()
@@ -179,11 +196,11 @@ class VllmProcess:
             now = time.monotonic()
             if now > deadline:
                 return f"vLLM did not answer within {self._launch.start_s:g} s"
-            if now - told >= TOLD_S:
+            if now - told >= self._timings.report_s:
                 told = now
                 words = last_line(self._launch.log)
                 log.info("vLLM is starting", seconds=round(now - child.began), said=words)
-            self._closed.wait(LOOK_S)
+            self._closed.wait(self._timings.look_s)
         self._generation += 1
         self._up = True
         log.info("vLLM is up", seconds=round(time.monotonic() - child.began, 1))
@@ -203,15 +220,15 @@ class VllmProcess:
 
     def _watch(self, child: _Child) -> str:
         """Return what went wrong."""
-        beat = time.monotonic() + BEAT_S
+        beat = time.monotonic() + self._timings.health_s
         while not (trouble := self._trouble(child)):
             if time.monotonic() >= beat:
                 try:
                     child.line.get("/health", self._launch.call_s)
                 except VllmError as error:
                     return self._trouble(child) or str(error)
-                beat = time.monotonic() + BEAT_S
-            self._closed.wait(LOOK_S)
+                beat = time.monotonic() + self._timings.health_s
+            self._closed.wait(self._timings.look_s)
         return trouble
 
     def _trouble(self, child: _Child) -> str:

@@ -15,6 +15,7 @@ import pytest
 import urllib3
 from acting import serve
 from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
+from running import eventually
 from sqlalchemy import select, text
 
 from core.config import Config, External, Model, PolicyServer, Task, Worker
@@ -89,11 +90,28 @@ def live(store: Store) -> list[LivePolicy]:
 
 
 def awaited(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+    found: list[Any] = []
+
+    def looked() -> bool:
+        found.append(what())
+        return bool(found[-1])
+
+    eventually(looked, within_s=60, text=lambda: str(found[-1]))
+    return found[-1]
+
+
+def lease(store: Store) -> float:
+    """Until when its newest server may count as alive."""
+    with store.read() as session:
+        leases = select(ServerRow.lease_until).order_by(ServerRow.started_at.desc())
+        return session.scalars(leases.limit(1)).one()
+
+
+def await_beat(store: Store) -> None:
+    """Until its lease was extended twice: it looked at its budget in between."""
+    for _ in range(2):
+        before = lease(store)
+        awaited(lambda before=before: lease(store) > before)  # type: ignore[misc]
 
 
 def post(policy: LivePolicy, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -114,7 +132,7 @@ def test_it_registers_a_track_of_its_own_and_speaks_messages(store: Store, there
         assert post(policy, "/v1/completions", {})[0] == 404
         assert post(policy, "/v1/chat/completions", ASKED | {"model": "other"})[0] == 404
         assert post(policy, "/v1/chat/completions", ASKED | {"more": 1})[0] == 400
-        time.sleep(0.5)  # its lease is kept
+        await_beat(store)
         assert live(store)
     assert live(store) == []
     path, body = there.asked[0]
@@ -146,10 +164,10 @@ def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
         assert post(policy, "/v1/chat/completions", ASKED)[0] == 200
         assert post(policy, "/v1/chat/completions", ASKED)[0] == 404
         awaited(lambda: not live(store))
-        time.sleep(0.5)
+        await_beat(store)
     assert capsys.readouterr().out.count("asked no more") == 1
     with teacher(store, there, max_requests=1):
-        time.sleep(0.6)
+        await_beat(store)
         assert live(store) == []
     assert len(there.asked) == 1
 

@@ -1,12 +1,8 @@
 """A follower whose checkpoints lie under a URL."""
 
-import threading
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import faulty
-import pytest
 from faulty import FaultyFileSystem
 from world import World
 
@@ -15,8 +11,8 @@ from core import manifest
 from core.manifest import Manifest
 from db import registry
 from db.store import Store
-from serving import proof
 from serving.follower import Follower, Seat
+from serving.proof import AWAY_S
 from serving.scripted import ScriptedEngine
 from serving.served import Served
 
@@ -35,16 +31,14 @@ def published(world: World, shelf: Shelf, version: int) -> str:
 
 
 def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_it_is_away(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
     faulty.register()
-    monkeypatch.setattr(proof, "AWAY_S", 1000.0)
-    stopped = threading.Event()
-    stopped.set()  # a failed fetch is not tried again
+    seconds = [0.0]
     world, engine, served = World.begin(store), ScriptedEngine(), Served()
     shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
-    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here", stop=stopped)
-    follower = Follower(engine, served, store, seat)
+    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
+    follower = Follower(engine, served, store, seat, clock=lambda: seconds[0])
 
     def step() -> list[str]:
         rows = store.ask(lambda session: registry.live_checkpoints(session, world.run_id))
@@ -52,13 +46,12 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
         return engine.names()
 
     name = published(world, shelf, 1)
-    FaultyFileSystem.faults += [ConnectionError("no route")] * 2
+    (tmp_path / "here").touch()  # nothing can be written there
     assert step() == []
     assert not served.checkpoints()
-    FaultyFileSystem.faults.clear()
+    (tmp_path / "here").unlink()
     assert step() == []
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000.0)
-    monkeypatch.setattr(proof, "time", later)
+    seconds[0] += AWAY_S
     assert step() == [name]
     assert manifest.verify(tmp_path / "here" / name).version == 1
     second = published(world, shelf, 2)

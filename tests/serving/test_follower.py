@@ -12,10 +12,9 @@ from core.errors import ConfigError, PolicyError
 from db import registry
 from db.models import Checkpoint
 from db.store import Store, open_store
-from serving import proof
 from serving.engine import LocalEngine
 from serving.follower import Follower, Seat
-from serving.proof import distance
+from serving.proof import RETRY_S, distance
 from serving.scripted import ScriptedEngine
 from serving.served import Served
 
@@ -98,20 +97,37 @@ def test_bfloat16_is_given_more_room(
     assert served.checkpoints() == ["c0"]
 
 
-def test_an_engine_that_failed_is_asked_again_later(
-    lineage: Lineage, save_model: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proof, "RETRY_S", 0.0)
-    engine, served = Away(), Served()
+def test_an_engine_that_failed_is_asked_again_later(lineage: Lineage, save_model: Save) -> None:
+    engine, served, seconds = Away(), Served(), [0.0]
     engine.failures = 2
-    follower = Follower(engine, served, lineage.store, Seat("s", ["current"]))
+    seat = Seat("s", ["current"])
+    follower = Follower(engine, served, lineage.store, seat, clock=lambda: seconds[0])
     lineage.publish(save_model("a"), [-1.0] * 4)
-    follower.step(lineage.live)
-    assert served.checkpoints() == []
-    assert engine.names() == []
-    follower.step(lineage.live)
+    for failures in (1, 0):
+        follower.step(lineage.live)
+        assert served.checkpoints() == []
+        assert engine.names() == []
+        follower.step(lineage.live)
+        assert engine.failures == failures  # not asked before its time
+        seconds[0] += RETRY_S
     follower.step(lineage.live)
     assert served.checkpoints() == ["c0"]
+
+
+def test_a_torn_checkpoint_is_passed_over_and_the_former_stays(
+    lineage: Lineage, save_model: Save
+) -> None:
+    engine, served = ScriptedEngine(), Served()
+    follower = Follower(engine, served, lineage.store, Seat("s", ["current"]))
+    lineage.publish(save_model("a"), None)
+    follower.step(lineage.live)
+    torn = lineage.publish(save_model("a"), None)
+    (lineage.folder / torn / "model.safetensors").write_bytes(b"torn")
+    follower.step(lineage.live)
+    assert (served.checkpoints(), engine.names()) == (["c0"], ["c0"])
+    lineage.publish(save_model("a"), None)
+    follower.step(lineage.live)
+    assert served.checkpoints() == ["c2"]
 
 
 def test_what_an_engine_lost_is_closed_and_loaded_again(lineage: Lineage, save_model: Save) -> None:

@@ -3,7 +3,7 @@
 import json
 import random
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -15,8 +15,9 @@ import torch
 import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
+from running import eventually
 
-from core.errors import ConfigError
+from core.errors import ConfigError, PolicyError
 from serving.engine import LocalEngine
 from serving.request import Completion, Request
 from serving.scripted import ScriptedEngine
@@ -255,8 +256,7 @@ def test_a_checkpoint_being_retired_finishes_what_it_began_and_refuses_the_rest(
         begun = pool.submit(post, server, body())
         assert engine.asked.wait(60)
         retired = pool.submit(served.retire, "c1", 60.0)
-        while served.checkpoints():
-            time.sleep(0.01)
+        eventually(lambda: not served.checkpoints(), within_s=60, text=lambda: "c1 stays open")
         assert post(server, body())[0] == 404
         assert not retired.done()
         engine.go.set()
@@ -265,16 +265,21 @@ def test_a_checkpoint_being_retired_finishes_what_it_began_and_refuses_the_rest(
     server.close()
 
 
-def test_an_engine_that_fails_answers_503(engine: LocalEngine) -> None:
-    served = Served()
-    served.serve("current", "a", 1)
+class FailingEngine(ScriptedEngine):
+    """As an engine whose policy is unloaded while it samples."""
+
+    def submit(self, request: Request) -> Future[Completion]:
+        future: Future[Completion] = Future()
+        future.set_exception(PolicyError(f"policy {request.policy} was unloaded"))
+        return future
+
+
+def test_an_engine_that_fails_answers_503() -> None:
+    engine, served = FailingEngine(), Served()
+    engine.load("c1", Path())
+    served.serve("current", "c1", 1)
     server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
-    with ThreadPoolExecutor(1) as pool:
-        begun = pool.submit(post, server, body(model="a", max_tokens=1000))
-        while not engine._batches["a"].busy:
-            pass
-        engine.unload("a")
-        status, answer = begun.result(timeout=60)
+    status, answer = post(server, body())
     assert status == 503
     assert answer["error"]["code"] == "policy_failed"
     server.close()
@@ -288,30 +293,33 @@ def test_under_swaps_no_completion_mixes_checkpoints(engine: LocalEngine) -> Non
     }
     served = Served()
     server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
-    stop = threading.Event()
+    stop, seen = threading.Event(), Counter[int]()
 
     def swap() -> None:
-        for turn in range(20):
+        turn = 0
+        while min(seen[200], seen[404]) < 20:
+            turn += 1
             new, old = ("a", "b") if turn % 2 else ("b", "a")
             served.serve("current", new, turn)
             assert served.retire(old, timeout_s=60)
             stop.wait(0.02)
-        stop.set()
 
-    def ask(seed: int) -> list[int]:
-        rng, statuses = random.Random(seed), []
+    def ask(seed: int) -> None:
+        rng = random.Random(seed)
         while not stop.is_set():
             name = rng.choice("ab")
-            request = body(model=name, max_tokens=12, temperature=0)
-            status, answer = post(server, request)
-            statuses.append(status)
+            status, answer = post(server, body(model=name, max_tokens=12, temperature=0))
+            seen[status] += 1
             if status == 200:
                 assert answer["choices"][0]["token_ids"] == expected[name]
-        return statuses
 
     with ThreadPoolExecutor(5) as pool:
         asking = [pool.submit(ask, seed) for seed in range(4)]
-        pool.submit(swap).result(timeout=200)
-        statuses = {status for future in asking for status in future.result(timeout=60)}
-    assert statuses == {200, 404}
+        try:
+            pool.submit(swap).result(timeout=200)
+        finally:
+            stop.set()
+        for future in asking:
+            future.result(timeout=60)
+    assert set(seen) == {200, 404}
     server.close()
