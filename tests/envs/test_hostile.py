@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from core.config import Config, Envs, Task
 from core.http import MAX_HEAD
-from envs import registry, sessions, wire
+from envs import registry, wire
 from envs.server import EnvServer
+from envs.sessions import Timings
 
 http = urllib3.PoolManager(maxsize=4, retries=False, timeout=30)
 WITNESS = -(1 << 40)  # the session id of somebody else
@@ -61,9 +62,9 @@ turns = (
 @pytest.fixture(scope="module")
 def server() -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "QUEUE_S", 0.02)
         patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
-        server = EnvServer(Config(tasks={"counting": Task()}, envs=Envs(concurrency=16)))
+        config = Config(tasks={"counting": Task()}, envs=Envs(concurrency=16))
+        server = EnvServer(config, Timings(queue_s=0.02))
         start = json.dumps({"session_id": WITNESS, "index": 19}).encode()
         assert post(server, "start_sample", start)[0] == 200
         try:
