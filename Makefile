@@ -55,11 +55,14 @@ test-all: .venv/.dev .venv-vllm/.done ## run all tests, also the slow ones; file
 test-oracles: .venv/.dev .venv-oracles/.done ## compare with other people's programs, in an environment of their own
 	AGENTRL_ORACLES=.venv-oracles/bin/python $(BIN)/python -m pytest -m oracles
 
+mutants: .venv/.dev .venv/.mutants ## change 80 lines, one by one: which share `make test` notices (an hour)
+	$(BIN)/python tests/mutants/run.py $(ARGS)
+
 lint: .venv/.dev ## ruff, mypy, the import contract, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/support benchmarks
+	$(BIN)/mypy tests/support tests/mutants benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
@@ -111,6 +114,10 @@ services: .env ## start Postgres and RabbitMQ alone, on this machine's loopback
 	@$(PIP) -r requirements/dev.lock
 	@touch $@
 	@echo "Ready: . .venv/bin/activate" >&2
+
+.venv/.mutants: .venv/.dev requirements/mutants.txt
+	@$(PIP) -r requirements/mutants.txt
+	@touch $@
 
 .venv-vllm/.done: requirements/torch.lock requirements/vllm.txt
 	@echo "Installing vLLM into .venv-vllm (a few minutes) …" >&2
