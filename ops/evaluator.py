@@ -32,15 +32,12 @@ GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits
 log = get_logger()
 
 
-def evaluate_run(
-    config: Config, stop: threading.Event, leave: Callable[[int], object] = os._exit
-) -> None:
+def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) -> None:
     """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
     if not config.eval.every:
         raise ConfigError("eval.every is 0: nothing is due", mend="set it to a number of updates")
-    stand_back(config.eval.nice)
     ended = threading.Event()
-    threading.Thread(target=_leave_in_time, args=(stop, ended, leave), daemon=True).start()
+    threading.Thread(target=_leave_in_time, args=(stop, ended), daemon=True).start()
     own = config.as_evaluated()
     plans = planned(own, wish(config))
     found = sources(only(own, plans))
@@ -66,7 +63,7 @@ def evaluate_run(
             log.info("Measured", checkpoint_id=checkpoint_id)
 
         try:
-            follow(due, over, measure, stop)
+            follow(due, over, measure, stop, look_s=look_s)
         finally:
             ended.set()
 
@@ -76,13 +73,15 @@ def follow(
     over: Callable[[], bool],
     measure: Callable[[str], None],
     stop: threading.Event,
+    *,
+    look_s: float = LOOK_S,
 ) -> None:
     """Measure what is due, the first of the list first, each once, until `over` or `stop`."""
     seen: set[str] = set()
     while not (stop.is_set() or over()):
         waiting = [name for name in due() if name not in seen]
         if not waiting:
-            stop.wait(LOOK_S)
+            stop.wait(look_s)
             continue
         seen.add(waiting[0])
         try:
@@ -113,9 +112,7 @@ def stand_back(nice: int) -> None:
     weigh_session(nice)
 
 
-def _leave_in_time(
-    stop: threading.Event, ended: threading.Event, leave: Callable[[int], object]
-) -> None:
+def _leave_in_time(stop: threading.Event, ended: threading.Event) -> None:
     """End the process after `stop`, whatever its episodes wait for; the lease ends by itself.
 
     The code does not say that the run is over: it may not be.
@@ -123,4 +120,4 @@ def _leave_in_time(
     stop.wait()
     if not ended.wait(GRACE_S):
         log.warning("end not waited for")
-        leave(TOLD)
+        os._exit(TOLD)

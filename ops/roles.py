@@ -112,8 +112,9 @@ def policy(config: Config, stop: threading.Event, name: str = "") -> None:
 
 
 def evaluator(config: Config, stop: threading.Event) -> None:
-    from ops.evaluator import evaluate_run
+    from ops.evaluator import evaluate_run, stand_back
 
+    stand_back(config.eval.nice)
     evaluate_run(config, stop)
 
 

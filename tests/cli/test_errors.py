@@ -1,16 +1,19 @@
 """Every mistake a person can make: one line that names it, exit code 2, nothing half-written."""
 
-import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # two dozen processes
+from cli.main import main
+from db import migrate
+from db.store import open_store
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"
@@ -30,31 +33,34 @@ test_items = 4
 class Person:
     """Writes a TOML file and types commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder = folder
         self.home = folder / "home"
         self.file = folder / "run.toml"
+        self._patch, self._output = patch, output
         self.write()
 
     def write(self, more: str = "", **changes: str) -> None:
         values = {"home": str(self.home), "model": str(TINY)} | changes
         self.file.write_text(FILE.format(**values) + more)
 
-    def types(self, *arguments: str, **environment: str) -> str:
+    def runs(self, *arguments: str) -> tuple[object, str]:
+        """The exit code of a command, and what it said on stderr."""
+        self._patch.setattr(sys, "argv", ["agentrl", *arguments])
+        self._output.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, self._output.readouterr().err
+
+    def types(self, *arguments: str) -> str:
         """The one line on stderr of a command that must end with code 2."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert "Traceback" not in ended.stderr
-        assert ended.returncode == 2, ended.stdout + ended.stderr
-        lines = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
-        assert len(lines) == 1, ended.stderr
+        code, said = self.runs(*arguments)
+        assert "Traceback" not in said
+        assert code == 2, said
+        lines = [line for line in said.splitlines() if not line.startswith("{")]
+        assert len(lines) == 1, said
         assert lines[0].startswith("agentrl: ")
         return lines[0].removeprefix("agentrl: ")
 
@@ -66,8 +72,16 @@ class Person:
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Person:
-    return Person(tmp_path)
+def person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Person]:
+    """Types in this process, which keeps its own folder, variables and signal handlers."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "200")
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    yield Person(tmp_path, monkeypatch, capsys)
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
 
 
 @pytest.fixture
@@ -104,8 +118,9 @@ def test_a_wrong_value_names_its_key(person: Person) -> None:
     assert person.left() == []
 
 
-def test_a_wrong_value_in_the_environment(person: Person) -> None:
-    line = person.types("config", "show", str(person.file), AGENTRL__WORKERS="many")
+def test_a_wrong_value_in_the_environment(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRL__WORKERS", "many")
+    line = person.types("config", "show", str(person.file))
     assert "workers: Expected `int`, got `str`" in line
 
 
@@ -165,9 +180,9 @@ def test_a_port_that_is_taken(person: Person, taken: int) -> None:
 
 
 def test_a_dashboard_on_a_port_that_is_taken(person: Person, taken: int) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "cli.main", "db", "upgrade", str(person.file)], cwd=ROOT, check=True
-    )
+    person.home.mkdir()
+    with closing(open_store(f"sqlite:///{person.home / 'store.db'}")) as store:
+        migrate.upgrade(store)
     line = person.types("dashboard", str(person.file), "--port", str(taken))
     assert f"port {taken} cannot be had" in line
 
@@ -198,7 +213,9 @@ def test_an_unknown_split(person: Person) -> None:
 
 
 @pytest.mark.parametrize("verb", [("config", "check"), ("dispatcher",)])
-def test_a_broken_item(person: Person, verb: tuple[str, ...]) -> None:
+def test_a_broken_item(
+    person: Person, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The task comes from an entry point, as anyone's own would."""
     package = person.folder / "broken-1.0.dist-info"
     package.mkdir()
@@ -214,7 +231,8 @@ def test_a_broken_item(person: Person, verb: tuple[str, ...]) -> None:
         "    return Source()\n"
     )
     person.write("[tasks.broken]\n")
-    line = person.types(*verb, str(person.file), PYTHONPATH=str(person.folder))
+    monkeypatch.syspath_prepend(person.folder)
+    line = person.types(*verb, str(person.file))
     assert line.endswith("train.jsonl: line 7: no field goal — mend the line")
 
 
@@ -264,19 +282,42 @@ def test_an_export_over_something(person: Person) -> None:
     assert "exists already — choose another directory" in line
 
 
-def test_a_person_who_wants_the_traceback_gets_it(person: Person) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "cli.main", "--debug", "up", "nowhere.toml"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 2, "its own code, which a supervisor reads"
-    assert "Traceback" in ended.stderr
+def test_a_person_who_wants_the_traceback_gets_it(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTRL_DEBUG", "")  # the option sets it: gone again after the test
+    code, said = person.runs("--debug", "up", "nowhere.toml")
+    assert code == 2, "its own code, which a supervisor reads"
+    assert "Traceback" in said
 
 
 def test_a_weight_of_a_task_that_is_not_trained(person: Person) -> None:
     person.write("[trainer.task_weights]\nalfwrld = 2.0\n")
     line = person.types("config", "check", str(person.file))
     assert "trainer.task_weights: unknown task alfwrld" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("envs", "show", "dbbnch"), "unknown task dbbnch; did you mean dbbench?"),
+        (("envs", "play", "dbbench", "--item", "x"), "split train has no item x — a place from 0"),
+        (("envs", "play", "dbbench", "-o", "stile=full"), "unknown option stile; did you mean"),
+        (("envs", "check", "alfwrld"), "unknown task alfwrld; did you mean alfworld?"),
+        (("envs", "check", "--peer", "mariadb"), "--peer mariadb: no value — --peer name=value"),
+        (("data", "show", "dbbnch"), "unknown task dbbnch; did you mean dbbench?"),
+    ],
+)
+def test_a_mistake_about_tasks(person: Person, words: tuple[str, ...], error: str) -> None:
+    assert error in person.types(*words)
+
+
+def test_data_that_cannot_be_read_are_exit_code_one(
+    person: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = person.folder / "dbbench" / "agentbench_dev.jsonl"
+    path.parent.mkdir()
+    path.write_text("{")
+    capsys.readouterr()
+    code, _ = person.runs("data", "check", "dbbench", "--data", str(person.folder))
+    assert code == 1

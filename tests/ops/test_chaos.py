@@ -1,4 +1,4 @@
-"""The verb itself, on Postgres and RabbitMQ: a sound build comes through, each planted bug is told.
+"""The verb itself, on Postgres and RabbitMQ: a sound build comes through, a planted bug is found.
 
 The services are shared, so nobody restarts them here.
 """
@@ -29,9 +29,9 @@ class Told(NamedTuple):
 
 @pytest.fixture
 def chaos(tmp_path: Path, postgres_url: str, amqp_url: str) -> Callable[..., Told]:
-    """Runs the verb over a training without containers; `bug`: in a build that has it."""
+    """Runs the verb over a training without containers; `planted`: in a build that has a bug."""
 
-    def run(*arguments: str, bug: str = "", **overrides: str) -> Told:
+    def run(*arguments: str, planted: bool = False) -> Told:
         home, log = tmp_path / "home", tmp_path / "log"
         environment = {
             "AGENTRL_POSTGRES_URL": postgres_url,
@@ -41,11 +41,10 @@ def chaos(tmp_path: Path, postgres_url: str, amqp_url: str) -> Callable[..., Tol
             "AGENTRL__ENVS__URL": "",
             "AGENTRL__TASKS__DBBENCH__OPTIONS__CONTAINER": "false",
             "OMP_NUM_THREADS": "1",
-            **overrides,
         }
-        if bug:
+        if planted:
             paths = [str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment |= {"PLANTED": bug, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])}
+            environment["PYTHONPATH"] = os.pathsep.join([*paths, str(ROOT)])
         config = str(ROOT / "configs" / "chaos.toml")
         with agentrl("chaos", config, *arguments, environment=environment, output=log) as process:
             eventually(lambda: process.poll() is not None, within_s=720, text=log.read_text)
@@ -74,22 +73,8 @@ def test_a_sound_build_comes_through_with_nothing_lost_and_says_so(
     assert told.line["recovery_s"]["max"] >= told.line["recovery_s"]["p50"] >= 0
 
 
-@pytest.mark.parametrize(
-    ("bug", "only", "kills", "kinds"),
-    [
-        ("claim_before_publish", "kill worker", 3, {"claim_without_body"}),
-        ("no_fence", "pause worker", 3, {"claim_without_body", "hash_differs"}),
-        ("no_epoch", "rival trainer", 1, {"versions_differ", "lineage_broken"}),
-        ("unbounded_retry", "kill worker", 2, {"too_many_attempts"}),
-    ],
-)
-def test_a_planted_bug_is_found(
-    chaos: Callable[..., Told], bug: str, only: str, kills: int, kinds: set[str]
-) -> None:
-    told = chaos(
-        *("--kills", str(kills), "--seed", "1", "--only", only),
-        bug=bug,
-        AGENTRL__DISPATCH__MAX_ATTEMPTS="1" if bug == "unbounded_retry" else "3",
-    )
+def test_a_claim_before_its_body_is_found(chaos: Callable[..., Told]) -> None:
+    """The model check finds this bug and others (`tests/protocol`): here the verb finds one."""
+    told = chaos(*("--kills", "3", "--seed", "1", "--only", "kill worker"), planted=True)
     assert told.code == 1
-    assert told.kinds & kinds, told
+    assert "claim_without_body" in told.kinds, told

@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -128,11 +127,9 @@ def test_a_launchers_ranks_train_lose_one_another_and_go_on_on_other_machines(
     )
     ranks = launched.ranks()
     assert sorted(ranks) == [0, 1]
-    died = time.monotonic()
     os.kill(ranks[1], signal.SIGKILL)
     assert launched.processes[0].wait(60) != 0, launched.said()
     eventually(lambda: not launched.ranks(), within_s=60, text=launched.said)
-    assert time.monotonic() - died < 60
 
     port, world = _port(), base64.urlsafe_b64encode(json.dumps({"a": [0], "b": [0]}).encode())
     node = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world.decode()}"]

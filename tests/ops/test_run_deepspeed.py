@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -65,10 +64,8 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
         trainer = home / "logs" / "trainer.log"
         before = trainer.stat().st_size
         eventually(lambda: b"update committed" in _after(trainer, before), within_s=300, text=logs)
-        told = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0, logs()
-        assert time.monotonic() - told < 20, logs()  # 10 s, twice that on a busy machine
+        assert process.wait(60) == 0, logs()
     assert processes_of(home) == []
     stopped_at = version_of(home, "ranks")
 

@@ -1,5 +1,6 @@
 """The model check finds what it is there to find: each rule of the protocol, broken alone."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,12 @@ from protocol_machine import check
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from broker.messages import Trajectory
 from core.types import EpisodeState
 from db import episodes, updates
 from db.episodes import Claimed
 from db.models import Episode
+from workers.worker import EpisodeWorker
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 EXAMPLES, STEPS = 12, 150
@@ -93,7 +96,33 @@ def _leases_that_never_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(episodes, "expired", lambda *_args, **_kwargs: [])
 
 
+class _Later:
+    """A publisher that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Any, ...]] = []
+
+    def publish(self, *message: Any) -> None:
+        self.kept.append(message)
+
+
+def _a_claim_before_its_body(patch: pytest.MonkeyPatch) -> None:
+    """The row says finished before the broker holds the body."""
+    finish = EpisodeWorker._finish
+
+    def claimed_first(self: EpisodeWorker, claimed: Claimed, trajectory: Trajectory) -> str:
+        other, publisher = copy.copy(self), _Later()
+        other._publisher = publisher  # type: ignore[assignment]
+        ended = finish(other, claimed, trajectory)
+        for message in publisher.kept:
+            self._publisher.publish(*message)
+        return ended
+
+    patch.setattr(EpisodeWorker, "_finish", claimed_first)
+
+
 MUTATIONS: list[Patch] = [
+    _a_claim_before_its_body,
     _no_compare,
     _no_fence,
     _a_claim_that_two_win,

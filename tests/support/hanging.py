@@ -1,5 +1,6 @@
 """A task whose every turn hangs, and a command that knows it: `hanging.py envs serve …`."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from envs.dbbench.source import DbbenchSource
 
 
 class Hanging:
-    """An Environment that answers no call."""
+    """An Environment that answers no call, and says so on stderr."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -24,6 +25,7 @@ class Hanging:
         return self._environment.start()
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
+        print("hangs", file=sys.stderr, flush=True)
         time.sleep(3600)
         raise AssertionError
 

@@ -191,3 +191,9 @@ def test_a_thread_among_many_waits_longer_before_it_asks_for_the_lock(
     expected = max(own, SWITCH_S * concurrency)
     assert _ran(config, run_id, 1, concurrency=concurrency) == {"first": pytest.approx(expected)}
     assert (expected > own) == (concurrency == 300)
+
+
+def test_commands_are_json_alone(config: Config, run_id: str) -> None:
+    app = celery_app(config, run_id)
+    assert (app.conf.accept_content, app.conf.task_serializer) == (["json"], "json")
+    app.close()
