@@ -118,6 +118,7 @@ def test_generated_is_the_origin_of_every_task(broken: str, capsys: Captured) ->
     assert "  broken    expert easy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_task_without_its_data_says_once_which_verb_tells_of_it(
     tmp_path: Path, capsys: Captured
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_warm_start_is_whole_and_loads_in_plain_transformers(
     assert "agentrl warmstart" in (out / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_phase_ends_when_success_is_low_enough(made: tuple[Path, list[Progress]]) -> None:
     _, seen = made
     last = seen[-1]

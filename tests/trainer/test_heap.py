@@ -36,6 +36,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not map_large_blocks(), reason="not glibc")
 def test_logits_in_parts_take_the_memory_of_a_few_parts() -> None:
     """All logits have 256 MiB, a part 16 MiB."""

@@ -136,6 +136,7 @@ def test_an_error_of_one_is_its_own_and_ends_the_others(
     assert codes[0] == codes[2] == RankLost.exit_code, together[0].said()
 
 
+@pytest.mark.slow
 def test_a_meeting_that_one_does_not_come_to_ends_at_the_deadline(
     together: list[Together], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def test_walkthroughs_win_all_over_the_release(release: games.Release) -> None:
     assert set(parts) == {"train", "valid_train", "valid_seen"}
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_few_games_are_as_wanted(
     release: games.Release, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
