@@ -29,6 +29,7 @@ from cli import (
     stores,
 )
 from core.errors import AgentRLError
+from core.process import forbid_inspection
 
 WRITABLE = "choose a folder that you may write"
 MENDS = {
@@ -90,6 +91,7 @@ def root(
 
 def main() -> None:
     """Run a verb. A known error is one line on stderr and exit code 2; `--debug` shows it all."""
+    forbid_inspection()  # the environment holds passwords and tokens
     try:
         app()
     except AgentRLError as error:

@@ -1,7 +1,8 @@
 """One way to configure: a TOML file, overridden by AGENTRL__SECTION__KEY, becomes one Config.
 
 Every key with its unit and default; `core/loading.py` reads and writes them.
-Secrets stay out of files: `${NAME}` in a URL is replaced from the environment where it is used.
+Secrets stay out of it: `${NAME}` in a URL is replaced where it is used, from the environment or
+from the file that the variable NAME_FILE names.
 Paths are relative to the directory in which a command is started.
 """
 
@@ -9,6 +10,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +25,9 @@ AtLeast0 = Annotated[float, Meta(ge=0.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Above0
 
+NESTED = 3  # a variable's value may name variables, so many levels deep
+_NAMED = re.compile(r"\$\{(?P<name>\w+)\}")
+_SECRET_FILE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|URL)_FILE\Z")
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,59}\Z"  # names become folders, queues and columns
 Name = Annotated[str, Meta(pattern=NAME)]
@@ -458,28 +463,66 @@ class Config(Section, frozen=True):
 
 
 def with_secrets(url: str, where: str) -> str:
-    """`${NAME}` replaced from the environment. Raises ConfigError for a name that is not set."""
+    """`${NAME}` replaced by the value of NAME (see `_value`), which may name others in turn.
+
+    What stands before the @ of a URL is percent-encoded: a password may hold any character.
+    Raises ConfigError for a name that is not set.
+    """
 
     def value(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in os.environ:
-            raise ConfigError(f"{where}: ${{{name}}} is not set", mend=f"export {name}=…")
-        return os.environ[name]
+        found = _value(match["name"])
+        if found is None:
+            name = match["name"]
+            raise ConfigError(f"{where}: ${{{name}}} is not set", mend=_exported(name))
+        before, after = match.string[: match.start()], match.string[match.end() :]
+        in_login = "://" in before and "/" not in before.partition("://")[2] and "@" in after
+        if in_login and not _NAMED.search(found):
+            return quote(found, safe="")
+        return found
 
-    return re.sub(r"\$\{(\w+)\}", value, url)
+    for _ in range(NESTED):
+        replaced = _NAMED.sub(value, url)
+        if replaced == url:
+            break
+        url = replaced
+    return url
 
 
 def secret(variable: str) -> str:
-    """The value of an environment variable; empty where none is named. Raises ConfigError."""
-    value = os.environ.get(variable, "") if variable else ""
+    """The value of a variable (see `_value`); empty where none is named. Raises ConfigError."""
+    value = (_value(variable) or "") if variable else ""
     if variable and not value:
-        raise ConfigError(f"{variable} is not set", mend=f"export {variable}=…")
+        raise ConfigError(f"{variable} is not set", mend=_exported(variable))
     if not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ConfigError(  # the refusal of a library would show it
             f"{variable} holds what no header can, such as a line end or a space at an end",
             mend="letters, digits and signs of ASCII alone",
         )
     return value
+
+
+def secret_files() -> list[str]:
+    """The files that variables such as POSTGRES_PASSWORD_FILE name."""
+    named = (path for name, path in os.environ.items() if _SECRET_FILE.search(name))
+    return sorted({path for path in named if Path(path).is_file()})
+
+
+def _value(name: str) -> str | None:
+    """The environment variable, else the content of the file that NAME_FILE names, without the
+    line end that editors add; None where neither is set. Raises ConfigError.
+    """
+    if name in os.environ or f"{name}_FILE" not in os.environ:
+        return os.environ.get(name)
+    path = os.environ[f"{name}_FILE"]
+    try:
+        return Path(path).read_text("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(f"{name}_FILE: {path}: {why}", mend="name a readable file") from error
+
+
+def _exported(name: str) -> str:
+    return f"export {name}=…"
 
 
 def check_name(name: str, where: str) -> None:

@@ -1,10 +1,11 @@
 """Processes of this machine."""
 
+import ctypes
 import os
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from core.logging import get_logger
 
 TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
 TOLD = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
 
 log = get_logger()
@@ -45,6 +47,35 @@ def place(environ: Mapping[str, str]) -> Place | None:
     return Place(rank, local, size, environ.get(MEETING, "env://"))
 
 
+def forbid_inspection() -> None:
+    """Keep other processes of the same user out of our environment, memory and open files.
+
+    What runs an agent's commands beside us can read none of /proc/PID/environ, mem and fd, nor
+    trace us; neither can a debugger without CAP_SYS_PTRACE. A program that we start is not covered:
+    Linux lifts it at exec.
+    """
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
+@contextmanager
+def _own_proc_files() -> Iterator[None]:
+    """Linux gives the files of /proc/self to root while nobody may inspect the process."""
+    hidden = _prctl(PR_GET_DUMPABLE, 0) == 0
+    if hidden:
+        _prctl(PR_SET_DUMPABLE, 1)
+    try:
+        yield
+    finally:
+        if hidden:
+            _prctl(PR_SET_DUMPABLE, 0)
+
+
+def _prctl(option: int, value: int) -> int:
+    """-1 where there is no such call."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    return -1 if prctl is None else int(prctl(option, value, 0, 0, 0))
+
+
 def process_began(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; tells a reused pid; None if it ended."""
     try:
@@ -71,7 +102,10 @@ def weigh_session(nice: int, pid: int | None = None) -> None:
         return
     for left in reversed(range(TRIES)):
         try:
-            with Path(f"/proc/{pid or 'self'}/autogroup").open("wb", buffering=0) as file:
+            with (
+                _own_proc_files(),
+                Path(f"/proc/{pid or 'self'}/autogroup").open("wb", buffering=0) as file,
+            ):
                 os.write(file.fileno(), str(nice).encode())
             return
         except OSError as error:

@@ -9,6 +9,7 @@ program never sees it. What is the program's fault (an exit code, a time-out, a 
 be recorded) is an EnvironmentFailure, never a reward.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,7 @@ from envs.gateway.reward import Result, Reward, rewarded
 
 NOT_RUN = "not run: another call of this turn was ill-formed"
 ONE_CALL = "one call a turn: none was run"
+DENIED = "Permission denied"
 SHOWN = 300  # characters of a program's last words
 
 log = get_logger()
@@ -36,12 +38,16 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How episodes are run. `timeout_s`: of one turn of the program, and of the reward."""
+    """How episodes are run. `timeout_s`: of one turn of the program, and of the reward.
+
+    `own_user`: where we are root, each program runs as a user of its own.
+    """
 
     program: tuple[str, ...]
     env: Mapping[str, str]
     timeout_s: float
     reward: Reward
+    own_user: bool = True
 
 
 class Gateway:
@@ -72,7 +78,8 @@ class Gateway:
             "OPENAI_API_KEY": self._line.token,
         }
         given = dict(self._plan.env) | told
-        self._program = Program(self._plan.program, item, given, self._line.events.put)
+        plan, told_end = self._plan, self._line.events.put
+        self._program = Program(plan.program, item, given, told_end, own_user=plan.own_user)
         event = self._event()
         if isinstance(event, Ended):
             raise EnvironmentFailure("the program ended without a request")
@@ -134,7 +141,13 @@ class Gateway:
         if isinstance(event, Ended):
             if event.code:
                 last = event.err.strip().rpartition("\n")[2][:SHOWN]
-                raise EnvironmentFailure(f"the program ended with code {event.code}: {last}")
+                denied = self._plan.own_user and DENIED in event.err and os.getuid() == 0
+                raise EnvironmentFailure(
+                    f"the program ended with code {event.code}: {last}",
+                    mend="let everybody read its files, or set options.own_user = false"
+                    if denied
+                    else "",
+                )
             return event
         self._asked = event
         for name in event.request.ignored:

@@ -3,9 +3,14 @@
     owner ── stdin: open while it lives ─▶ keeper ── item ─▶ program and whatever it starts
           ◀─ stdout: one JSON line, {"code": …, "out": …, "err": …} ──┘
 
-Run as `python -I -S keeper.py SECONDS ITEM_FD PROGRAM …` at the head of a session of its own, so it
-imports nothing of ours. A closed stdin is the end: TERM to the group, KILL after SECONDS to every
-process that is left, those that made a session of their own among them (they are reparented here).
+Run as `python -I -S keeper.py SECONDS ITEM_FD OWN_USER HIDDEN PROGRAM …` at the head of a session
+of its own, so it imports nothing of ours. A closed stdin is the end: TERM to the group, KILL after
+SECONDS to every process that is left, those that made a session of their own among them (they are
+reparented here).
+
+OWN_USER 1, of root alone: the program runs as a user that no other process is, with a HOME of its
+own. A root that stays root loses every capability. HIDDEN: files, separated by colons, that the
+program cannot read; nor can it inspect a process that it did not start (Landlock, where there is).
 """
 
 import contextlib
@@ -13,11 +18,20 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 
+FIRST_USER = 1_000_000  # a program's user: this and its keeper's process id
+NO_NEW_PRIVS = 38  # prctl: no exec gains what this process has not; Landlock asks for it
+CAPABILITY_VERSION = 0x20080522
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls of Landlock
+PATH_BENEATH, READ_FILE = 1, 1 << 2
 SUBREAPER = 36  # prctl: orphans of the program become children of this process
 KEPT = 1 << 20  # bytes of each output, its end
 LOOK_S = 0.05  # between looks at the program's end
@@ -25,12 +39,36 @@ LINGER_S = 0.2  # for output that stands in a pipe whose program has ended
 
 
 def main() -> None:
-    grace_s, item, argv = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    grace_s, item, own_user, hidden = float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5]
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, which a program does not inherit
+    home = tempfile.mkdtemp(prefix="agentrl-program-") if own_user == "1" else ""
+    _confine([os.path.realpath(path) for path in hidden.split(":") if path])
+    if not home and os.getuid() == 0:
+        _drop_capabilities()
     try:
+        _run(sys.argv[5:], item, home, grace_s)
+    finally:
+        if home:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
+    """Start the program, and tell how it ended. `home`: of its own user; empty for ours."""
+    try:
+        user = FIRST_USER + os.getpid() if home else None
+        if user is not None:
+            os.chown(home, user, user)
         program = subprocess.Popen(
-            argv, stdin=item, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            argv,
+            stdin=item,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "HOME": home} if home else None,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
     except OSError as error:
         _tell(127, b"", f"{argv[0]}: {error.strerror}".encode())
@@ -41,6 +79,39 @@ def main() -> None:
     _end(grace_s)
     with contextlib.suppress(OSError):  # nobody listens any more
         _tell(-signal.SIGKILL if code is None else code, out, err)
+
+
+def _confine(hidden: "list[str]") -> None:
+    """Keep this process and all it starts from files and from every process before it."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
+    rules = libc.syscall(CREATE_RULESET, struct.pack("=Q", READ_FILE), 8, 0)
+    if rules < 0:
+        return  # this Linux has no Landlock
+    for path in _beside("/", hidden):
+        with contextlib.suppress(OSError):  # it went meanwhile
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            libc.syscall(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", READ_FILE, place), 0)
+            os.close(place)
+    libc.syscall(RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def _drop_capabilities() -> None:
+    """Of this process and all it starts: without new privileges, exec gives root none back."""
+    none = bytes(24)  # effective, permitted and inheritable, twice 32 bits each
+    ctypes.CDLL(None).capset(struct.pack("=Ii", CAPABILITY_VERSION, 0), none)
+
+
+def _beside(folder: str, hidden: "list[str]") -> "Iterator[str]":
+    """The highest paths from a folder on that hold none of the hidden files."""
+    if not any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for path in hidden):
+        yield folder
+        return
+    if os.path.isdir(folder):  # noqa: PTH112
+        for entry in os.scandir(folder):
+            if not entry.is_symlink():  # it would open what it leads to
+                yield from _beside(entry.path, hidden)
 
 
 def _follow(program: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:

@@ -1,25 +1,35 @@
 """An agent program as a process: a clean environment, its item, and nothing left of it at the end.
 
 Program ─▶ keeper.py (a session of its own) ─▶ the program ─▶ `ended`, on a thread of its own
+
+It cannot inspect our processes, nor read the files of our secrets. Where we are root it is a user
+of its own, or, where its files are closed to others, a root without capabilities.
 """
 
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
 
+from core.config import secret_files
 from core.errors import EnvironmentFailure
+from core.logging import get_logger
 
 KEEPER = Path(__file__).with_name("keeper.py")
 GRACE_S = 3.0  # between TERM and KILL
 LAST_S = 1.5  # after those, for the keeper itself
 INHERITED = ("PATH", "HOME", "LANG")  # of our environment; the rest is ours alone
+
+log = get_logger()
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -39,20 +49,25 @@ class Program:
         item: bytes,
         given: Mapping[str, str],
         ended: Callable[[Ended], None],
+        *,
+        own_user: bool = True,
     ) -> None:
         """Start it. `item`: its standard input; `given`: its environment beside INHERITED.
 
-        `ended` is called once, on another thread, unless `close` comes first. Raises
+        `ended` is called once, on another thread, unless `close` comes first. `own_user`: where we
+        are root, as a user that no other process is, if such a user can read it. Raises
         EnvironmentFailure.
         """
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._closed = False
         self._ended = ended
         try:
-            with tempfile.TemporaryFile() as told:
+            with os.fdopen(os.memfd_create("item"), "w+b") as told:  # anybody may open it again
                 told.write(item)
                 told.seek(0)
+                own = "1" if own_user and os.getuid() == 0 and _open_to_others(argv) else "0"
                 keep = [sys.executable, "-I", "-S", str(KEEPER), str(GRACE_S), str(told.fileno())]
+                keep += [own, ":".join(secret_files())]
                 self._keeper = subprocess.Popen(
                     [*keep, *argv],
                     env=environment | dict(given),
@@ -91,3 +106,31 @@ class Program:
             ended = Ended(-signal.SIGKILL, "", "its keeper was killed")
         if not self._closed:
             self._ended(ended)
+
+
+def _open_to_others(argv: Sequence[str]) -> bool:
+    """Whether any user could run it: the program, files among its arguments, and our folder."""
+    files = [path for path in map(Path, argv[1:]) if _exists(path)]
+    paths = [Path.cwd(), Path(shutil.which(argv[0]) or argv[0]), *files]
+    closed = [path for path in paths if not _reached(path.resolve())]
+    if closed:
+        _warn_once(str(closed[0]))
+    return not closed
+
+
+def _exists(path: Path) -> bool:
+    with suppress(OSError, ValueError):  # an argument may be any text
+        return path.exists()
+    return False
+
+
+def _reached(real: Path) -> bool:
+    needed = stat.S_IXOTH if real.is_dir() else stat.S_IROTH
+    return (not real.exists() or bool(real.stat().st_mode & needed)) and all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in real.parents if folder.exists()
+    )
+
+
+@cache
+def _warn_once(path: str) -> None:
+    log.warning("An agent program runs as root without capabilities: closed to others", path=path)

@@ -22,7 +22,8 @@ SPLIT = "train"  # of an item that names none
 class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options. `program`: its argument list; `items`: a JSONL file; `reward`: `module:function`.
 
-    `env`: of the program, `${NAME}` from ours; `timeout_s`: of one turn of it, and of the reward.
+    `env`: of the program, `${NAME}` from ours; `timeout_s`: of one turn of it, and of the reward;
+    `own_user`: where AgentRL runs as root, each program runs as a user that no other process is.
     """
 
     program: list[str] = []
@@ -31,6 +32,7 @@ class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}
     timeout_s: Annotated[float, Meta(gt=0.0)] = 60.0
     max_turns: options.Count = 30
+    own_user: bool = True
 
 
 class GatewaySource:
@@ -68,6 +70,7 @@ class GatewaySource:
             env={name: with_secrets(text, where) for name, text in given.env.items()},
             timeout_s=given.timeout_s,
             reward=reward(given.reward),
+            own_user=given.own_user,
         )
         return Gateway(item.content, plan)
 

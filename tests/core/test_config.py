@@ -1,6 +1,7 @@
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pytest
@@ -9,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import loading
-from core.config import Config, Dispatch, PolicyServer, Run, Sampling, Task, secret, with_secrets
+from core.config import (
+    Config,
+    Dispatch,
+    PolicyServer,
+    Run,
+    Sampling,
+    Task,
+    secret,
+    secret_files,
+    with_secrets,
+)
 from core.errors import ConfigError
 from core.loading import loads
 
@@ -157,6 +168,34 @@ def test_secrets_come_from_the_environment_where_they_are_used(
     for written in (loading.to_toml(config), loading.dumps(config)):
         assert "quiet" not in written
         assert "${HUSH}" in written
+
+
+def test_a_secret_may_lie_in_a_file_that_a_variable_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hush").write_text("quiet\n")
+    monkeypatch.delenv("HUSH_TOKEN", raising=False)
+    monkeypatch.setenv("HUSH_TOKEN_FILE", str(tmp_path / "hush"))
+    assert secret("HUSH_TOKEN") == "quiet"
+    assert with_secrets("postgresql://me:${HUSH_TOKEN}@db/x", "store.url").endswith(":quiet@db/x")
+    assert str(tmp_path / "hush") in secret_files()
+    monkeypatch.setenv("HUSH_TOKEN_FILE", str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match=r"HUSH_TOKEN_FILE: .*gone: No such file"):
+        secret("HUSH_TOKEN")
+
+
+def test_a_variable_may_name_the_variable_of_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "postgresql://me:${HUSH}@db/x")
+    monkeypatch.setenv("HUSH", "quiet")
+    assert with_secrets("${WHERE}", "store.url") == "postgresql://me:quiet@db/x"
+
+
+def test_a_password_may_hold_what_ends_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUSH", "p@ss/w:rd#?%")
+    url = with_secrets("postgresql://me:${HUSH}@db:5432/x?y=${HUSH}", "store.url")
+    parts = urlsplit(url)
+    assert (parts.hostname, unquote(parts.password or "")) == ("db", "p@ss/w:rd#?%")
+    assert url.endswith("?y=p@ss/w:rd#?%"), "elsewhere a text stays as it is"
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,49 @@ from core.process import session_nice, weigh_session
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 WEIGH = f"""
-import ctypes, os
+import os
 from core.process import session_nice, weigh_session
-os.setuid({NOBODY})
-ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is its own again
+os.setuid({NOBODY})  # Linux forbids inspection then: /proc/self is root's
 for nice in (3, 5, 7):
     weigh_session(nice)
 assert session_nice() == 7, session_nice()
 """
 
-pytestmark = pytest.mark.skipif(session_nice() is None, reason="Linux weighs no sessions here")
+INSPECT = f"""
+import ctypes, os
+from core.process import forbid_inspection
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: as a process that nobody started as root
+def read_by_another():
+    told, tells = os.pipe()
+    if os.fork() == 0:
+        try:
+            for name in ("environ", "mem", "fd/0"):
+                os.close(os.open(f"/proc/{{os.getppid()}}/{{name}}", os.O_RDONLY))
+            os.write(tells, b"open")
+        except PermissionError:
+            os.write(tells, b"shut")
+        os._exit(0)
+    return os.read(told, 4)
+print(read_by_another())
+forbid_inspection()
+print(read_by_another(), open("/proc/self/fd/0") and "its own")
+"""
+
+weighs = pytest.mark.skipif(session_nice() is None, reason="Linux weighs no sessions here")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="root, who can become nobody")
+def test_no_process_of_the_same_user_reads_what_forbids_inspection() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INSPECT], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.splitlines() == ["b'open'", "b'shut' its own"], ended.stderr
+
+
+@weighs
 @pytest.mark.skipif(os.getuid() != 0, reason="root, who can become nobody")
 def test_a_session_is_weighed_though_linux_asks_to_try_again() -> None:
     """To nobody it grants one wish in 100 ms."""
@@ -38,6 +69,7 @@ def test_a_session_is_weighed_though_linux_asks_to_try_again() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@weighs
 def test_a_session_that_cannot_be_weighed_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()

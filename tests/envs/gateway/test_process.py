@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,47 @@ def test_what_a_program_leaves_behind_goes_when_it_ends(tmp_path: Path) -> None:
     assert ends.get(timeout=60).code == 0
     awaited(lambda: not processes_of(tmp_path))
     program.close()
+
+
+PRYING = """
+owner=$(awk '/^PPid/ {print $2}' /proc/$PPID/status)
+cat /dev/stdin
+tr '\\0' '\\n' < /proc/$owner/environ | grep HUSH
+cat "$1" && echo read it
+head -c 1 /proc/$owner/mem
+id -u
+"""
+OWNER = """
+import queue, sys
+from envs.gateway.process import Program
+ends = queue.SimpleQueue()
+argv = ["/bin/sh", "-c", sys.argv[2], "sh", sys.argv[3]]
+program = Program(argv, b"the item ", {}, ends.put, own_user=sys.argv[1] == "own")
+print(ends.get(timeout=60).out, end="")
+program.close()
+"""
+
+
+@pytest.mark.parametrize("own_user", ["own", "same"])
+def test_a_program_reads_neither_its_owner_s_environment_nor_a_file_of_a_secret(
+    own_user: str,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        secret = Path(name) / "hush"
+        secret.write_text("hush")
+        ended = subprocess.run(
+            [sys.executable, "-c", OWNER, own_user, PRYING, str(secret)],
+            cwd="/",
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[3])}
+            | {"HUSH": "quiet", "HUSH_TOKEN_FILE": str(secret)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    stands, user = ended.stdout.split()[:2], ended.stdout.split()[2]
+    assert (stands, len(ended.stdout.split())) == (["the", "item"], 3), "and nothing else"
+    assert (user == str(os.getuid())) == (own_user == "same" or os.getuid() != 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
