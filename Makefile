@@ -83,7 +83,7 @@ up: .env ## train in containers; http://127.0.0.1:8501 shows it; PROFILE=gpu on 
 	$(COMPOSE) --profile $(PROFILE) build $(IMAGES)
 	AGENTRL_CONFIG=$(AGENTRL_CONFIG) $(COMPOSE) --profile $(PROFILE) up -d
 	@AGENTRL_CONFIG=$(AGENTRL_CONFIG) $(COMPOSE) run --rm --no-deps -T migrate $(STATUS) 2>/dev/null | head -1
-	@echo "The dashboard asks for DASHBOARD_TOKEN, which is in .env"
+	@echo "The dashboard asks for the token in .secrets/DASHBOARD_TOKEN"
 
 down: ## end it, and remove its containers and networks; volumes stay
 	$(COMPOSE) --profile cpu --profile gpu down --remove-orphans

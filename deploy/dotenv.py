@@ -1,8 +1,10 @@
-"""Add to .env what docker-compose.yml needs and .env lacks: secrets, and the engine's socket.
+"""Add what docker-compose.yml needs and is not there: secrets in files, variables in .env.
 
     python deploy/dotenv.py .env
 
-What stands there stays. The file is readable by its owner alone.
+Secrets lie in the folder .secrets beside it, one a file, which containers mount under /run/secrets.
+What stands there stays; a secret that an older .env holds is taken from there. Folder and .env are
+the owner's alone.
 """
 
 import os
@@ -12,13 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 SECRETS = (
+    "POSTGRES_SUPERUSER_PASSWORD",
     "POSTGRES_PASSWORD",
-    "RABBITMQ_PASSWORD",
     "READER_PASSWORD",
+    "RABBITMQ_PASSWORD",
     "POLICY_TOKEN",
     "ENVS_TOKEN",
     "DASHBOARD_TOKEN",
 )
+RABBITMQ = "rabbitmq.conf"  # its login, as it reads it
 SOCKET = "/var/run/docker.sock"
 
 
@@ -26,18 +30,33 @@ def missing(known: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tu
     """Names and values to add."""
     socket = environ.get("DOCKER_HOST", f"unix://{SOCKET}").removeprefix("unix://")
     group = Path(socket).stat().st_gid if Path(socket).exists() else 0
-    for name in SECRETS:
-        yield name, secrets.token_urlsafe(24)
     yield "COMPOSE_PROFILES", "cpu"
     if "DOCKER_SOCKET" not in known:
         yield "DOCKER_SOCKET", socket
         yield "DOCKER_GID", str(group)
 
 
+def write_secrets(folder: Path, known: Mapping[str, str]) -> None:
+    """Those that lack. A file can be read by all: in a container its reader is another user."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    for name in SECRETS:
+        _write(folder / name, known.get(name) or secrets.token_urlsafe(24))
+    password = (folder / "RABBITMQ_PASSWORD").read_text()
+    _write(folder / RABBITMQ, f"default_user = agentrl\ndefault_pass = {password}\n")
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists():
+        path.write_text(text)
+        path.chmod(0o644)
+
+
 def main(path: Path, environ: Mapping[str, str]) -> None:
     """Append it."""
     text = path.read_text() if path.exists() else ""
     known = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    write_secrets(path.parent / ".secrets", known)
     added = [f"{name}={value}" for name, value in missing(known, environ) if name not in known]
     begun = "\n" if text and not text.endswith("\n") else ""  # or the first joins its last line
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -56,6 +56,7 @@ def test_the_stack_trains_recovers_scales_and_leaves_nothing(stack: Stack) -> No
     _the_dashboard_answers(stack)
     _the_dashboard_reaches_the_database_alone(stack)
     _only_the_env_server_holds_the_socket(stack)
+    _no_role_is_a_superuser_and_no_environment_holds_a_secret(stack)
     _what_is_killed_comes_back(stack, "trainer")
     _what_is_killed_comes_back(stack, "worker")
 
@@ -97,12 +98,24 @@ def _the_dashboard_reaches_the_database_alone(stack: Stack) -> None:
     assert inside("import torch")[0] != 0, "the dashboard's image has torch"
     assert inside("import os; assert os.getuid() == 10001")[0] == 0
 
-    asked = "import os, psycopg; u = os.environ['AGENTRL_STORE_URL'].replace('+psycopg', '');"
+    asked = "import os, psycopg; from core.config import with_secrets;"
+    asked += "u = with_secrets(os.environ['AGENTRL_STORE_URL'], 'it').replace('+psycopg', '');"
     asked += "c = psycopg.connect(u); print(c.execute('SELECT name FROM runs').fetchall());"
     code, said = inside(f"{asked} c.execute('DELETE FROM alarms')")  # noqa: S608 - a constant
     assert stack.project in said
     assert code != 0
     assert "permission denied" in said
+
+
+def _no_role_is_a_superuser_and_no_environment_holds_a_secret(stack: Stack) -> None:
+    roles = stack.sql(
+        "SELECT rolname, rolsuper, rolcreaterole FROM pg_roles WHERE rolname ~ 'agent'"
+    )
+    assert sorted(roles) == [["agentrl", "f", "f"], ["agentrl_reader", "f", "f"]]
+    secrets = {path.read_text().strip() for path in stack.secrets.iterdir()}
+    for each in stack.containers(all=True):
+        told = str(each.attrs["Config"])
+        assert not [secret for secret in secrets if secret in told], each.name
 
 
 def _only_the_env_server_holds_the_socket(stack: Stack) -> None:

@@ -22,12 +22,18 @@ def test_an_environment_file_is_the_owners_alone_and_keeps_what_stands(tmp_path:
     first = variables(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert first["DOCKER_SOCKET"] == "/nowhere/docker.sock"
-    secrets = [value for name, value in first.items() if name.endswith(("PASSWORD", "TOKEN"))]
-    assert len(set(secrets)) == len(secrets) == 6
-    assert min(map(len, secrets)) >= 32
+    assert not [name for name in first if name.endswith(("PASSWORD", "TOKEN"))]
+    folder = tmp_path / ".secrets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    secrets = {each.name: each.read_text() for each in folder.iterdir()}
+    rabbitmq = secrets.pop("rabbitmq.conf")
+    assert rabbitmq.splitlines()[1] == f"default_pass = {secrets['RABBITMQ_PASSWORD']}"
+    assert len(set(secrets.values())) == len(secrets) == 7
+    assert min(map(len, secrets.values())) >= 32
 
     run("dotenv.py", str(path))
     assert variables(path) == first
+    assert (folder / "ENVS_TOKEN").read_text() == secrets["ENVS_TOKEN"]
 
 
 def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None:
@@ -37,7 +43,8 @@ def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None
     run("dotenv.py", str(path))
     lines = path.read_text().splitlines()
     assert lines[:3] == ["POSTGRES_PASSWORD=mine", "# a comment", "DASHBOARD_PORT=9000"]
-    assert {line.split("=")[0] for line in lines[3:]} >= {"READER_PASSWORD", "ENVS_TOKEN"}
+    assert {line.split("=")[0] for line in lines[3:]} >= {"COMPOSE_PROFILES", "DOCKER_SOCKET"}
+    assert (tmp_path / ".secrets/POSTGRES_PASSWORD").read_text() == "mine"
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -67,8 +67,10 @@ class Stack:
         self._base = base
         self._folder = folder
         self._file = folder / ".env"
+        self.secrets = folder / ".secrets"
         write = [sys.executable, str(ROOT / "deploy/dotenv.py"), str(self._file)]
         subprocess.run(write, env=os.environ | {"DOCKER_HOST": url}, check=True)
+        self.set(SECRETS=str(self.secrets))
 
     def set(self, **variables: str) -> None:
         """Add variables of docker-compose.yml."""
@@ -135,7 +137,8 @@ class Stack:
 
     def sql(self, query: str) -> list[list[str]]:
         """The rows of a query, as the store's owner; asked again where the answer got lost."""
-        ask = 'PGPASSWORD=$POSTGRES_PASSWORD psql -h 127.0.0.1 -U agentrl -At -F "|" -c "$0"'
+        password = "PGPASSWORD=$(cat /run/secrets/POSTGRES_PASSWORD)"
+        ask = f'{password} psql -h 127.0.0.1 -U agentrl -At -F "|" -c "$0"'
         (postgres,) = self.containers("postgres")
         for _ in range(ASKED):
             code, output = postgres.exec_run(["/bin/sh", "-c", f"{ask} && echo '{WHOLE}'", query])
