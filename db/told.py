@@ -34,16 +34,16 @@ class Line:
     told: Told
 
 
-def lines(session: Session, run_id: str, told: Told) -> Sequence[Line]:
+def lines(session: Session, run_id: str, told: Told, most: int = MOST) -> Sequence[Line]:
     """What is not told yet: updates, then alarms, then evaluations of the run's checkpoints."""
     found: list[Line] = []
     place = tuple_(Update.committed_at, Update.update_id)
     updates = select(Update).where(Update.run_id == run_id, place > tuple_(*told.update))
-    for update in session.scalars(updates.order_by(*place).limit(MOST)):
+    for update in session.scalars(updates.order_by(*place).limit(most)):
         told = Told((update.committed_at, update.update_id), told.alarm_id, told.evaluations)
         found.append(Line(update.version, _numbers(update.metrics), told))
     alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > told.alarm_id)
-    for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(MOST)):
+    for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(most)):
         told = Told(told.update, alarm.alarm_id, told.evaluations)
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
         found.append(Line(alarm.version, {name: float(alarm.ended_at is None)}, told))

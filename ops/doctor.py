@@ -32,6 +32,7 @@ from ops.tables import console, plain
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
 CONNECT_S = 3.0
+Version = Callable[[str], str | None]
 MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]"}
 
 
@@ -62,15 +63,23 @@ def doctor(path: Path | None, *, as_json: bool) -> bool:
     return well
 
 
-def examine(config: Config | None) -> Iterator[Finding]:
+def version_of(package: str) -> str | None:
+    """Of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def examine(config: Config | None, version: Version = version_of) -> Iterator[Finding]:
     """Findings of this machine, then of what the configuration needs."""
     yield Finding("python", "ok", f"{platform.python_version()} in {sys.prefix}")
-    yield from extras(importlib.metadata.requires(PACKAGE) or [], config)
-    yield _torch(config)
+    yield from extras(importlib.metadata.requires(PACKAGE) or [], config, version)
+    yield _torch(config, version)
     if config is None:
         return
     yield _tried("config", lambda: _checked(config))
-    yield from _deepspeed(config)
+    yield from _deepspeed(config, version)
     yield from _memory(config)
     yield from _vllm(config)
     yield disk(config.home(), LEAST_FREE)
@@ -82,7 +91,9 @@ def examine(config: Config | None) -> Iterator[Finding]:
     yield _docker(config)
 
 
-def extras(requirements: list[str], config: Config | None) -> Iterator[Finding]:
+def extras(
+    requirements: list[str], config: Config | None, version: Version = version_of
+) -> Iterator[Finding]:
     """One finding an extra; it is missing where a run of the configuration needs what is not here.
 
     DeepSpeed has a finding of its own (`_deepspeed`).
@@ -93,10 +104,10 @@ def extras(requirements: list[str], config: Config | None) -> Iterator[Finding]:
         if match := re.match(r"""([\w.-]+)[^;]*; extra == ['"](\w+)['"]""", requirement):
             groups.setdefault(match[2], []).append(match[1])
     for extra, names in groups.items():
-        versions = {name: _version(name) for name in names}
-        missing = [name for name, version in versions.items() if version is None]
+        versions = {name: version(name) for name in names}
+        missing = [name for name, found in versions.items() if found is None]
         if not missing:
-            detail = ", ".join(f"{name} {version}" for name, version in versions.items())
+            detail = ", ".join(f"{name} {found}" for name, found in versions.items())
             yield Finding(f"extra {extra}", "ok", detail)
             continue
         lacks = not needed.isdisjoint(missing) or (config is not None and extra in needs.ALWAYS)
@@ -117,8 +128,8 @@ def disk(home: Path, least: int) -> Finding:
     return Finding("disk", "ok", detail)
 
 
-def _torch(config: Config | None) -> Finding:
-    if _version("torch") is None:
+def _torch(config: Config | None, version: Version) -> Finding:
+    if version("torch") is None:
         mend = f"pip install '{PACKAGE}[trainer]'"
         return Finding("torch", "missing" if config else "absent", "not installed", mend)
     import torch
@@ -157,16 +168,16 @@ def _memory(config: Config) -> Iterator[Finding]:
         yield Finding("memory", state, plan.words(), plan.mend())
 
 
-def _deepspeed(config: Config) -> Iterator[Finding]:
+def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
     """The engine of the trainer, and what it compiled."""
     if config.trainer.engine != "deepspeed":
         return
-    version = _version("deepspeed")
-    if version is None:
+    installed = version("deepspeed")
+    if installed is None:
         mend = f"pip install '{PACKAGE}[deepspeed]'"
         yield Finding("deepspeed", "missing", "not installed", mend)
         return
-    yield Finding("deepspeed", "ok", f"{version}, {config.trainer.ranks} ranks here")
+    yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
     if config.trainer.deepspeed.offload == "none":
         return
     from trainer import extensions
@@ -298,10 +309,3 @@ def _tried(name: str, look: Callable[[], str]) -> Finding:
         return Finding(name, "missing", str(error), error.mend)
     except ImportError as error:
         return Finding(name, "missing", f"cannot be looked at: {error}", "install what is missing")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

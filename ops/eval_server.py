@@ -71,7 +71,7 @@ class Servers:
             table.serve(CURRENT, name, target.version or 0)
             face = Face(engine, table, "")
             http = stack.enter_context(closing(Server(face, "127.0.0.1", 0, guarded=False)))
-            keeper = _Keeper(engine, config, target, self.ending)
+            keeper = Keeper(engine, config, target, self.ending)
             if lasting:
                 stack.enter_context(closing(keeper))
                 keeper.start()
@@ -118,21 +118,28 @@ class Servers:
         raise Stopped("the evaluator is stopping")
 
 
-class _Keeper:
+class Keeper:
     """A thread that loads the target again where its engine was started again and holds nothing.
 
-    `error`: why it never will be, with `lost` set. What vLLM refuses is tried again for a while:
-    meanwhile episodes wait for it.
+    `error`: why it never will be, with `lost` set. What vLLM refuses is tried again for
+    `patience_s`: meanwhile episodes wait for it.
     """
 
     def __init__(
-        self, engine: Loads, config: Config, target: Target, lost: threading.Event
+        self,
+        engine: Loads,
+        config: Config,
+        target: Target,
+        lost: threading.Event,
+        *,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.error: CheckpointError | PolicyError | None = None
         self._engine = engine
         self._config = config
         self._target = target
         self._lost = lost
+        self._patience_s = patience_s
         self._refused: float | None = None  # since when, by the monotonic clock
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="eval-keeper", daemon=True)
@@ -165,7 +172,7 @@ class _Keeper:
             if self._refused is None:
                 self._refused = now
                 log.warning("not loaded again yet", error=str(error))
-            if time.monotonic() - self._refused >= PATIENCE_S:
+            if time.monotonic() - self._refused >= self._patience_s:
                 self.error = error
 
 

@@ -83,8 +83,11 @@ class Part:
     keys: tuple[Key, ...]
 
 
-def tell(section: str, *, as_json: bool, markdown: bool) -> None:
-    """Print the keys that `chosen` finds. Raises ConfigError."""
+def tell(section: str, *, as_json: bool, markdown: bool, width: int | None = None) -> None:
+    """Print the keys that `chosen` finds. `width`: columns, instead of the terminal's.
+
+    Raises ConfigError.
+    """
     found = chosen(section)
     if as_json:
         rows = [{"section": part.name} | asdict(key) for part in found for key in part.keys]
@@ -99,7 +102,7 @@ def tell(section: str, *, as_json: bool, markdown: bool) -> None:
                 column.overflow = "fold"
             for key in part.keys:
                 table.add_row(key.key, key.type, key.shown(), key.meaning)
-            console().print(f"{part.opens} {part.about}".strip(), table, "", sep="\n")
+            console(width).print(f"{part.opens} {part.about}".strip(), table, "", sep="\n")
 
 
 def chosen(section: str) -> list[Part]:

@@ -6,9 +6,11 @@ from rich.table import Table
 WIDE = 10_000  # columns of a pipe or a file: no line is broken there
 
 
-def console() -> Console:
-    """Of standard output."""
-    found = Console(markup=False)
+def console(width: int | None = None) -> Console:
+    """Of standard output; `width`: columns, instead of the terminal's."""
+    found = Console(markup=False, width=width)
+    if width is not None:
+        return found
     return found if found.is_terminal else Console(markup=False, width=WIDE)
 
 

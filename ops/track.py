@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -65,8 +65,15 @@ def _tell_all(config: Config, stop: threading.Event) -> None:
 class Follower:
     """One tracker of a run; used by one thread."""
 
-    def __init__(self, config: Config, tracker: Tracker, name: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        tracker: Tracker,
+        name: str,
+        back_off_s: Sequence[float] = BACK_OFF_S,
+    ) -> None:
         self._config = config
+        self._back_off_s = back_off_s
         self._tracker = tracker
         self._name = name
         self._alone: IO[bytes] | None = None
@@ -92,7 +99,7 @@ class Follower:
             if not ended:
                 pause_s = self._config.trackers.look_s
                 if failures:
-                    pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1]
+                    pause_s = self._back_off_s[min(failures, len(self._back_off_s)) - 1]
                 stop.wait(pause_s)
         if self._alone is not None:
             self._alone.close()

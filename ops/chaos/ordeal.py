@@ -1,6 +1,6 @@
 """The ordeal: faults at seeded random instants, recoveries measured, stand-stills noticed.
 
-until all faults are over, every TICK_S:
+until all faults are over, at every tick:
     look at the rows ─▶ resume what is broken ─▶ who answers again must work ─▶ break something
 """
 
@@ -13,13 +13,21 @@ from core.logging import get_logger
 from ops.chaos.faults import Course, Fault
 from ops.chaos.scene import Scene
 
-TICK_S = 0.2
 AT_ONCE = 2  # things broken at the same time
-GAP_S = (0.5, 5.0)  # between two faults
-RECOVER_S = 180.0  # from a fault to its end; longer is a hang
-BEGIN_S = 240.0  # for the run's first update
 
 log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds. `gap_s`: between two faults, at least and at most; `recover_s`: from a fault to its
+    end, longer is a hang; `begin_s`: for the run's first update.
+    """
+
+    tick_s: float = 0.2
+    gap_s: tuple[float, float] = (0.5, 5.0)
+    recover_s: float = 180.0
+    begin_s: float = 240.0
 
 
 @dataclass(slots=True)
@@ -48,6 +56,7 @@ class Ordeal:
     faults: Sequence[Fault]
     patience_s: float
     tell: Callable[[str], None]
+    pace: Pace = Pace()
     wounds: list[Wound] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
     _moved: object = None
@@ -57,19 +66,19 @@ class Ordeal:
 
     def begin(self) -> None:
         """Wait for the run's first update: there is nothing to break before."""
-        deadline = time.monotonic() + BEGIN_S
+        deadline = time.monotonic() + self.pace.begin_s
         while self.scene.seen is None or self.scene.seen.version < 1:
             self._stand()
             if time.monotonic() > deadline:
-                self.hangs.append(f"no update within {BEGIN_S:.0f} s of the beginning")
+                self.hangs.append(f"no update within {self.pace.begin_s:.0f} s of the beginning")
                 return
-            time.sleep(TICK_S)
+            time.sleep(self.pace.tick_s)
             self.scene.look()
 
     def suffer(self, kills: int) -> None:
         """`kills` faults, all of them over at the end."""
         while len(self.wounds) < kills or not all(wound.over for wound in self.wounds):
-            time.sleep(TICK_S)
+            time.sleep(self.pace.tick_s)
             self.scene.look()
             self._stand()
             for wound in self.wounds:
@@ -112,7 +121,7 @@ class Ordeal:
         course = fault.course(self.scene, self.random)
         self.wounds.append(Wound(fault, course, time.monotonic()))
         self.tell(f"{len(self.wounds)}. {fault.kind} {fault.target}")
-        self._next_at = time.monotonic() + self.random.uniform(*GAP_S)
+        self._next_at = time.monotonic() + self.random.uniform(*self.pace.gap_s)
 
     def _drawn(self, busy: set[str]) -> Fault | None:
         """One of the faults, by their weights, of a target that is not broken now."""
@@ -124,13 +133,12 @@ class Ordeal:
     def _treat(self, wound: Wound) -> None:
         """One step of a fault's course; then the wait for its role's unit of work."""
         fault, seen = wound.fault, self.scene.seen
-        if time.monotonic() - wound.begun > RECOVER_S:
+        if time.monotonic() - wound.begun > self.pace.recover_s:
             wound.hung = True
             wound.course.close()
             stage = "works again" if wound.healthy_at else "answers again"
-            self.hangs.append(
-                f"{fault.kind} {fault.target}: {fault.role} never {stage} within {RECOVER_S:.0f} s"
-            )
+            within = f"within {self.pace.recover_s:.0f} s"
+            self.hangs.append(f"{fault.kind} {fault.target}: {fault.role} never {stage} {within}")
             self.tell(self.hangs[-1])
             return
         if wound.healthy_at is None:

@@ -21,7 +21,7 @@ from db.store import open_store
 from ops import hub
 from ops.chaos import books
 from ops.chaos.faults import Fault, all_faults
-from ops.chaos.ordeal import TICK_S, Ordeal, Wound
+from ops.chaos.ordeal import Ordeal, Wound
 from ops.chaos.scene import Scene
 from ops.chaos.stage import BROKER, STORE, Stage
 from ops.runs import begin
@@ -138,7 +138,7 @@ def _finish(ordeal: Ordeal, least: int, tell: Callable[[str], None]) -> None:
     stage.signal("trainer", signal.SIGTERM)
     deadline = time.monotonic() + FINISH_S
     while (code := stage.exit_code()) is None:
-        time.sleep(TICK_S)
+        time.sleep(ordeal.pace.tick_s)
         scene.look()
         ordeal.watch()
         if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from outside import add_task
 
 from cli.main import main
 from db import migrate
@@ -27,6 +28,17 @@ path = "{model}"
 style = "compact"
 items = 4
 test_items = 4
+"""
+
+BROKEN = """
+from core.errors import ItemError
+
+class source:
+    name, max_turns, splits = "broken", 3, ("train", "test")
+    def __init__(self, options):
+        pass
+    def items(self, split):
+        raise ItemError(f"{split}.jsonl: line 7: no field goal", mend="mend the line")
 """
 
 
@@ -216,22 +228,8 @@ def test_an_unknown_split(person: Person) -> None:
 def test_a_broken_item(
     person: Person, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task comes from an entry point, as anyone's own would."""
-    package = person.folder / "broken-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[agentrl.tasks]\nbroken = broken_task:source\n")
-    (person.folder / "broken_task.py").write_text(
-        "from core.errors import ItemError\n"
-        "class Source:\n"
-        "    name, max_turns, splits = 'broken', 3, ('train', 'test')\n"
-        "    def items(self, split):\n"
-        "        raise ItemError(f'{split}.jsonl: line 7: no field goal', mend='mend the line')\n"
-        "def source(options):\n"
-        "    return Source()\n"
-    )
+    add_task(person.folder, monkeypatch, "broken", BROKEN)
     person.write("[tasks.broken]\n")
-    monkeypatch.syspath_prepend(person.folder)
     line = person.types(*verb, str(person.file))
     assert line.endswith("train.jsonl: line 7: no field goal — mend the line")
 

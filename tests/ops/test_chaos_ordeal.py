@@ -9,9 +9,8 @@ import pytest
 
 from db.store import Store, open_store
 from db.vitals import Vitals
-from ops.chaos import ordeal as ordeal_module
 from ops.chaos.faults import Course, Fault
-from ops.chaos.ordeal import AT_ONCE, Ordeal
+from ops.chaos.ordeal import AT_ONCE, Ordeal, Pace
 from ops.chaos.scene import Scene
 from ops.chaos.stage import Stage
 
@@ -54,14 +53,14 @@ def scene(tmp_path: Path) -> Scene:
     return Rehearsal(Bystander(), "run", store)
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordeal_module, "TICK_S", 0.0)
-    monkeypatch.setattr(ordeal_module, "GAP_S", (0.0, 0.0))
+FAST = Pace(tick_s=0.0, gap_s=(0.0, 0.0))
+HURRIED = Pace(tick_s=0.0, gap_s=(0.0, 0.0), recover_s=0.05)
 
 
-def _ordeal(scene: Scene, faults: Sequence[Fault], patience_s: float = 60.0) -> Ordeal:
-    return Ordeal(scene, random.Random(1), faults, patience_s, lambda _: None)
+def _ordeal(
+    scene: Scene, faults: Sequence[Fault], patience_s: float = 60.0, pace: Pace = FAST
+) -> Ordeal:
+    return Ordeal(scene, random.Random(1), faults, patience_s, lambda _: None, pace)
 
 
 def test_two_things_are_broken_at_once_but_what_must_be_alone_is(scene: Scene) -> None:
@@ -103,9 +102,8 @@ def test_the_same_seed_draws_the_same_faults(scene: Scene) -> None:
 
 
 def test_a_fault_whose_role_never_works_again_is_a_hang_and_the_rest_goes_on(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
-    monkeypatch.setattr(ordeal_module, "RECOVER_S", 0.05)
     undone: list[str] = []
 
     def sick(*_: object) -> Course:
@@ -122,7 +120,7 @@ def test_a_fault_whose_role_never_works_again_is_a_hang_and_the_rest_goes_on(
         ([Fault("kill", "a", sick, "worker")], "kill a: worker never answers again within"),
         ([Fault("cut", "b", well, "never")], "cut b: never never works again within"),
     ):
-        ordeal = _ordeal(scene, faults)
+        ordeal = _ordeal(scene, faults, pace=HURRIED)
         ordeal.suffer(2)
         assert len(ordeal.wounds) == 2
         assert [hang[: len(said)] for hang in ordeal.hangs] == [said, said]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from outside import add_task
 
 from core.errors import ItemError
 from envs import registry
@@ -163,14 +164,14 @@ def test_a_folder_that_does_not_exist_is_an_error() -> None:
 
 
 def test_a_task_without_datasets_reads_no_data(
-    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    monkeypatch.setattr(registry, "datasets", lambda _task: ())
-    datalist.show("os", "", as_json=False)
-    assert capsys.readouterr().out == "os reads no data\n"
-    assert datalist.check(["os"], "", as_json=False)
-    assert capsys.readouterr().out == "os reads no data\n"
-    assert datalist.check(["os"], "", as_json=True)
+    add_task(tmp_path, monkeypatch, "dataless", "source = None\n")
+    datalist.show("dataless", "", as_json=False)
+    assert capsys.readouterr().out == "dataless reads no data\n"
+    assert datalist.check(["dataless"], "", as_json=False)
+    assert capsys.readouterr().out == "dataless reads no data\n"
+    assert datalist.check(["dataless"], "", as_json=True)
     assert json.loads(capsys.readouterr().out) == []
 
 

@@ -1,4 +1,5 @@
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ TINY = Path(__file__).parents[2] / "models" / "tiny"
 def config(tmp_path: Path, more: str = "") -> Config:
     text = f'[run]\nhome = "{tmp_path}"\n[model]\npath = "{TINY}"\n[tasks.dbbench]\n'
     return loading.loads(text + more)
+
+
+def without(package: str) -> Callable[[str], str | None]:
+    """The versions of a machine that has everything but that."""
+    return lambda name: None if name == package else "1"
 
 
 def found(config: Config | None) -> dict[str, Finding]:
@@ -69,10 +75,10 @@ def test_an_engine_that_offloads_needs_what_it_compiled(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_not_installed_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "deepspeed" else "1")
-    lacking = found(config(tmp_path, '[trainer]\nengine = "deepspeed"\n'))["deepspeed"]
+    findings = examine(config(tmp_path, '[trainer]\nengine = "deepspeed"\n'), without("deepspeed"))
+    [lacking] = [each for each in findings if each.name == "deepspeed"]
     assert lacking.state == "missing"
     assert lacking.mend == "pip install 'agentrl-system[deepspeed]'"
 
@@ -127,13 +133,13 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> N
     ],
 )
 def test_an_extra_is_missing_only_where_the_file_uses_what_is_not_here_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, more: str
+    tmp_path: Path, package: str, more: str
 ) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == package else "1")
     requirements = [f'{package}>=1; extra == "some"', 'rich>=13; extra == "some"']
 
     def states(text: str) -> list[str]:
-        return [each.state for each in extras(requirements, config(tmp_path, text))]
+        given = config(tmp_path, text)
+        return [each.state for each in extras(requirements, given, without(package))]
 
     assert states(more) == ["missing"]
     assert states("") == ["absent"]

@@ -1,16 +1,15 @@
 """Figures as they are printed: marks, exit code, what could not be measured."""
 
-import importlib
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from outside import add_task
 
 from core.errors import ConfigError, ItemError
-from envs import generated, registry
+from envs import registry
 from envs.check import Settings
 from envs.figures import of_all
 from ops.envcheck import Asked, check, settings
@@ -39,6 +38,18 @@ def baselines(item, seed):
 def figures(settings):
     yield Figure("speed", f"{settings.peers['fast']} times", "≥ 2", ok=True)
     raise ConfigError("no library", mend="pip install it")
+"""
+
+SCARCE = """
+from core.errors import ItemError
+
+class source:
+    name, splits, max_turns = "scarce", ("train", "test"), 3
+    def __init__(self, options):
+        pass
+    def items(self, split):
+        mend = "options items / test_items, or more to draw from"
+        raise ItemError("split train holds 1 items, not 2000", mend=mend)
 """
 
 
@@ -86,13 +97,11 @@ def test_what_could_not_be_measured_is_no_fault_and_carries_its_mark(
 
 
 def test_default_options_that_make_no_splits_are_wrong(
-    broken: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generated, "MAX_DRAWS", 20)
     assert next(of_all("os", Settings())).ok is True
-    guess = importlib.import_module("guess")
-    monkeypatch.setattr(guess.GuessSource, "draw", lambda *_: ({}, "one question"))
-    figure = next(of_all(broken, Settings()))
+    add_task(tmp_path, monkeypatch, "scarce", SCARCE)
+    figure = next(of_all("scarce", Settings()))
     assert (figure.name, figure.ok) == ("items of the default options", False)
     assert figure.value.endswith(", not 2000 — options items / test_items, or more to draw from")
 
@@ -151,11 +160,12 @@ def test_peers_have_names_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
         settings("", 0, 0, ["foo=bar"])
 
 
-def test_peers_of_a_task_of_another_package_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = ModuleType("check")
-    monkeypatch.setattr(registry, "names", lambda: (*registry.TASKS, "outside"))
-    monkeypatch.setattr(registry, "beside", lambda *_: theirs)
+def test_peers_of_a_task_of_another_package_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_task(tmp_path, monkeypatch, "peerless", "source = None\n")
     with pytest.raises(ConfigError, match="--peer fast: unknown"):
         settings("", 0, 0, ["fast=3"])
-    theirs.PEERS = {"fast": "how much faster"}  # type: ignore[attr-defined]
+    peers = 'source = None\nPEERS = {"fast": "how much faster"}\n'
+    add_task(tmp_path, monkeypatch, "peered", peers)
     assert settings("", 0, 0, ["fast=3"]).peers["fast"] == "3"

@@ -1,14 +1,14 @@
 """A person in an episode: what they type becomes a turn, and leaving closes the environment."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
+from outside import add_task
 
-from core.errors import ItemError
 from envs.contract import Tool, ToolCall, strings
-from envs.dbbench.source import DbbenchSource
 from envs.engine import OWNER
 from envs.owner import Owner
 from ops.envplay import Unclear, acted, play
@@ -30,6 +30,14 @@ COUNT = Tool(
         "additionalProperties": False,
     },
 )
+UNSHOWN = """
+from core.errors import ItemError
+from envs.dbbench.source import DbbenchSource
+
+class source(DbbenchSource):
+    def expert(self, item, *, seed, noise=0.0):
+        raise ItemError("nothing to demonstrate")
+"""
 TOOLS = (QUERY, MOVE, STOP, COUNT)
 NOT_READ = "arguments are neither JSON nor key=value"
 
@@ -143,14 +151,11 @@ def test_the_end_of_input_is_the_end_of_the_episode(
 
 
 def test_who_asks_for_an_expert_that_there_is_not_plays_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def nobody(*_: object, **_more: object) -> None:
-        raise ItemError("nothing to demonstrate")
-
-    monkeypatch.setattr(DbbenchSource, "expert", nobody)
+    add_task(tmp_path, monkeypatch, "unshown", UNSHOWN)
     typed(monkeypatch, ":expert\nexecute_sql SELECT 6 * 7\n")
-    play(Chosen("dbbench", {"items": 1}))
+    play(Chosen("unshown", {"items": 1}))
     told = capsys.readouterr().out
     assert "no expert: nothing to demonstrate" in told
     assert "[(42,)]" in told

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from outside import add_task
 
 from core.errors import ItemError
 from envs import registry
@@ -11,6 +12,12 @@ from envs.contract import Tool
 from ops.envshow import Chosen, described, given, list_tasks, show_item
 
 Captured = pytest.CaptureFixture[str]
+BARREN = """
+from core.errors import ItemError
+
+def source(options):
+    raise ItemError("no such data")
+"""
 
 
 def test_every_task_is_listed_with_its_origins(capsys: Captured) -> None:
@@ -26,16 +33,11 @@ def test_every_task_is_listed_with_its_origins(capsys: Captured) -> None:
 
 
 def test_a_task_that_cannot_be_loaded_is_listed_with_the_reason(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "TASKS", {"none": "envs.dbbench.source:no_such_thing"})
-    monkeypatch.setattr(registry, "source", _unknown)
+    add_task(tmp_path, monkeypatch, "barren", BARREN)
     list_tasks(as_json=False)
     assert "no such data" in capsys.readouterr().out
-
-
-def _unknown(*_: object) -> None:
-    raise ItemError("no such data")
 
 
 def test_gold_is_shown_only_to_who_asks(capsys: Captured) -> None:

@@ -20,6 +20,8 @@ from db.told import Told
 from ops.track import Follower
 from ops.trackers.tracker import Figure, TrackerError, alone, figure, folder_of, without_secrets
 
+SOON = (0.01,)  # seconds between two tries
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
@@ -59,12 +61,9 @@ class Fails:
 
 
 @pytest.fixture
-def over(
-    config: Config, begun: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
-) -> Sequence[Figure]:
+def over(begun: tuple[Store, str]) -> Sequence[Figure]:
     """What the run has to tell, which is over."""
     store, run_id = begun
-    monkeypatch.setattr("ops.track.BACK_OFF_S", (0.01,))
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
         updates = session.scalars(select(Update).where(Update.run_id == run_id))
@@ -79,7 +78,7 @@ def test_what_a_tracker_throws_is_tried_again_and_hurts_nobody(
     config: Config, over: Sequence[Figure], logs: int, ends: int, starts: int
 ) -> None:
     tracker = Fails(logs, ends)
-    Follower(config, tracker, "fails").follow(threading.Event())
+    Follower(config, tracker, "fails", SOON).follow(threading.Event())
     assert sorted(tracker.held) == over
     assert tracker.started == starts
 
@@ -90,7 +89,7 @@ def test_a_follower_that_is_told_to_stop_ends_though_its_tracker_cannot(
     stop = threading.Event()
     stop.set()
     tracker = Fails(ends=1)
-    Follower(config, tracker, "fails").follow(stop)
+    Follower(config, tracker, "fails", SOON).follow(stop)
     assert (tracker.started, tracker.held) == (1, [])
 
 
@@ -102,9 +101,8 @@ def test_a_second_follower_of_a_run_waits_until_the_first_has_ended(
     with alone("fails", run_id, folder):
         with pytest.raises(TrackerError, match=f"another process tells run {run_id} to fails"):
             alone("fails", run_id, folder)
-        other = threading.Thread(
-            target=Follower(config, tracker, "fails").follow, args=(threading.Event(),), daemon=True
-        )
+        follower = Follower(config, tracker, "fails", SOON)
+        other = threading.Thread(target=follower.follow, args=(threading.Event(),), daemon=True)
         other.start()
         time.sleep(0.2)
         assert (tracker.started, other.is_alive()) == (0, True)
@@ -115,16 +113,15 @@ def test_a_second_follower_of_a_run_waits_until_the_first_has_ended(
 
 
 def test_updates_of_one_millisecond_are_all_told(
-    begun: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+    begun: tuple[Store, str],
 ) -> None:
     store, run_id = begun
-    monkeypatch.setattr(told, "MOST", 2)
     with store.write() as session:
         for update in session.scalars(select(Update)):
             update.committed_at = 100.0
     versions, at = [], Told()
     with store.read() as session:
-        while found := told.lines(session, run_id, at):
+        while found := told.lines(session, run_id, at, most=2):
             versions += [line.version for line in found if "loss" in line.metrics]
             at = found[-1].told
     assert versions == [1, 2, 3]

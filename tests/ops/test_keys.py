@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 from msgspec import Meta
-from rich.console import Console
 
 from cli.main import main
 from core.config import Config, PolicyServer, Section, Task
@@ -213,8 +212,7 @@ def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_n
     assert asked(monkeypatch, "trainer") == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "normalise  " in line]
     assert row.rstrip().endswith(found()["trainer", "normalise"].meaning)
-    monkeypatch.setattr(keys, "console", lambda: Console(markup=False, width=60))
-    assert asked(monkeypatch) == 0
+    keys.tell("", as_json=False, markdown=False, width=60)
     said = capsys.readouterr().out
     assert "…" not in said.replace("0…1", "").replace("0…65535", "")
     begun = {line.split()[0] for line in said.splitlines() if line.strip()}
