@@ -74,7 +74,7 @@ async def _elsewhere(work: Callable[[], T]) -> T:
 class HoppingStore(Store):
     """A store whose transactions of episodes run on the loop's threads."""
 
-    def transact(self, work: Callable[[Session], T], *, patience_s: float = 30.0) -> T:
+    def transact(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
         def direct() -> T:
             return super(HoppingStore, self).transact(work, patience_s=patience_s)
 

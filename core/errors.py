@@ -26,6 +26,10 @@ class StoreError(AgentRLError):
     """The database is unreachable, of another schema version, or refused a statement."""
 
 
+class StoreUnavailable(StoreError):
+    """The database is away for now: nothing is wrong with what was asked of it."""
+
+
 class BrokerError(AgentRLError):
     """The message broker is unreachable or did not confirm."""
 

@@ -94,6 +94,12 @@ EVALUATOR, TRACK, SUPERVISOR = ((role,) for role in BESIDE)
 SPANS = Counter(
     "agentrl_spans_total", "Spans of traces, by what became of them", ALL_ROLES, ("status",)
 )
+AWAY = Gauge(
+    "agentrl_service_away",
+    "1 while the process waits for a service that is away, 0 once it answered again",
+    ALL_ROLES,
+    ("name",),
+)
 
 # --- dispatcher: what it does
 GROUPS_ADMITTED = Counter("agentrl_groups_admitted_total", "Groups opened", DISPATCHER, ("task",))

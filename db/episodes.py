@@ -116,6 +116,18 @@ def claim(
     return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s)
 
 
+def claimed_by(session: Session, episode_id: str, fence: int, worker_id: str) -> Claimed | None:
+    """The attempt that a worker's own claim has taken already, its answer lost; None if not so."""
+    row = session.get(Episode, episode_id)
+    if row is None or row.state != EpisodeState.RUNNING:
+        return None
+    if row.fence != fence or row.worker_id != worker_id:
+        return None
+    horizon = session.get_one(Group, row.group_id).horizon
+    waited_s = max((row.started_at or row.queued_at) - row.queued_at, 0.0)
+    return dataclasses.replace(Claimed.of(row), horizon=horizon, waited_s=waited_s)
+
+
 def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:
     """running → finished, for a body that is already published; False if the claim has lapsed."""
     hold_group(session, claimed.group_id)

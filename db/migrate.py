@@ -8,11 +8,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreError
 from db.roles import grant_reader
-from db.store import Store
+from db.store import Store, driver_words
 from db.views import create_views
 
 LOCK = 7238411  # any number that only AgentRL's migrations use
@@ -27,23 +27,27 @@ def upgrade(store: Store) -> str:
     try:
         with store.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text(f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}"))
+                for bound in ("statement_timeout", "lock_timeout"):
+                    connection.execute(text(f"SET LOCAL {bound} = {STATEMENT_TIMEOUT_MS}"))
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
             refuse_newer(connection)
             command.upgrade(_config(connection), "head")
             create_views(connection)
             grant_reader(connection)
-    except OperationalError as error:
+    except DBAPIError as error:
         raise StoreError(
-            f"store {store.url}: {error.orig}", mend="see what the database says: space, locks"
+            f"store {store.url} was not upgraded: {driver_words(error)}",
+            mend="see what the database says: free space, locks that others hold, views of yours "
+            "that read ours (drop them, upgrade, make them again)",
         ) from error
     return head()
 
 
 def ensure(store: Store) -> None:
-    """`upgrade` of a store that is behind; else nothing: making views anew waits for readers.
+    """`upgrade` of a store that is behind; nothing is written to one that is not.
 
-    Raises StoreError.
+    To make views anew waits for whoever reads them and fails where a view of the user's reads them:
+    a change of db/views.py or db/reading.py comes with a migration. Raises StoreError.
     """
     with store.engine.connect() as connection:
         refuse_newer(connection)

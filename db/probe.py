@@ -51,6 +51,8 @@ def _first(url: str, query: str, *values: str) -> Any:
     try:
         with psycopg.connect(address, connect_timeout=CONNECT_S) as connection:
             row = connection.execute(query.encode(), values).fetchone()
+    except psycopg.ProgrammingError:  # of the URL, which may hold a password
+        raise StoreError("store.url is no database URL, or the question is wrong") from None
     except psycopg.Error as error:
         raise StoreError(str(error).strip().splitlines()[0]) from error
     if row is None:

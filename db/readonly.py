@@ -16,16 +16,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreError
 from db import migrate
 from db.roles import READER, become_reader
-from db.store import BUSY_TIMEOUT_S, Store, mended
+from db.store import (
+    ANSWER_S,
+    Store,
+    Timeouts,
+    bound_connections,
+    connect_args,
+    driver_words,
+    parse_url,
+    unreachable,
+)
 
 TIMEOUT_S = 60.0  # of one statement
+TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
 READS = frozenset({"select", "with", "values", "explain", "pragma", "show", "table"})
 READ_PRAGMAS = re.compile(r"pragma\s+(table_info|table_list|index_list|index_info|integrity_check)")
 COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
@@ -53,19 +62,13 @@ PATIENT = Bounds()
 
 def open_readonly(url: str) -> Store:
     """A Store without a way to write. Raises StoreError; no SQLite file is made."""
+    store = Store(_engine(url))
     try:
-        engine = _engine(url)
-        with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise StoreError(f"store.url is no database URL: {error}") from error
+        store.check()
     except DBAPIError as error:
-        parsed, reason = make_url(url), _first_line(error.orig)
-        raise StoreError(
-            f"store {parsed.render_as_string(hide_password=True)} is unreachable: {reason}",
-            mend=f"{mended(parsed, reason)}, or mend store.url",
-        ) from error
-    return Store(engine)
+        store.close()
+        raise unreachable(store.engine.url, error) from error
+    return store
 
 
 def open_history(url: str) -> Store:
@@ -78,14 +81,13 @@ def open_history(url: str) -> Store:
         raise
     except DBAPIError as error:  # a file of something else, or a damaged one
         store.close()
-        shown = make_url(url).render_as_string(hide_password=True)
-        raise StoreError(f"store {shown} cannot be read: {_first_line(error.orig)}") from error
+        raise StoreError(f"store {store.url} cannot be read: {driver_words(error)}") from error
     return store
 
 
 def refuse_absent(url: str) -> None:
     """Raise StoreError for an SQLite file that is not there: to look makes none."""
-    parsed = make_url(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
         raise StoreError(f"no store at {parsed.database}", mend="agentrl up CONFIG")
 
@@ -148,6 +150,7 @@ def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
 
     connection = engine.raw_connection()
     driver: Any = connection.driver_connection
+    driver.silence_s = bounds.timeout_s + ANSWER_S
     try:
         driver.execute("SET TRANSACTION READ ONLY")
         if connection.info.get(READER):
@@ -159,7 +162,7 @@ def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
     except psycopg.errors.QueryCanceled as error:
         raise _late(bounds) from error
     except psycopg.Error as error:
-        raise StoreError(f"SQL: {_first_line(error)}") from error
+        raise StoreError(f"SQL: {driver_words(error)}") from error
     finally:
         connection.close()
 
@@ -199,12 +202,13 @@ def _plain(value: Any) -> Any:
 
 
 def _engine(url: str) -> Engine:
-    parsed = make_url(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
-        timeout = f"-c statement_timeout={TIMEOUT_S:.0f}s"
         # without jit: to compile a proof's plan takes longer than to run it
-        options = f"-c default_transaction_read_only=on {timeout} -c jit=off"
-        engine = create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+        options = {"options": "-c default_transaction_read_only=on -c jit=off"}
+        arguments = connect_args(TIMEOUTS) | options
+        engine = create_engine(parsed, pool_pre_ping=True, connect_args=arguments)
+        bound_connections(engine, TIMEOUTS)
         event.listen(engine, "connect", become_reader)
         return engine
     refuse_absent(url)
@@ -212,14 +216,9 @@ def _engine(url: str) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
-            address, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+            address, uri=True, timeout=TIMEOUTS.lock_s, check_same_thread=False
         )
         connection.execute("PRAGMA query_only=ON")
         return connection
 
     return create_engine(url, creator=connect)
-
-
-def _first_line(error: object) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

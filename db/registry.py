@@ -124,7 +124,9 @@ def latest_snapshot(session: Session, run_id: str) -> Checkpoint | None:
 
 
 def register_server(session: Session, server: PolicyServer, *, lease_s: float) -> None:
-    """A policy server announces itself; it serves nothing yet."""
+    """A policy server announces itself; it serves nothing yet. Safe to repeat."""
+    if session.get(PolicyServer, server.server_id) is not None:
+        return
     server.started_at = server.lease_until = session.scalar(select(now())) or 0.0
     server.lease_until += lease_s
     session.add(server)

@@ -97,7 +97,9 @@ def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
 
 
 def register_worker(session: Session, worker: Worker, *, lease_s: float) -> None:
-    """A worker announces itself."""
+    """A worker announces itself. Safe to repeat."""
+    if session.get(Worker, worker.worker_id) is not None:
+        return
     worker.started_at = worker.lease_until = session.scalar(select(now())) or 0.0
     worker.lease_until += lease_s
     session.add(worker)

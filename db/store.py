@@ -1,12 +1,21 @@
-"""Connections: one Store per process, `read()` and `write()` transactions, the database's clock."""
+"""Connections: one Store per process, `read()` and `write()` transactions, the database's clock.
 
+A database that is away, read-only, full, locked or silent is no failure of the work: `transact` and
+`ask` wait for it (core/retry.py). `classify` says which errors those are, for both databases.
+"""
+
+import math
+import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from psycopg.errors import IdleInTransactionSessionTimeout
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import (
@@ -16,18 +25,18 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     OperationalError,
 )
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Float, Integer
 
-from core.errors import StoreError
+from core.errors import StoreError, StoreUnavailable
 from core.process import unlocked
+from core.retry import FOREVER, Retry
 
-BUSY_TIMEOUT_S = 10.0
-IDLE_S = 10.0  # between two statements of one transaction on Postgres
-AWAY = (OperationalError, InterfaceError)  # of the connection, not of the statement
+PATIENCE_S = 30.0  # of a command that a person waits for; processes of a run wait for ever
 
 T = TypeVar("T")
 
@@ -68,18 +77,145 @@ def _postgres_whole(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
     return f"floor({compiler.process(element.clauses, **kw)})::integer"
 
 
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Bounds of one connection, in seconds. A transaction that needs longer sets its own.
+
+    `connect_s`: to open it. `tcp_s`: until a peer that acknowledges nothing is given up. `lock_s`:
+    to wait for a lock, on SQLite for the file's. `statement_s`: one statement on the server; the
+    client gives up ANSWER_S later. `idle_s`: between two statements of one transaction, whose locks
+    hold up everybody else. `pool_s`: to wait for a free connection of the process.
+    """
+
+    connect_s: float = 10.0
+    tcp_s: float = 15.0
+    lock_s: float = 10.0
+    statement_s: float = 60.0
+    idle_s: float = 10.0
+    pool_s: float = 30.0
+
+
+LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5.0)
+ANSWER_S = 5.0  # beyond statement_s: the server is silent
+
+
+class Failure(StrEnum):
+    """What an error of the database calls for."""
+
+    TRANSIENT = "transient"  # wait and repeat: the database is away, full, read-only, locked, slow
+    PERMANENT = "permanent"  # a person must act: wrong login, no such database, a damaged file
+    OURS = "ours"  # the statement is wrong, or violates a constraint: our code must act
+
+
+# SQLSTATEs, or their classes of two characters, of what passes by itself or with a person's help.
+TRANSIENT_STATES = frozenset(
+    {
+        "08",  # connection exceptions
+        "40",  # serialization failure, deadlock, completion unknown
+        "53",  # disk full, out of memory, too many connections
+        "58",  # errors of the system below, of its disk for instance
+        "25006",  # read-only: a standby, or a primary that was demoted
+        "25P03",  # idle_in_transaction_session_timeout
+        "25P04",  # transaction_timeout
+        "55P03",  # lock_timeout
+        "57014",  # statement_timeout
+        "57P01",  # the server shuts down, or an administrator ends the session
+        "57P02",  # the server crashed and restarts
+        "57P03",  # it starts or recovers
+        "57P05",  # idle_session_timeout
+        "72000",  # snapshot too old
+    }
+)
+PERMANENT_STATES = frozenset({"28", "3D000", "57P04", "XX"})  # login, database, damage
+# What the server says when it refuses a connection; libpq passes on no SQLSTATE then.
+PERMANENT_WORDS = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "permission denied for database",
+)
+TRANSIENT_SQLITE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+PERMANENT_SQLITE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def classify(error: BaseException) -> Failure | None:
+    """What an error of SQLAlchemy or of a driver calls for; None for any other error."""
+    if isinstance(error, PoolTimeoutError):
+        return Failure.TRANSIENT
+    driver = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(driver, sqlite3.Error):
+        return _classify_sqlite(driver)
+    if isinstance(driver, psycopg.Error):
+        return _classify_postgres(driver)
+    if isinstance(error, DBAPIError):
+        lost = isinstance(error, OperationalError | InterfaceError)
+        return Failure.TRANSIENT if lost else Failure.OURS
+    return None
+
+
+def _classify_sqlite(error: sqlite3.Error) -> Failure:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        transient = isinstance(error, sqlite3.OperationalError | sqlite3.InterfaceError)
+        return Failure.TRANSIENT if transient else Failure.OURS
+    primary = code & 0xFF
+    if primary in TRANSIENT_SQLITE:
+        return Failure.TRANSIENT
+    return Failure.PERMANENT if primary in PERMANENT_SQLITE else Failure.OURS
+
+
+def _classify_postgres(error: psycopg.Error) -> Failure:
+    state = error.sqlstate
+    if state is None:  # of the connection: refused, lost, timed out
+        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return Failure.OURS
+        permanent = any(words in str(error) for words in PERMANENT_WORDS)
+        return Failure.PERMANENT if permanent else Failure.TRANSIENT
+    if state in TRANSIENT_STATES or state[:2] in TRANSIENT_STATES:
+        return Failure.TRANSIENT
+    permanent = state in PERMANENT_STATES or state[:2] in PERMANENT_STATES
+    return Failure.PERMANENT if permanent else Failure.OURS
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether to wait and repeat."""
+    return classify(error) is Failure.TRANSIENT
+
+
 class Store:
     """The database of truth. Safe for many threads; a Session belongs to one."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, retry: Retry | None = None) -> None:
+        """`retry`: how long `transact` and `ask` wait for a database that is away."""
         self.engine = engine
+        self.retry = retry or Retry("store", is_transient, limit_s=PATIENCE_S)
         self._read = sessionmaker(engine.execution_options(agentrl_write=False))
         self._write = sessionmaker(engine.execution_options(agentrl_write=True))
 
     @property
     def url(self) -> str:
         """The URL without its password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        return shown(self.engine.url)
+
+    def one_thread(self, timeouts: Timeouts = LEASE) -> "Store":
+        """The same database over one connection more, for a thread that must not queue for one.
+
+        The caller closes it.
+        """
+        return Store(_engine(self.engine.url, 1, timeouts), self.retry)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -96,15 +232,16 @@ class Store:
         with self._named(), self._write.begin() as session:
             yield session
 
-    def transact(self, work: Callable[[Session], T], *, patience_s: float = 30.0) -> T:
+    def transact(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
         """`work` in one write transaction, again while the database is away or refuses the turn.
 
         `work` must be a compare-and-set or otherwise safe to repeat: a commit whose answer was lost
-        is repeated too. Raises StoreError after `patience_s` seconds.
+        is repeated too. Raises StoreUnavailable after `patience_s` seconds, by default those of
+        `self.retry`.
         """
         return self._patiently(self._write.begin, work, patience_s)
 
-    def ask(self, work: Callable[[Session], T], *, patience_s: float = 30.0) -> T:
+    def ask(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
         """As `transact`, in a transaction that changes nothing."""
         return self._patiently(self._read, work, patience_s)
 
@@ -112,30 +249,34 @@ class Store:
         self,
         begin: Callable[[], AbstractContextManager[Session]],
         work: Callable[[Session], T],
-        patience_s: float,
+        patience_s: float | None,
     ) -> T:
-        deadline, pause = time.monotonic() + patience_s, 0.05
+        def attempt() -> T:
+            with begin() as session:
+                return work(session)
+
         with self._named():
-            while True:
-                try:
-                    with begin() as session:
-                        return work(session)
-                except AWAY:
-                    if time.monotonic() + pause > deadline:
-                        raise
-                time.sleep(pause)
-                pause = min(2 * pause, 2.0)
+            return self.retry.call(attempt, limit_s=patience_s)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the connection as errors of this store."""
+        """Errors of the database, except those of our statements, as errors of this store."""
         try:
             yield
-        except AWAY as error:
-            reason = str(error.orig).strip().splitlines()[0]
-            raise StoreError(
+        except (DBAPIError, PoolTimeoutError) as error:
+            failure = classify(error)
+            if failure is Failure.OURS:
+                raise
+            reason = driver_words(error)
+            kind = StoreUnavailable if failure is Failure.TRANSIENT else StoreError
+            raise kind(
                 f"store {self.url}: {reason}", mend=mended(self.engine.url, reason)
             ) from error
+
+    def check(self) -> None:
+        """Raises what SQLAlchemy raises where the database cannot be asked."""
+        with self.engine.execution_options(agentrl_write=False).connect() as connection:
+            connection.execute(text("SELECT 1"))
 
     def clock(self) -> float:
         """Now, on the database's clock."""
@@ -145,27 +286,76 @@ class Store:
         self.engine.dispose()
 
 
-def open_store(url: str, *, threads: int = 8) -> Store:
-    """Connect. Raises StoreError that names the store and how to mend it."""
+def open_store(
+    url: str,
+    *,
+    threads: int = 8,
+    stop: threading.Event | None = None,
+    timeouts: Timeouts = Timeouts(),
+) -> Store:
+    """Connect. Raises StoreError that names the store and how to mend it.
+
+    `stop`: of a process of a run, which waits for the database as long as it is away, here and in
+    each transaction, until `stop` is set. Without it a database that is away is an error at once.
+    """
+    parsed = parse_url(url)
+    try:
+        engine = _engine(parsed, threads, timeouts)
+    except NoSuchModuleError as error:
+        raise _no_url() from error
+    retry = Retry("store", is_transient, limit_s=FOREVER if stop else PATIENCE_S, stop=stop)
+    store = Store(engine, retry)
+    try:
+        retry.call(store.check, limit_s=None if stop else 0.0)
+    except DBAPIError as error:
+        store.close()
+        raise unreachable(parsed, error) from error
+    return store
+
+
+def parse_url(url: str) -> URL:
+    """Raises StoreError, which tells nothing of a password."""
     try:
         parsed = make_url(url)
-        backend = parsed.get_backend_name()
-        engine = _sqlite(url) if backend == "sqlite" else _postgres(url, threads)
-        with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, ValueError):
+        raise _no_url() from None
+    beside = f"{parsed.username}{parsed.host}{parsed.database}"
+    if not _is_sqlite(parsed) and "@" in beside:
         raise StoreError(
-            f"store.url is no database URL: {error}",
-            mend="sqlite:////a/path/store.db, or postgresql+psycopg://user@host/database",
-        ) from error
-    except DBAPIError as error:
-        reason = str(error.orig).strip().splitlines()[0]
-        shown = parsed.render_as_string(hide_password=True)
-        raise StoreError(
-            f"store {shown} is unreachable: {reason}",
-            mend=f"{mended(parsed, reason)}, or mend store.url",
-        ) from error
-    return Store(engine)
+            "store.url holds a sign that must be percent-encoded",
+            mend="in user and password write @ as %40, / as %2F, : as %3A",
+        )
+    return parsed
+
+
+def _no_url() -> StoreError:
+    return StoreError(
+        "store.url is no database URL",
+        mend="sqlite:////a/path/store.db, or postgresql+psycopg://user@host/database; "
+        "in a password write @ as %40, / as %2F, : as %3A",
+    )
+
+
+def shown(url: URL) -> str:
+    """A URL without its password."""
+    return url.difference_update_query(["password"]).render_as_string(hide_password=True)
+
+
+def driver_words(error: BaseException) -> str:
+    """The first line of what the driver says of an error."""
+    said = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    lines = str(said).strip().splitlines()
+    return lines[0] if lines else type(said).__name__
+
+
+def unreachable(url: URL, error: DBAPIError) -> StoreError:
+    """What to raise where a store cannot be opened."""
+    reason = driver_words(error)
+    kind = StoreUnavailable if is_transient(error) else StoreError
+    return kind(
+        f"store {shown(url)} is unreachable: {reason}",
+        mend=f"{mended(url, reason)}, or mend store.url",
+    )
 
 
 def mended(url: URL, reason: str) -> str:
@@ -177,37 +367,105 @@ def mended(url: URL, reason: str) -> str:
     return "look at the file, its folder's rights and the free space"
 
 
-def _postgres(url: str, threads: int) -> Engine:
-    """What stands still within a transaction loses it: its locks would hold up everybody else.
+def _is_sqlite(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite"
 
-    A page that an index names costs what the next page does: what a run asks for is of late, and in
-    memory. By the server's own figure, meant for disks, it would read whole tables instead.
-    """
+
+def _engine(url: URL, threads: int, timeouts: Timeouts) -> Engine:
+    """Connected to nothing yet. `threads`: how many use it at once without waiting."""
+    if _is_sqlite(url):
+        return _sqlite(url, threads, timeouts)
     engine = create_engine(
-        url, pool_size=threads, max_overflow=4, pool_pre_ping=True, pool_timeout=30
+        url,
+        pool_size=threads,
+        max_overflow=4 if threads > 1 else 0,
+        pool_pre_ping=True,
+        pool_timeout=timeouts.pool_s,
+        connect_args=connect_args(timeouts),
     )
-
-    @event.listens_for(engine, "connect")
-    def _bound(connection: Any, _record: Any) -> None:
-        connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
-        connection.execute("SET random_page_cost = 1.1")
-        connection.commit()
+    bound_connections(engine, timeouts)
 
     @event.listens_for(engine, "handle_error")
-    def _away(context: ExceptionContext) -> None:
-        """psycopg calls it an internal error; it is a connection that is gone."""
-        error = context.original_exception
-        if isinstance(error, IdleInTransactionSessionTimeout):
-            raise OperationalError(context.statement, None, error)
+    def _leave_standby(context: ExceptionContext) -> None:
+        """A session of a server that only reads stays one: the next may reach the new primary."""
+        if isinstance(context.original_exception, psycopg.errors.ReadOnlySqlTransaction):
+            context.is_disconnect = True
 
     return engine
 
 
-def _sqlite(url: str) -> Engine:
-    path = make_url(url).database
+def connect_args(timeouts: Timeouts) -> dict[str, Any]:
+    """What libpq is told, so that a peer that vanished without a word is given up."""
+    return {
+        "connect_timeout": max(2, round(timeouts.connect_s)),
+        "tcp_user_timeout": round(1000 * timeouts.tcp_s),
+        "keepalives": 1,
+        "keepalives_idle": max(1, round(timeouts.tcp_s / 3)),
+        "keepalives_interval": max(1, round(timeouts.tcp_s / 3)),
+        "keepalives_count": 2,
+    }
+
+
+def bound_connections(engine: Engine, timeouts: Timeouts) -> None:
+    """Bound what each connection of a Postgres engine waits for.
+
+    A page that an index names costs what the next page does: what a run asks for is of late, and in
+    memory. By the server's own figure, meant for disks, it would read whole tables instead.
+    """
+    settings = {
+        "statement_timeout": timeouts.statement_s,
+        "lock_timeout": timeouts.lock_s,
+        "idle_in_transaction_session_timeout": timeouts.idle_s,
+    }
+    told = "; ".join(f"SET {name} = {round(1000 * value)}" for name, value in settings.items())
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, arguments: Any, named: Any) -> Any:
+        connection = BoundedConnection.connect(*arguments, **named)
+        connection.silence_s = timeouts.statement_s + ANSWER_S
+        return connection
+
+    @event.listens_for(engine, "connect")
+    def _bound(connection: Any, _record: Any) -> None:
+        connection.execute(f"{told}; SET random_page_cost = 1.1")
+        connection.commit()
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that is closed when the server takes longer than it said it would."""
+
+    silence_s: float = math.inf  # of one statement, before the connection is given up
+
+    def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **named: Any) -> T:
+        return super().wait(self._until_silent(gen), *arguments, **named)
+
+    def _until_silent(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        deadline = time.monotonic() + self.silence_s
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.close()
+                    raise psycopg.OperationalError(
+                        f"the server did not answer within {self.silence_s:g} s"
+                    )
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def _sqlite(url: URL, threads: int, timeouts: Timeouts) -> Engine:
+    path = url.database
     if path and path != ":memory:":
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    engine = create_engine(
+        url,
+        pool_size=threads,
+        max_overflow=4 if threads > 1 else 0,
+        pool_timeout=timeouts.pool_s,
+        connect_args={"timeout": timeouts.lock_s},
+    )
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:

@@ -1,4 +1,4 @@
-"""Views made for people. They hold no state, so every `db upgrade` makes them anew.
+"""Views made for people. They hold no state: `db upgrade` makes them anew, `up` after a migration.
 
 `accounting` lists every disagreement between the three witnesses (`episodes`, `trajectories`,
 `update_groups`) and every open row past its deadline: an empty view is the proof that nothing was

@@ -43,7 +43,7 @@ def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) 
     found = sources(only(own, plans))
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     with (
-        opened(own) as run,
+        opened(own, stop) as run,
         closing(Matrix(own, run.store, found, work, stop)) as matrix,
     ):
 

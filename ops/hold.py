@@ -8,12 +8,14 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from core.errors import CheckpointError, StoreError
+from core.errors import CheckpointError, StoreUnavailable
 from core.logging import get_logger
+from core.threads import vital_thread
 from core.types import CheckpointState
 from db import registry
 from db.models import PolicyServer, Run
@@ -43,7 +45,8 @@ def held(url: str, target: Held) -> Iterator[None]:
         return
     store, ended = open_store(url), threading.Event()
     server_id = f"eval-{uuid.uuid4().hex[:8]}"
-    beat = threading.Thread(target=_beat, args=(store, server_id, ended), daemon=True)
+    own = store.one_thread()
+    beat = vital_thread("checkpoint-lease", partial(_beat, own, server_id, ended))
     try:
         store.transact(lambda session: _register(session, server_id, target))
         beat.start()
@@ -54,6 +57,7 @@ def held(url: str, target: Held) -> Iterator[None]:
             beat.join()
             store.transact(lambda session: registry.end_server(session, server_id))
     finally:
+        own.close()
         store.close()
 
 
@@ -81,5 +85,7 @@ def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
             store.transact(
                 lambda session: registry.beat_server(session, server_id, lease_s=LEASE_S)
             )
-        except StoreError as error:  # the measurement goes on; its rows need the store at its end
+        except (
+            StoreUnavailable
+        ) as error:  # the measurement goes on; its rows need the store at its end
             log.warning("The checkpoint's lease was not extended", error=str(error))

@@ -37,7 +37,7 @@ def learn(config: Config, stop: threading.Event) -> None:
     if config.trainer.engine == "deepspeed":
         _rank(config, stop)
         return
-    with opened(config) as run:
+    with opened(config, stop) as run:
         path = weights.fetch(_first(run), config.cache())
         hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
         _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
@@ -82,7 +82,7 @@ def _rank(config: Config, stop: threading.Event) -> None:
             if told != OVER:
                 follow(_part(config, told.decode(), ranks), ranks)
             return
-        with opened(config) as run:
+        with opened(config, stop) as run:
             first = _first(run)
             ranks.tell(first.encode())
             with leading(_part(config, first, ranks), ranks) as learner:
@@ -104,8 +104,7 @@ def _part(config: Config, first: str, ranks: "Ranks") -> "DeepSpeedLearner":
 
 
 def _first(run: Opened) -> str:
-    with run.store.read() as session:
-        return registry.live_checkpoints(session, run.run_id)[0].path
+    return run.store.ask(lambda session: registry.live_checkpoints(session, run.run_id)[0].path)
 
 
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:

@@ -16,7 +16,7 @@ from types import FrameType
 
 from core import exposition, loading, logging, otlp
 from core.config import Config
-from core.errors import AgentRLError, BrokerError, StoreError
+from core.errors import AgentRLError, BrokerError, StoreError, StoreUnavailable
 from core.process import TOLD, place
 from core.types import RUN_OVER
 from db import runs
@@ -77,7 +77,9 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     else:
         work = partial(roles.policy, name=name) if role == "policy" else roles.ROLES[role]
         with _watched(config, role, name, first=own is None or not own.rank):
-            replaced = _replaced(partial(work, config, stop), supervised=supervised, alone=alone)
+            replaced = _replaced(
+                partial(work, config, stop), stop, supervised=supervised, alone=alone
+            )
     if replaced:
         _rest(config, stop)
     if alone and role in ENDS and stop.is_set():
@@ -91,7 +93,7 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
 def _begun(config: Config, role: str, stop: threading.Event) -> bool:
     """Begin the run; False where it is over and the role has nothing to do, or had until `stop`."""
     try:
-        begin(config)
+        begin(config, stop=stop)
     except RunOver as error:
         if role not in STAY:
             print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
@@ -100,6 +102,11 @@ def _begun(config: Config, role: str, stop: threading.Event) -> bool:
             return True
         log.warning("the run is over and its queues are removed: rests until a signal")
         stop.wait()
+        return False
+    except StoreUnavailable as error:
+        if not stop.is_set():
+            raise
+        log.warning("Ended while the store was away", error=str(error))
         return False
     if role == "dispatcher":
         _name_others(config)
@@ -114,7 +121,9 @@ def _name_others(config: Config) -> None:
         log.warning("trackers.use is set: a follower is to be started, too", verb="track")
 
 
-def _replaced(work: Callable[[], None], *, supervised: bool, alone: bool) -> bool:
+def _replaced(
+    work: Callable[[], None], stop: threading.Event, *, supervised: bool, alone: bool
+) -> bool:
     """Do the work; whether it ended because a trainer that is `alone` was replaced by another."""
     try:
         work()
@@ -123,6 +132,9 @@ def _replaced(work: Callable[[], None], *, supervised: bool, alone: bool) -> boo
             raise
         return True
     except (StoreError, BrokerError) as error:
+        if stop.is_set() and isinstance(error, StoreUnavailable | BrokerError):
+            log.warning("Ended while a service was away", error=str(error))
+            return False
         if not supervised or error.exit_code != AgentRLError.exit_code:
             raise
         raise Away(str(error), mend=error.mend) from error

@@ -46,7 +46,7 @@ def dispatcher(config: Config, stop: threading.Event) -> None:
     from workers.levels import told
     from workers.stream import ItemStream
 
-    with opened(config) as run:
+    with opened(config, stop) as run:
         streams = {
             name: ItemStream(source.items(config.tasks[name].split), config.run.seed)
             for name, source in sources(config).items()
@@ -65,7 +65,7 @@ def worker(config: Config, stop: threading.Event) -> None:
     from workers.app import celery_app, serve
     from workers.worker import EpisodeWorker, leave_in_time
 
-    with opened(config) as run:
+    with opened(config, stop) as run:
         publisher = run.broker.publisher()
         episodes = EpisodeWorker(config, run.run_id, run.store, publisher, sources(config))
         waker = Waker(run.broker, run.run_id, (PoolChanged,), episodes.pool_changed)
@@ -85,7 +85,7 @@ def worker(config: Config, stop: threading.Event) -> None:
 def recorder(config: Config, stop: threading.Event) -> None:
     from workers.recorder import record
 
-    with opened(config) as run:
+    with opened(config, stop) as run:
         consumer = run.broker.consumer(recorder_queue(run.run_id))
         record(run.store, consumer, run.run_id, stop)
         late = threading.Event()
@@ -107,7 +107,7 @@ def policy(config: Config, stop: threading.Event, name: str = "") -> None:
     from serving.policy import Followed, serve_policy
 
     server = config.policy_server(name)
-    with opened(config) as run:
+    with opened(config, stop) as run:
         serve_policy(config, server, Followed(run.run_id, run.store, run.broker), stop)
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -52,13 +53,15 @@ class Opened:
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[Opened]:
-    """Store and broker of a run that has begun. Raises StoreError, BrokerError."""
-    store = open_store(config.store_url(), threads=16)
+def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Opened]:
+    """Store and broker of a run that has begun. Raises StoreError, BrokerError.
+
+    `stop`: of a process that waits for a store that is away, here and whenever it uses it.
+    """
+    store = open_store(config.store_url(), threads=16, stop=stop)
     try:
         migrate.require_current(store)
-        with store.read() as session:
-            run_id = runs.require_run(session, config.run.name).run_id
+        run_id = store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
         bind_process(run_id=run_id)
         link = broker.connect(config.broker_url(), compress_above=config.broker.compress_above)
         try:
@@ -69,10 +72,11 @@ def opened(config: Config) -> Iterator[Opened]:
         store.close()
 
 
-def begin(config: Config, *, paused: str = "") -> str:
+def begin(config: Config, *, paused: str = "", stop: threading.Event | None = None) -> str:
     """The run's id: made with schema, first checkpoint and queues, or found as it was left.
 
-    `paused`: why a run that is made begins paused; empty: it does not.
+    `paused`: why a run that is made begins paused; empty: it does not. `stop`: of a process that
+    waits for a store that is away, until it is set; without it that is an error.
 
     Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver.
     """
@@ -84,8 +88,8 @@ def begin(config: Config, *, paused: str = "") -> str:
         weights.check(config.run.checkpoints)
     make_home(config)
     with closing(broker.connect(config.broker_url())) as link:
-        with closing(open_store(config.store_url())) as store:
-            migrate.upgrade(store)
+        with closing(open_store(config.store_url(), stop=stop)) as store:
+            migrate.ensure(store)
             run_id = _found_or_made(store, config, paused)
             with _alone(config.home()):
                 _first_checkpoint(store, config, run_id)

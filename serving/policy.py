@@ -22,7 +22,7 @@ from broker.messages import CheckpointPublished, PoolChanged
 from broker.wake import Announcer, Waker
 from core.config import Config, secret
 from core.config import PolicyServer as ServerConfig
-from core.errors import PolicyError
+from core.errors import PolicyError, StoreUnavailable
 from core.logging import get_logger
 from db import registry
 from db.models import Checkpoint, PolicyServer
@@ -35,6 +35,7 @@ from serving.server import Face, Server
 TICK_S = 0.2  # most time between two looks at the engine and at what is to be let go
 SOON_S = 0.05  # while a checkpoint drains
 LOOK_S = 2.0  # most time between two looks at the registry; TICK_S without a broker
+BLINK_S = 1.0  # for the store to answer, before the last look's answer stands
 DRAIN_S = 2.5  # at the end; requests that last longer fail
 
 log = get_logger()
@@ -87,7 +88,8 @@ def serve_policy(
         _register(run.store, server, server_id, run.run_id, http.url)
         stack.callback(run.store.transact, lambda session: registry.end_server(session, server_id))
         pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="beat"))
-        beats = pool.submit(_beat, run.store, server, server_id, ended)
+        own = stack.enter_context(closing(run.store.one_thread()))
+        beats = pool.submit(_beat, own, server, server_id, ended)
         stack.callback(ended.set)
         stack.callback(served.close, DRAIN_S)
         while not stop.is_set():
@@ -118,10 +120,13 @@ class Watch:
             self._announcer = Announcer(run.broker, run.run_id, event)
 
     def live(self) -> Sequence[Checkpoint]:
-        """The lineage at the last look; patient while the store is away."""
+        """The lineage at the last look; that of the look before while the store is away."""
         if self._wake.is_set() or self._clock() >= self._look_at:
             self._wake.clear()
-            self._live = _live(self._run.store, self._run.run_id)
+            try:
+                self._live = _live(self._run.store, self._run.run_id)
+            except StoreUnavailable as error:
+                log.warning("Checkpoints unreadable: serving what is loaded", error=str(error))
             self._look_at = self._clock() + (LOOK_S if self._waker else TICK_S)
         return self._live
 
@@ -163,14 +168,14 @@ def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> 
 
 
 def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:
-    """The live lineage; patient while the store is away."""
+    """The live lineage. Raises StoreUnavailable within the time-outs of a connection."""
 
     def read(session: Session) -> Sequence[Checkpoint]:
         live = registry.live_checkpoints(session, run_id)
         session.expunge_all()
         return live
 
-    return store.ask(read)
+    return store.ask(read, patience_s=BLINK_S)
 
 
 def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, url: str) -> None:
@@ -187,8 +192,11 @@ def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, u
 
 
 def _beat(store: Store, server: ServerConfig, server_id: str, ended: threading.Event) -> None:
-    """Extend the lease until the server ended; a store that stays away raises StoreError."""
+    """Extend the lease until the server ended; while the store is away, requests are served on."""
     while not ended.wait(server.beat_s):
-        store.transact(
-            lambda session: registry.beat_server(session, server_id, lease_s=server.lease_s)
-        )
+        try:
+            store.transact(
+                lambda session: registry.beat_server(session, server_id, lease_s=server.lease_s)
+            )
+        except StoreUnavailable as error:
+            log.warning("Lease not extended", error=str(error))

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from core.config import Config, Sampling
-from core.errors import PolicyError, StoreError
+from core.errors import PolicyError, StoreUnavailable
 from core.logging import get_logger
+from core.threads import vital_thread
 from core.types import CURRENT
 from db.registry import LivePolicy, live_policies
 from db.store import Store
@@ -56,20 +57,25 @@ class PolicyPool:
         period_s: float = PERIOD_S,
         look_s: float = LOOK_S,
         learn: Callable[[], Mapping[str, Weigh]] | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
-        """`learn`: of strategy `adaptive`, how to weigh each task's tracks; every LEARN_S."""
+        """`learn`: of strategy `adaptive`, how to weigh each task's tracks; every LEARN_S.
+
+        `close`: called once nothing is read any more.
+        """
         self._read = read
         self._period_s = period_s
         self._look_s = look_s
         self._learn = learn
         self._learn_at = 0.0
+        self._close = close
         self._changed = threading.Condition()
         self._policies: Sequence[LivePolicy] = ()
         self._weigh: Mapping[str, Weigh] = {}
         self._begun = self._done = 0  # looks
         self.wanted = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="policy-pool", daemon=True)
+        self._thread = vital_thread("policy-pool", self._follow)
         self._thread.start()
 
     @classmethod
@@ -77,17 +83,18 @@ class PolicyPool:
         cls, store: Store, run_id: str, config: Config, *, period_s: float = PERIOD_S
     ) -> "PolicyPool":
         """The pool of a run's registry; an external model alone waits for one of ours."""
+        own = store.one_thread()
 
         def read() -> Sequence[LivePolicy]:
-            with store.read() as session:
+            with own.read() as session:
                 live = live_policies(session, run_id)
             return live if any(not each.track.startswith(EXTERNAL) for each in live) else ()
 
         def learn() -> Mapping[str, Weigh]:
-            return look(store, run_id, config)
+            return look(own, run_id, config)
 
         learns = config.sampling.strategy == "adaptive"
-        return cls(read, period_s=period_s, learn=learn if learns else None)
+        return cls(read, period_s=period_s, learn=learn if learns else None, close=own.close)
 
     def live(self) -> Sequence[LivePolicy]:
         """What the registry held at the last look."""
@@ -108,6 +115,8 @@ class PolicyPool:
         self._stop.set()
         self.wanted.set()
         self._thread.join(5)
+        if self._close is not None:
+            self._close()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -126,8 +135,8 @@ class PolicyPool:
             if self._learn and time.monotonic() >= self._learn_at:
                 self._weigh = self._learn()
                 self._learn_at = time.monotonic() + LEARN_S
-        except StoreError as error:  # the next look tells
-            log.warning("policy registry unreadable", error=str(error))
+        except StoreUnavailable as error:  # steps go on with what was live; the next look tells
+            log.warning("Policy registry unreadable", error=str(error))
 
 
 class Sampler:

@@ -29,9 +29,11 @@ from core.errors import (
     MessageRefused,
     PolicyError,
     StoreError,
+    StoreUnavailable,
     in_words,
 )
 from core.logging import get_logger
+from core.threads import vital_thread
 from core.types import Reason, Status
 from db import episodes, runs
 from db.episodes import Claimed, Result
@@ -123,13 +125,16 @@ class EpisodeWorker:
         }
         self._worker_id = f"worker-{uuid.uuid4().hex[:12]}"
         self._clock = Clock()
+        self._lease_store = store.one_thread()
+        self._driving: set[tuple[str, int]] = set()  # (episode_id, fence)
+        self._driving_lock = threading.Lock()
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
         self._pool = PolicyPool.of_run(store, run_id, config)
         self.pool_changed = self._pool.wanted
         self._kit = kit(config, self._client, self._clock, self.stop)
-        self._beat = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
+        self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
         """Register and begin to beat."""
@@ -154,6 +159,7 @@ class EpisodeWorker:
         self._closed.set()
         self._beat.join(self._config.worker.beat_s + 1)
         self._store.transact(lambda session: runs.end_worker(session, self._worker_id))
+        self._lease_store.close()
         self._pool.close()
         self._client.close()
 
@@ -171,18 +177,32 @@ class EpisodeWorker:
         """One attempt from claim to its next row."""
         if self.stop.is_set() or command.run_id != self._run_id:
             return
-        claimed = self._store.transact(
-            lambda session: episodes.claim(
-                session,
-                command.episode_id,
-                command.fence,
-                self._worker_id,
-                deadline_s=self._config.worker.attempt_deadline_s,
-            )
-        )
-        if claimed is None:
-            return
-        watched(self._run_id, claimed, lambda: self._driven(claimed))
+        key = command.episode_id, command.fence
+        with self._driving_lock:
+            if key in self._driving:  # delivered twice
+                return
+            self._driving.add(key)
+        try:
+            claimed = self._claim(command)
+            if claimed is not None:
+                watched(self._run_id, claimed, lambda: self._driven(claimed))
+        finally:
+            with self._driving_lock:
+                self._driving.discard(key)
+
+    def _claim(self, command: RunEpisode) -> Claimed | None:
+        """The attempt, if it is ours to take, or was taken by a try whose answer was lost."""
+        named = command.episode_id, command.fence, self._worker_id
+        tries = 0
+
+        def work(session: Session) -> Claimed | None:
+            nonlocal tries
+            tries += 1
+            taken = episodes.claimed_by(session, *named) if tries > 1 else None
+            deadline_s = self._config.worker.attempt_deadline_s
+            return taken or episodes.claim(session, *named, deadline_s=deadline_s)
+
+        return self._store.transact(work)
 
     def _driven(self, claimed: Claimed) -> str:
         """An attempt and its row; how it ended."""
@@ -245,6 +265,9 @@ class EpisodeWorker:
 
     def _failed(self, claimed: Claimed, error: Exception) -> str:
         """Give the episode back, or count a failed attempt; what became of it."""
+        if isinstance(error, StoreUnavailable):  # only once told to stop: else it waits
+            log.warning("Attempt left to its lease", error=str(error))
+            return "left"
         if self.stop.is_set() or _is_no_fault_of_the_attempt(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
             told = log.info if isinstance(error, Stopped) else log.warning
@@ -262,12 +285,12 @@ class EpisodeWorker:
         return reason
 
     def _keep_lease(self) -> None:
-        """Beat until closed; a store that is away ends the lease, never this thread."""
+        """Beat until closed; while the store is away, try on until it answers."""
         while not self._closed.wait(self._config.worker.beat_s):
             try:
-                self._store.transact(self._extend)
-            except StoreError as error:
-                log.warning("lease not extended", error=str(error))
+                self._lease_store.transact(self._extend)
+            except StoreUnavailable as error:
+                log.warning("Lease not extended", error=str(error))
 
     def _extend(self, session: Session) -> None:
         beat = runs.beat_worker(session, self._worker_id, lease_s=self._config.worker.lease_s)

@@ -1,18 +1,25 @@
 import os
+import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from locking import locked
+from running import eventually
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
-from core.errors import StoreError
+from core.errors import StoreError, StoreUnavailable
 from core.process import unlocked
-from db.store import Store, open_store
+from db.readonly import open_readonly
+from db.store import Failure, Store, Timeouts, classify, open_store
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
@@ -24,12 +31,9 @@ def test_a_database_that_goes_away_is_a_store_error(
             raise kind("SELECT 1", None, Exception("server closed the connection\nabruptly"))
 
 
-def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("db.store.BUSY_TIMEOUT_S", 0.05)
+def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with closing(open_store(f"sqlite:///{path}")) as store:
+    with closing(open_store(f"sqlite:///{path}", timeouts=Timeouts(lock_s=0.05))) as store:
         with locked(path) as holder, store.read() as session:
             session.execute(text("SELECT count(*) FROM sqlite_master"))
             with pytest.raises(StoreError, match="database is locked") as refused:
@@ -66,9 +70,8 @@ def test_what_a_statement_violates_stays_its_own_error(store: Store) -> None:
 
 
 def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str,
 ) -> None:
-    monkeypatch.setattr("db.store.IDLE_S", 1.0)
     tries: list[float] = []
     others: list[float] = []
 
@@ -89,7 +92,7 @@ def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
         store.transact(lambda session: session.execute(text("UPDATE t SET n = n + 10")))
         others.append(time.monotonic())
 
-    with closing(open_store(postgres_url)) as store:
+    with closing(open_store(postgres_url, timeouts=Timeouts(idle_s=1.0))) as store:
         with store.write() as session:
             session.execute(text("CREATE TABLE t AS SELECT 0 AS n"))
         other = threading.Thread(target=waits_for_the_row)
@@ -99,3 +102,143 @@ def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
             assert session.scalar(text("SELECT n FROM t")) == 11
         with pytest.raises(StoreError, match="idle-in-transaction"):
             store.transact(stands_still, patience_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "failure"),
+    [
+        ("25006", Failure.TRANSIENT),  # read-only transaction
+        ("25P03", Failure.TRANSIENT),  # idle in transaction
+        ("40001", Failure.TRANSIENT),  # serialization failure
+        ("40P01", Failure.TRANSIENT),  # deadlock
+        ("53100", Failure.TRANSIENT),  # disk full
+        ("53300", Failure.TRANSIENT),  # too many connections
+        ("55P03", Failure.TRANSIENT),  # lock time-out
+        ("57014", Failure.TRANSIENT),  # statement time-out
+        ("57P01", Failure.TRANSIENT),  # shut down
+        ("57P03", Failure.TRANSIENT),  # starting up
+        ("08006", Failure.TRANSIENT),  # connection failure
+        ("28P01", Failure.PERMANENT),  # password
+        ("3D000", Failure.PERMANENT),  # no such database
+        ("XX001", Failure.PERMANENT),  # damaged
+        ("23505", Failure.OURS),  # unique violation
+        ("42P01", Failure.OURS),  # no such table
+        ("22001", Failure.OURS),  # text too long
+        ("25P02", Failure.OURS),  # in a failed transaction
+    ],
+)
+def test_each_state_of_postgres_is_classified(state: str, failure: Failure) -> None:
+    assert classify(DBAPIError("SELECT 1", None, psycopg.errors.lookup(state)())) is failure
+
+
+@pytest.mark.parametrize(
+    ("words", "failure"),
+    [
+        ("connection timeout expired", Failure.TRANSIENT),
+        ("server closed the connection unexpectedly", Failure.TRANSIENT),
+        ('FATAL:  password authentication failed for user "agentrl"', Failure.PERMANENT),
+        ('FATAL:  database "agentrl" does not exist', Failure.PERMANENT),
+        ('FATAL:  database "x" is not currently accepting connections', Failure.TRANSIENT),
+        ("FATAL:  sorry, too many clients already", Failure.TRANSIENT),
+        ("FATAL:  the database system is starting up", Failure.TRANSIENT),
+    ],
+)
+def test_a_connection_that_is_refused_is_classified_by_its_words(
+    words: str, failure: Failure
+) -> None:
+    error = psycopg.OperationalError(f'connection failed: connection to server at "h": {words}')
+    assert classify(OperationalError(None, None, error)) is failure
+
+
+def test_errors_of_sqlite_are_classified_by_their_code(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    url, impatient = f"sqlite:///{path}", Timeouts(lock_s=0.05)
+
+    def failure_of(work: Callable[[Session], object]) -> Failure | None:
+        with closing(open_store(url, timeouts=impatient)) as store:
+            try:
+                with store._write.begin() as session:
+                    work(session)
+            except DBAPIError as error:
+                return classify(error)
+        return None
+
+    def fills_the_disk(session: Session) -> None:
+        session.execute(text("PRAGMA max_page_count = 2"))
+        session.execute(text("CREATE TABLE big AS SELECT zeroblob(100000)"))
+
+    assert failure_of(lambda session: session.execute(text("CREATE TABLE t (n INT)"))) is None
+    with locked(path):
+        assert failure_of(lambda session: session.execute(text("SELECT 1"))) is Failure.TRANSIENT
+    assert failure_of(fills_the_disk) is Failure.TRANSIENT
+    assert failure_of(lambda session: session.execute(text("SELECT * FROM u"))) is Failure.OURS
+    assert failure_of(lambda session: session.execute(text("SELEC"))) is Failure.OURS
+
+
+def test_errors_that_are_none_of_a_database_are_not_classified() -> None:
+    assert classify(KeyError("n")) is None
+    assert classify(PoolTimeoutError("QueuePool limit reached")) is Failure.TRANSIENT
+
+
+def test_a_pool_that_is_exhausted_is_waited_for(tmp_path: Path) -> None:
+    url, impatient = f"sqlite:///{tmp_path / 'store.db'}", Timeouts(pool_s=0.01)
+    with closing(open_store(url, threads=1, timeouts=impatient)) as store:
+        with store.read() as session:
+            session.execute(text("SELECT 1"))
+            with pytest.raises(StoreUnavailable, match="QueuePool limit"):
+                store.ask(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
+            with closing(store.one_thread()) as own:
+                assert own.ask(lambda inner: inner.scalar(text("SELECT 1"))) == 1
+        store.ask(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
+
+
+def test_a_process_of_a_run_waits_for_a_store_that_is_away_until_it_is_told_to_stop(
+    tmp_path: Path,
+) -> None:
+    stop, folder = threading.Event(), tmp_path / "folder"
+    (folder / "store.db").mkdir(parents=True)  # no file: it cannot be opened
+    errors: list[StoreError] = []
+
+    def open_it() -> None:
+        try:
+            open_store(f"sqlite:///{folder / 'store.db'}", stop=stop)
+        except StoreUnavailable as error:
+            errors.append(error)
+
+    with capture_logs() as lines:
+        thread = threading.Thread(target=open_it)
+        thread.start()
+        eventually(lambda: lines, within_s=60, text=lambda: "nothing was logged")
+        assert thread.is_alive()
+        stop.set()
+        thread.join(60)
+    assert lines[0]["event"] == "Waiting for a service that is away"
+    assert "unable to open" in str(errors[0])
+
+
+SECRETS = (  # with "qzq" and "jkj" in each password
+    "qzq@jkj-1@127.0.0.1:1/x",
+    "qzq@jkj/1@127.0.0.1:1/x",
+    "qzq@jkj:wo/rd@127.0.0.1:1/x",
+    "qzq@jkj:word@127.0.0.1:1/x",
+    "qzq/jkj-1@127.0.0.1:1/x",
+    "qzq:jkj#1@127.0.0.1:1/x",
+    "qzq[jkj]1@127.0.0.1:1/x",
+    "qzq?jkj=1@127.0.0.1:1/x",
+    "qzq%40%2Fjkj@127.0.0.1:1/x",
+)
+
+
+@pytest.mark.parametrize("rest", SECRETS)
+@pytest.mark.parametrize("open_it", [open_store, open_readonly])
+def test_no_part_of_a_password_reaches_an_error(open_it: Callable[[str], Store], rest: str) -> None:
+    with pytest.raises(StoreError) as refused:
+        open_it(f"postgresql+psycopg://agentrl:{rest}")
+    said = f"{refused.value} {refused.value.mend}"
+    assert not re.search("qzq|jkj", said)
+
+
+def test_a_password_in_the_query_of_a_url_is_not_shown() -> None:
+    with pytest.raises(StoreError) as refused:
+        open_store("postgresql+psycopg://127.0.0.1:1/x?user=u&password=hunter2")
+    assert "hunter2" not in str(refused.value)

@@ -11,7 +11,7 @@ from running import eventually
 from world import World
 
 from core.config import Config, Sampling, Task
-from core.errors import PolicyError, StoreError
+from core.errors import PolicyError, StoreUnavailable
 from db import registry
 from db.registry import LivePolicy
 from db.store import Store
@@ -289,7 +289,7 @@ def test_a_registry_that_is_away_keeps_the_last_policies() -> None:
     def read() -> Sequence[LivePolicy]:
         found = next(answers, None)
         if found is None:
-            raise StoreError("away")
+            raise StoreUnavailable("away")
         return found
 
     with closing(PolicyPool(read)) as pool:

@@ -1,0 +1,145 @@
+"""The one retry policy: wait for a service that is away, say so, and go on when it is back.
+
+    work ─transient error─▶ log, pause ─▶ work again … until it succeeds, gives up, or `stop` is set
+
+What counts as transient is the service's to say: `db.store.classify` for the database.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tenacity
+
+from core import metrics
+from core.errors import in_words
+from core.logging import get_logger
+
+FOREVER = math.inf
+
+T = TypeVar("T")
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses are random, at most `first_s` at first, doubled each time up to `longest_s`.
+
+    `stopping_s`: patience that is left once the process is told to stop. `remind_s`: between two
+    log lines of one outage. `sleep`: None waits for the stop event.
+    """
+
+    first_s: float = 0.1
+    longest_s: float = 2.0
+    stopping_s: float = 2.0
+    remind_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] | None = None
+
+
+class Retry:
+    """Repeats calls to one service while it is away. Safe for many threads.
+
+    The log gets one line when the first call begins to wait and one when a call succeeds again.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        is_transient: Callable[[BaseException], bool],
+        *,
+        limit_s: float = FOREVER,
+        stop: threading.Event | None = None,
+        backoff: Backoff = Backoff(),
+    ) -> None:
+        """`service`: names it in logs and metrics. `limit_s`: how long one call waits at most.
+
+        `stop`: set when the process is to end; calls then give up after `backoff.stopping_s`.
+        """
+        self.service = service
+        self.limit_s = limit_s
+        self._is_transient = is_transient
+        self._stop = stop
+        self._backoff = backoff
+        self._lock = threading.Lock()
+        self._away_since: float | None = None
+        self._reminded_at = 0.0
+
+    def call(self, work: Callable[[], T], *, limit_s: float | None = None) -> T:
+        """The answer of `work`, which must be safe to repeat.
+
+        Raises the last error once the limit has passed, and at once one that is not transient.
+        """
+        attempt = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(self._is_transient),
+            wait=tenacity.wait_random_exponential(
+                multiplier=self._backoff.first_s, max=self._backoff.longest_s
+            ),
+            stop=self._give_up(self.limit_s if limit_s is None else limit_s),
+            sleep=self._pause,
+            before_sleep=self._begin_waiting,
+            reraise=True,
+        )
+        answer = attempt(work)
+        if self._away_since is not None:
+            self._end_waiting()
+        return answer
+
+    def away_s(self) -> float | None:
+        """Seconds since calls began to wait; None while the service answers."""
+        since = self._away_since
+        return None if since is None else self._backoff.clock() - since
+
+    def _give_up(self, limit_s: float) -> Callable[[tenacity.RetryCallState], bool]:
+        deadline = self._backoff.clock() + limit_s
+
+        def give_up(state: tenacity.RetryCallState) -> bool:
+            nonlocal deadline
+            clock = self._backoff.clock()
+            if self._is_stopping():
+                deadline = min(deadline, clock + self._backoff.stopping_s)
+            return clock + state.upcoming_sleep > deadline
+
+        return give_up
+
+    def _is_stopping(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep; a stop event wakes those who slept when it came."""
+        if self._backoff.sleep is not None:
+            self._backoff.sleep(seconds)
+        elif self._stop is None:
+            time.sleep(seconds)
+        elif self._stop.wait(seconds):  # told to stop: a few short pauses more
+            time.sleep(min(seconds, self._backoff.stopping_s / 10))
+
+    def _begin_waiting(self, state: tenacity.RetryCallState) -> None:
+        with self._lock:
+            clock = self._backoff.clock()
+            if self._away_since is None:
+                self._away_since = clock
+            elif clock - self._reminded_at < self._backoff.remind_s:
+                return
+            self._reminded_at = clock
+            waited_s = round(clock - self._away_since, 1)
+        error = state.outcome.exception() if state.outcome else None
+        metrics.AWAY.set(1, name=self.service)
+        log.warning(
+            "Waiting for a service that is away",
+            service=self.service,
+            waited_s=waited_s,
+            error=in_words(error) if error else "",
+        )
+
+    def _end_waiting(self) -> None:
+        with self._lock:
+            since, self._away_since = self._away_since, None
+        if since is None:  # another thread was faster
+            return
+        metrics.AWAY.set(0, name=self.service)
+        waited_s = round(self._backoff.clock() - since, 1)
+        log.info("The service answers again", service=self.service, waited_s=waited_s)

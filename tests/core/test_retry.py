@@ -1,0 +1,172 @@
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+from core.retry import FOREVER, Backoff, Retry
+
+
+class Away(Exception):
+    pass
+
+
+class Clock:
+    """Time that only passes where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def backoff(self) -> Backoff:
+        return Backoff(clock=lambda: self.now, sleep=self.sleep)
+
+
+class Service:
+    """Away until its clock says `back_at`."""
+
+    def __init__(self, clock: Clock, back_at: float) -> None:
+        self.clock, self.back_at, self.calls = clock, back_at, 0
+
+    def ask(self) -> str:
+        self.calls += 1
+        if self.clock.now < self.back_at:
+            raise Away("connection refused")
+        return "answer"
+
+
+def _retry(clock: Clock, limit_s: float, stop: threading.Event | None = None) -> Retry:
+    return Retry(
+        "store",
+        lambda error: isinstance(error, Away),
+        limit_s=limit_s,
+        stop=stop,
+        backoff=clock.backoff(),
+    )
+
+
+def test_a_service_that_answers_is_asked_once_and_nothing_is_logged() -> None:
+    clock = Clock()
+    service = Service(clock, 0.0)
+    with capture_logs() as lines:
+        assert _retry(clock, 0.0).call(service.ask) == "answer"
+    assert (service.calls, clock.pauses, lines) == (1, [], [])
+
+
+def test_a_service_that_is_away_for_an_hour_is_waited_for_in_pauses_of_two_seconds_at_most() -> (
+    None
+):
+    clock = Clock()
+    retry = _retry(clock, FOREVER)
+    assert retry.call(Service(clock, 3600.0).ask) == "answer"
+    assert clock.now >= 3600.0
+    assert max(clock.pauses) <= 2.0
+    assert retry.away_s() is None
+
+
+def test_the_last_error_is_raised_before_the_limit_is_passed() -> None:
+    clock = Clock()
+    retry = _retry(clock, 30.0)
+    with pytest.raises(Away, match="refused"):
+        retry.call(Service(clock, 3600.0).ask)
+    assert 28.0 <= clock.now <= 30.0
+    assert retry.away_s() == clock.now
+
+
+def test_one_call_may_have_a_limit_of_its_own() -> None:
+    clock = Clock()
+    with pytest.raises(Away):
+        _retry(clock, FOREVER).call(Service(clock, 1.0).ask, limit_s=0.0)
+    assert clock.pauses == []
+
+
+def test_an_error_that_is_not_transient_is_raised_at_once() -> None:
+    clock = Clock()
+
+    def wrong() -> None:
+        raise ValueError("syntax")
+
+    with pytest.raises(ValueError, match="syntax"):
+        _retry(clock, FOREVER).call(wrong)
+    assert clock.pauses == []
+
+
+def test_a_process_that_is_told_to_stop_gives_up_two_seconds_later() -> None:
+    clock, stop = Clock(), threading.Event()
+    service = Service(clock, 3600.0)
+
+    def ask() -> str:
+        if clock.now > 100.0:
+            stop.set()
+        return service.ask()
+
+    with pytest.raises(Away):
+        _retry(clock, FOREVER, stop).call(ask)
+    assert 100.0 < clock.now <= 104.0
+
+
+def test_who_sleeps_is_woken_by_the_stop_event() -> None:
+    stop, asked = threading.Event(), threading.Event()
+    backoff = Backoff(first_s=3600.0, longest_s=3600.0, stopping_s=0.0)
+    retry = Retry("store", lambda _: True, stop=stop, backoff=backoff)
+
+    def away() -> None:
+        asked.set()
+        raise Away
+
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            retry.call(away)
+        except Away as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert asked.wait(60)
+    stop.set()
+    thread.join(60)
+    assert len(ended) == 1
+
+
+def test_the_log_says_when_waiting_begins_each_minute_of_it_and_when_it_ends() -> None:
+    clock = Clock()
+    retry = _retry(clock, FOREVER)
+    with capture_logs() as lines:
+        retry.call(Service(clock, 150.0).ask)
+    assert [line["event"] for line in lines] == [
+        "Waiting for a service that is away",
+        "Waiting for a service that is away",
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
+    assert all(line["service"] == "store" for line in lines)
+    assert lines[0]["error"] == "Away: connection refused"
+    assert [line["waited_s"] // 60 for line in lines] == [0, 1, 2, 2]
+    with capture_logs() as lines:
+        retry.call(Service(clock, 0.0).ask)
+    assert lines == []
+
+
+def test_threads_that_wait_for_one_outage_log_it_once() -> None:
+    """The second call finds the service away while the first still waits."""
+    clock = Clock()
+    retry = _retry(clock, FOREVER)
+    service = Service(clock, 10.0)
+    inner: list[str] = []
+
+    def outer() -> str:
+        if not inner and clock.now > 0:
+            inner.append(retry.call(service.ask))
+        return service.ask()
+
+    with capture_logs() as lines:
+        retry.call(outer)
+    assert [line["event"] for line in lines] == [
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
