@@ -222,6 +222,8 @@ class Trainer(Section, frozen=True):
     reward minus the mean of the others; `normalise`: advantages of each task, less their mean
     and over their deviation (0.1 at least), of its loss tokens (`task`) or its trajectories
     (`environment`); `aggregate`: every loss token weighs the same, or every group.
+    `inbox_bytes`: bound of the episodes held in memory, at least those of a batch; absent: those of
+    a batch, 512 MiB at least.
     """
 
     preset: Literal["default", "paper"] = "default"  # gives what is absent below
@@ -257,13 +259,16 @@ class Trainer(Section, frozen=True):
     engine: Literal["torch", "deepspeed"] = "torch"  # one process, or `ranks` processes
     ranks: Positive = 1  # processes of `engine = "deepspeed"` on this machine
     deepspeed: DeepSpeed = DeepSpeed()
-    snapshot_every: Positive = 10  # updates between two snapshots
+    inbox_bytes: Positive | None = None  # of episodes in memory
+    snapshot_every: Positive = 10  # updates between two snapshots, of which the last two are kept
+    stop_s: Seconds = 30.0  # from SIGTERM to SIGKILL: an update, its checkpoint, a snapshot
     keep_checkpoints: Positive = 8  # the newest; those since the last snapshot or needed stay, too
     threads: Positive = 1  # of torch on the CPU, in each of its processes
 
 
 AlarmName = Literal[
     "skipped",
+    "snapshot_failed",
     "grad_norm",
     "effective_sample_size",
     "mismatch_kl",

@@ -47,6 +47,7 @@ def check(config: Config) -> None:
     if not config.tasks:
         raise ConfigError("no task is named", mend="add [tasks.dbbench], for example")
     presets.settings(config.trainer)
+    presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
         near = nearest(task, config.tasks)
         raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")

@@ -19,7 +19,7 @@ from core.process import place
 from db import registry
 from ops.runs import Opened, opened, shelf
 from trainer.inbox import Bounds
-from trainer.presets import Settings, settings
+from trainer.presets import Settings, batch_groups, inbox_bytes, settings
 
 if TYPE_CHECKING:
     from trainer.learner import Learner
@@ -45,14 +45,15 @@ def learn(config: Config, stop: threading.Event) -> None:
 
 def bounds(config: Config, filled: Settings) -> Bounds:
     """What a batch of the run must satisfy."""
-    fewest = config.trainer.min_groups or config.dispatch.groups_per_update
+    fewest, most = batch_groups(config.trainer, config.dispatch)
     return Bounds(
         min_groups=fewest,
-        max_groups=config.trainer.max_groups or 2 * fewest,
+        max_groups=most,
         max_staleness=config.dispatch.max_staleness,
         max_lag=config.dispatch.max_lag,
         abnormal_reward=filled.abnormal_reward,
         max_attempts=config.dispatch.max_attempts,
+        held_bytes=inbox_bytes(config.trainer, config.dispatch, config.sampling),
     )
 
 

@@ -26,7 +26,7 @@ from ops.process import SUPERVISOR
 
 LOOK_S = 0.1
 TOGETHER_S = 3.0  # after the first has ended, before the others are killed
-STOP_S = (9.0, 4.5)  # from SIGTERM to SIGKILL: alone, and within a supervisor's patience
+SUPERVISED = 0.9  # of trainer.stop_s: the ranks end before the supervisor kills their parent
 QUIET = (0, -signal.SIGTERM)  # of a rank told to end: python takes no signal while it leaves
 
 log = get_logger()
@@ -49,7 +49,8 @@ def run_ranks(config: Config, path: Path, stop: threading.Event, *, supervised: 
             for number in range(config.trainer.ranks)
         ]
         try:
-            return _watch(ranks, stop, STOP_S[supervised])
+            stop_s = config.trainer.stop_s * (SUPERVISED if supervised else 1.0)
+            return _watch(ranks, stop, stop_s)
         finally:
             for rank in ranks:
                 rank.process.kill()

@@ -66,6 +66,8 @@ def update_readings(
     `max_grad_norm`: where gradients are clipped. What the metrics do not name has no reading.
     """
     found = [_reading("", "skipped", float(bool(skipped)), 0.0, above=True)]
+    if "snapshot_failed" in metrics:
+        found.append(_reading("", "snapshot_failed", metrics["snapshot_failed"], 0.0, above=True))
     if "grad_norm" in metrics:
         bound = config.max_grad_norm * max_grad_norm
         found.append(_reading("", "grad_norm", metrics["grad_norm"], bound, above=True))

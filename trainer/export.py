@@ -38,7 +38,9 @@ def _merge(adapter: Path, base: Path, out: Path) -> None:
         raise CheckpointError("merging LoRA needs peft", mend="pip install peft") from error
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, dtype="auto")
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        base, local_files_only=True, use_safetensors=True, dtype="auto"
+    )
     PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(out)
     copy_tokenizer(base, out)
     copy_tokenizer(adapter, out)

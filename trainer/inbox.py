@@ -4,12 +4,14 @@
     database: which groups are ready ─▶ bodies by fence and hash, missing ones from `trajectories`
              ─▶ zero spread: filtered · too old: stale · the rest: a batch of min to max groups
 
-The broker only brings bodies early; the database alone says which of them may be trained.
+The broker only brings bodies early; the database alone says which of them may be trained. While the
+broker is away, every body is read from the database.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -17,18 +19,19 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from broker.api import Consumer
+from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
 from core import metrics
-from core.errors import MessageError
+from core.errors import BrokerError, MessageError
 from core.logging import get_logger
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
 from db import bodies, groups, updates
 from db.store import Store
 from db.updates import ReadyMember
 from trainer.batch import TrainableGroup, spread
+from trainer.presets import INBOX_BYTES
 
-HELD_BYTES = 512 * 1024 * 1024  # bodies held in memory; what gave way is read from the store
+RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules
 
 Key = tuple[str, int]
@@ -38,7 +41,11 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a batch must satisfy. Staleness and lag in updates; the oldest bodies make room."""
+    """What a batch must satisfy. Staleness and lag in updates.
+
+    `held_bytes`: of bodies in memory; the oldest make room, and are read from the database when a
+    batch needs them. Those of the batch that is being gathered stay, even beyond the bound.
+    """
 
     min_groups: int
     max_groups: int
@@ -46,7 +53,7 @@ class Bounds:
     max_lag: int
     abnormal_reward: float | None
     max_attempts: int
-    held_bytes: int = HELD_BYTES
+    held_bytes: int = INBOX_BYTES
 
 
 class Held(NamedTuple):
@@ -66,6 +73,9 @@ class Inbox:
         self._bounds = bounds
         self._held: dict[Key, Held] = {}
         self._held_bytes = 0
+        self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
+        self._unacknowledged: list[Delivery] = []
+        self._broker_away = False
         self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
 
     def next_groups(
@@ -83,7 +93,7 @@ class Inbox:
                 if end_if_due():
                     break
                 look_at = time.monotonic() + DUE_EVERY_S
-            self._receive(0.1)
+            self._receive(RECEIVE_S, stop)
             state, members = self._store.ask(partial(self._look, epoch))
             if state in RUN_OVER:
                 break
@@ -91,7 +101,7 @@ class Inbox:
                 continue
             chosen = self._choose(members, version, epoch)
             if len(chosen) >= self._bounds.min_groups:
-                return chosen[: self._bounds.max_groups]
+                return chosen
         return ()
 
     def _look(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
@@ -105,25 +115,52 @@ class Inbox:
             for member in group.members:
                 self._drop((member.episode_id, member.fence))
 
-    def _receive(self, timeout_s: float) -> None:
-        """Hold and acknowledge what has arrived."""
-        while deliveries := self._consumer.receive(256, timeout_s):
-            for delivery in deliveries:
-                if isinstance(delivery.message, EpisodeFinished):
-                    self._hold(delivery.message.trajectory)
-            self._consumer.ack(deliveries)
-            timeout_s = 0.0
+    def _receive(self, timeout_s: float, stop: threading.Event) -> None:
+        """Hold and acknowledge what has arrived. A broker that is away brings nothing."""
+        try:
+            while deliveries := self._consumer.receive(256, timeout_s):
+                for delivery in deliveries:
+                    if isinstance(delivery.message, EpisodeFinished):
+                        self._hold(delivery.message.trajectory)
+                self._unacknowledged += deliveries
+                self._acknowledge()
+                timeout_s = 0.0
+            self._acknowledge()
+        except BrokerError as error:
+            if not self._broker_away:
+                log.warning("Broker is away: bodies are read from the database", error=str(error))
+            self._broker_away = True
+            stop.wait(timeout_s)
+        else:
+            if self._broker_away:
+                log.info("Broker answers again")
+            self._broker_away = False
         metrics.HELD.set(self._held_bytes)
 
+    def _acknowledge(self) -> None:
+        if self._unacknowledged:
+            self._consumer.ack(self._unacknowledged)
+            self._unacknowledged = []
+
     def _hold(self, trajectory: Trajectory) -> None:
+        """Keep a body. One that nobody asked for is passed over while the pinned ones fill all."""
         key = (trajectory.episode_id, trajectory.fence)
         if key in self._held:
             return
         size = _bytes(trajectory)
-        while self._held and self._held_bytes + size > self._bounds.held_bytes:
-            self._drop(next(iter(self._held)))
+        if not self._make_room(size) and key not in self._pinned:
+            return
         self._held[key] = Held(trajectory, body_sha256(trajectory))
         self._held_bytes += size
+
+    def _make_room(self, size: int) -> bool:
+        """Drop the oldest bodies that are not pinned; whether `size` bytes fit then."""
+        while self._held_bytes + size > self._bounds.held_bytes:
+            oldest = next((key for key in self._held if key not in self._pinned), None)
+            if oldest is None:
+                return False
+            self._drop(oldest)
+        return True
 
     def _drop(self, key: Key) -> None:
         held = self._held.pop(key, None)
@@ -133,22 +170,33 @@ class Inbox:
     def _choose(
         self, members: Sequence[ReadyMember], version: int, epoch: int
     ) -> list[TrainableGroup]:
-        """Whole groups, fresh and with spread; the others are closed with their reason."""
-        self._fetch(members)
+        """At most `max_groups` whole groups, fresh and with spread, the oldest first.
+
+        The others that were looked at are closed with their reason. Only what may be chosen is
+        read, and it is pinned, so that a batch larger than `held_bytes` comes together too.
+        """
         if self._forks is None:
             self._forks = self._store.ask(lambda session: updates.forks(session, self._run_id))
+        waiting = deque(list(rows) for _, rows in groupby(members, key=lambda row: row.group_id))
         chosen: list[TrainableGroup] = []
         closing: dict[GroupState, list[str]] = {GroupState.FILTERED: [], GroupState.STALE: []}
-        for group_id, rows in groupby(members, key=lambda member: member.group_id):
-            group = self._whole(group_id, list(rows))
-            if group is None:
-                continue
-            state = verdict(group, version, self._bounds, self._forks)
-            if state == GroupState.READY:
-                chosen.append(group)
-                continue
-            closing[state].append(group_id)
-            self.forget([group])
+        while waiting and len(chosen) < self._bounds.max_groups:
+            wanted = min(len(waiting), self._bounds.max_groups - len(chosen))
+            candidates = [waiting.popleft() for _ in range(wanted)]
+            rows = [row for group in candidates for row in group]
+            self._pinned = _keys(chosen) | {(row.episode_id, row.fence) for row in rows}
+            self._fetch(rows)
+            for each in candidates:
+                group = self._whole(each[0].group_id, each)
+                if group is None:
+                    continue
+                state = verdict(group, version, self._bounds, self._forks)
+                if state == GroupState.READY:
+                    chosen.append(group)
+                    continue
+                closing[state].append(group.group_id)
+                self.forget([group])
+        self._pinned = _keys(chosen)
         self._close(closing, epoch)
         return chosen
 
@@ -201,6 +249,10 @@ class Inbox:
         self._store.transact(close)
         for state, group_ids in closing.items():
             metrics.CLOSED.add(len(group_ids), status=state)
+
+
+def _keys(chosen: Iterable[TrainableGroup]) -> set[Key]:
+    return {(member.episode_id, member.fence) for group in chosen for member in group.members}
 
 
 def _bytes(trajectory: Trajectory) -> int:

@@ -36,6 +36,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
             dtype=dtype,
             attn_implementation="sdpa",
             local_files_only=True,
+            use_safetensors=True,  # never a pickle
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.config import Lora, Trainer
+from core.config import Dispatch, Lora, Sampling, Trainer
 from core.errors import ConfigError
 
 Kind = Literal["none", "truncated", "icepop"]
+
+INBOX_BYTES = 512 * 1024 * 1024  # least of what the inbox may hold by default
+BYTES_PER_TOKEN = 18  # of an episode in memory: its arrays have 10, its texts about 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,30 @@ def given(key: str) -> dict[str, Any]:
     if bound:
         return {kind: value for kind, each in WEIGHTS.items() if (value := getattr(each, bound))}
     return {name: values[key] for name, values in (PRESETS | CLIPS).items() if key in values}
+
+
+def batch_groups(trainer: Trainer, dispatch: Dispatch) -> tuple[int, int]:
+    """The fewest and the most groups of a batch."""
+    fewest = trainer.min_groups or dispatch.groups_per_update
+    return fewest, trainer.max_groups or 2 * fewest
+
+
+def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int:
+    """Bytes of episodes that the trainer holds in memory while it gathers a batch.
+
+    Raises ConfigError where the configured bound is less than a batch may need.
+    """
+    groups = batch_groups(trainer, dispatch)[1]
+    need = groups * dispatch.group_size * sampling.max_tokens * BYTES_PER_TOKEN
+    if trainer.inbox_bytes is None:
+        return max(INBOX_BYTES, need)
+    if trainer.inbox_bytes < need:
+        raise ConfigError(
+            f"trainer.inbox_bytes {trainer.inbox_bytes}: a batch of {groups} groups of "
+            f"{dispatch.group_size} episodes of up to {sampling.max_tokens} tokens may need {need}",
+            mend="a larger value, or fewer trainer.max_groups",
+        )
+    return trainer.inbox_bytes
 
 
 def _check_engine(config: Trainer) -> None:

@@ -25,6 +25,7 @@ CALM = {
     "db/mismatch_k3": 0.001,
     "db/max_ratio": 1.4,
     "db/clip_fraction": 0.02,
+    "snapshot_failed": 0.0,
     "db/entropy": 0.2,
 }
 LATE = [{"db/entropy": 0.2}, {"db/entropy": 0.3}, {"db/entropy": 0.4}]
@@ -90,6 +91,11 @@ def test_large_gradients_are_told_in_terms_of_where_they_are_clipped() -> None:
 
 def test_a_skipped_update_is_an_alarm_of_its_own() -> None:
     assert _raised(_readings({}, skipped="loss is not finite")) == [("", "skipped", 1.0, 0.0)]
+
+
+def test_a_snapshot_that_failed_is_an_alarm_until_one_is_saved() -> None:
+    assert _raised(_readings({"snapshot_failed": 1.0})) == [("", "snapshot_failed", 1.0, 0.0)]
+    assert "snapshot_failed" not in {reading.name for reading in _readings({})}, "none was due"
 
 
 def test_shares_are_of_groups_that_closed_or_are_ready() -> None:

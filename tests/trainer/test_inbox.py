@@ -3,16 +3,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from running import eventually
+from sqlalchemy import event
+from structlog.testing import capture_logs
 from world import World
 
 import broker
-from broker.api import Broker, Publisher
+from broker.api import Broker, Consumer, Delivery, Publisher
 from broker.messages import EpisodeFinished, Message, RunControl, Trajectory, encode
 from broker.topology import TRAJECTORIES, trainer_queue
+from core.errors import BrokerError
 from core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
 from db import runs, updates
 from db.models import Checkpoint
@@ -78,7 +82,7 @@ def _receive(inbox: Inbox, count: int) -> None:
     """Until it holds so many bodies that the broker brought."""
 
     def held() -> bool:
-        inbox._receive(0.1)
+        inbox._receive(0.1, threading.Event())
         return len(inbox._held) >= count
 
     eventually(held, within_s=60, text=lambda: f"{len(inbox._held)} of {count}")
@@ -148,10 +152,10 @@ def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
 ) -> None:
     world.ready(0)
     bodies = world.ready(1)
-    event: Message = EpisodeFinished(trajectory=msgspec.structs.replace(bodies[0], reward=9.0))
+    message: Message = EpisodeFinished(trajectory=msgspec.structs.replace(bodies[0], reward=9.0))
     if damage == "not a body":
-        event = RunControl(run_id=world.run_id, action="stop")
-    wire = b"\x07damaged" if damage == "no message" else encode(event)
+        message = RunControl(run_id=world.run_id, action="stop")
+    wire = b"\x07damaged" if damage == "no message" else encode(message)
     episode_id = bodies[0].episode_id
     world.sql("UPDATE trajectories SET body = :b WHERE episode_id = :e", b=wire, e=episode_id)
     assert _look(inbox) == ()
@@ -273,6 +277,76 @@ def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link:
         assert [group.members for group in chosen] == [tuple(each) for each in bodies]
         inbox.forget(chosen)
         assert (inbox._held, inbox._held_bytes) == ({}, 0)
+
+
+def _counted_reads(world: World) -> list[str]:
+    """Grows by one entry each time bodies are read from the database."""
+    reads: list[str] = []
+
+    @event.listens_for(world.store.engine, "before_cursor_execute")
+    def count(_c: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        if "FROM trajectories" in statement:
+            reads.append(statement)
+
+    return reads
+
+
+def test_a_batch_larger_than_the_bound_comes_together_and_stays(world: World, link: Broker) -> None:
+    """Bodies of groups that are not ready arrive meanwhile: they push none of it out."""
+    bodies = [world.ready(position) for position in range(3)]
+    size = 10 * len(bodies[0][0]) + 40
+    bounds = Bounds(4, 4, 2, 4, None, 3, held_bytes=5 * size)
+    reads = _counted_reads(world)
+    with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
+        inbox = Inbox(world.store, consumer, world.run_id, bounds)
+        assert _look(inbox) == ()
+        assert len(reads) == 1
+        for member in range(100):
+            inbox._hold(msgspec.structs.replace(bodies[0][0], episode_id=f"lapsed-{member}"))
+        assert _look(inbox) == ()
+        assert len(reads) == 1, "what a batch waits with is not read again"
+        bodies.append(world.ready(3))
+        assert [group.members for group in _given(inbox)] == [tuple(each) for each in bodies]
+        assert len(reads) == 2
+
+
+class Away:
+    """A consumer whose broker is away while `away`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.away = True
+
+    def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:
+        if self.away:
+            raise BrokerError("RabbitMQ does not answer")
+        return self._consumer.receive(limit, timeout_s)
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self._consumer.ack(deliveries)
+
+    def refuse(self, delivery: Delivery, reason: str) -> None:
+        self._consumer.refuse(delivery, reason)
+
+    def close(self) -> None: ...
+
+
+def test_while_the_broker_is_away_batches_come_from_the_database(
+    world: World, link: Broker, publisher: Publisher
+) -> None:
+    with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
+        away = Away(consumer)
+        inbox = Inbox(world.store, away, world.run_id, BOUNDS)
+        bodies = [world.ready(position) for position in range(2)]
+        with capture_logs() as lines:
+            chosen = _given(inbox)
+            assert [group.members for group in chosen] == [tuple(each) for each in bodies]
+            inbox.forget(chosen)
+            away.away = False
+            later = world.ready(5, stored=False)
+            _publish(publisher, world, later)
+            _receive(inbox, 4)
+        assert [line["log_level"] for line in lines] == ["warning", "info"], "once each"
 
 
 def test_what_is_waiting_is_acknowledged_on_receipt(

@@ -51,6 +51,14 @@ def test_damaged_weights_are_one_clear_line(copy: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_weights_that_are_a_pickle_are_not_read(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    torch.save(weights, copy / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="safetensors"):
+        load_model(copy, CPU)
+
+
 def test_dropout_is_off_and_weights_are_fp32(tiny: Path) -> None:
     model = load_model(tiny, CPU)
     assert not model.training

@@ -1,8 +1,9 @@
+import msgspec
 import pytest
 
-from core.config import DeepSpeed, Trainer
+from core.config import DeepSpeed, Dispatch, Sampling, Trainer
 from core.errors import ConfigError
-from trainer.presets import Importance, settings
+from trainer.presets import Importance, inbox_bytes, settings
 
 
 def test_the_default_is_decoupled_centred_and_without_kl() -> None:
@@ -82,3 +83,16 @@ def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: st
 def test_a_bound_that_nothing_reads_is_refused(config: Trainer, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.{key}"):
         settings(config)
+
+
+def test_the_inbox_holds_what_a_batch_may_need() -> None:
+    """4 groups of 8 episodes of 2048 tokens, 18 bytes each: 1,179,648 bytes."""
+    trainer, dispatch, sampling = Trainer(max_groups=4), Dispatch(), Sampling()
+    assert inbox_bytes(trainer, dispatch, sampling) == 512 * 1024 * 1024
+    long = Sampling(max_tokens=2_000_000)
+    assert inbox_bytes(trainer, dispatch, long) == 4 * 8 * 2_000_000 * 18
+    enough = msgspec.structs.replace(trainer, inbox_bytes=1_179_648)
+    assert inbox_bytes(enough, dispatch, sampling) == 1_179_648
+    little = msgspec.structs.replace(trainer, inbox_bytes=1_179_647)
+    with pytest.raises(ConfigError, match=r"trainer\.inbox_bytes 1179647.*may need 1179648"):
+        inbox_bytes(little, dispatch, sampling)

@@ -37,7 +37,7 @@ def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "
         epoch=1,
         state=UpdateState.SKIPPED if skipped else UpdateState.COMMITTED,
         reason=skipped,
-        checkpoint=world.checkpoint(version),
+        checkpoint=world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}"),
         members=[
             TrainedMember(b.episode_id, b.group_id, b.fence, body_sha256(b), 9) for b in bodies
         ],
@@ -80,7 +80,7 @@ def test_an_alarm_has_a_row_when_it_begins_and_a_row_when_it_ends(world: World) 
 
 
 def test_an_update_that_is_refused_leaves_no_alarm(world: World) -> None:
-    new = dataclasses.replace(_new(world, 1, LOUD), epoch=7)
+    new = dataclasses.replace(_new(world, 1, LOUD), epoch=0)
     with pytest.raises(updates.TrainerReplaced):
         world.store.transact(lambda session: _watch(world).commit(session, new))
     assert world.ask("SELECT * FROM alarms") == []
