@@ -13,6 +13,8 @@ from typing import Any, Literal
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from core.errors import MessageError
+from core.trajectory import body_of
 from core.types import EpisodeState, GroupState, UpdateState
 from db.models import (
     Checkpoint,
@@ -55,6 +57,7 @@ def audit(session: Session, run_id: str, claims: Collection[Claim], rules: Rules
         *_views(session, run_id),
         *_broken_promises(session, run_id, claims),
         *_missing_bodies(session, run_id),
+        *_damaged_bodies(session, run_id),
         *_stream(session, run_id, rules),
         *_unrepeated(session, run_id),
         *_twice(session, run_id),
@@ -112,6 +115,25 @@ def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
     )
     for episode_id, fence in session.execute(query):
         yield Finding("lost", "trained_without_body", f"{episode_id} fence {fence}")
+
+
+def _damaged_bodies(session: Session, run_id: str) -> Iterator[Finding]:
+    """Every stored body that was not pruned decodes to a trajectory of the hash beside it."""
+    query = (
+        select(
+            StoredTrajectory.episode_id,
+            StoredTrajectory.fence,
+            StoredTrajectory.sha256,
+            StoredTrajectory.body,
+        )
+        .where(StoredTrajectory.run_id == run_id, func.length(StoredTrajectory.body) > 0)
+        .execution_options(yield_per=100)
+    )
+    for episode_id, fence, sha256, body in session.execute(query):
+        try:
+            body_of(body, sha256)
+        except MessageError as error:
+            yield Finding("lost", "body_unreadable", f"{episode_id} fence {fence}: {error}")
 
 
 def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from core.errors import StoreError
 from core.types import Reason
 from db.episodes import Claimed, lose_body
-from db.models import Episode, Step, StoredTrajectory
+from db.models import Episode, Run, Step, StoredTrajectory
 
 Rows = Sequence[dict[str, Any]]
 UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, OverflowError)
@@ -23,17 +23,42 @@ class Unfit(StoreError):
     """A row that no column takes: a number or a text too large, NUL in a name, NaN in SQLite."""
 
 
-def keep(session: Session, bodies: Rows, steps: Rows) -> None:
+def keep(session: Session, bodies: Rows, steps: Rows) -> int:
     """Store the rows of `trajectories` and `steps`; those that stand already stay as they are.
 
+    Returns how many bodies were passed over because the database knows no such attempt: their run
+    was deleted, or the database lost its last commits. Nobody could ever train them.
     Raises Unfit, after which nothing of the transaction stands.
     """
     try:
-        _insert_new(session, StoredTrajectory, bodies)
-        _insert_new(session, Step, steps)
+        known = _known(session, bodies)
+        kept = [row | {"body_bytes": len(row["body"])} for row in bodies if _key(row) in known]
+        _insert_new(session, StoredTrajectory, kept)
+        _insert_new(session, Step, [row for row in steps if _key(row) in known])
     except UNFIT as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise Unfit(f"the store cannot hold it: {reason}") from error
+    return len(bodies) - len(kept)
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int]:
+    return row["episode_id"], row["fence"]
+
+
+def _known(session: Session, bodies: Rows) -> set[tuple[str, int]]:
+    """The keys of attempts that the database has issued, of runs that nobody deletes meanwhile."""
+    runs = sorted({row["run_id"] for row in bodies})
+    session.execute(
+        select(Run.run_id).where(Run.run_id.in_(runs)).with_for_update(read=True, key_share=True)
+    )
+    latest: dict[str, int] = {}
+    ids = [row["episode_id"] for row in bodies]
+    for start in range(0, len(ids), 500):
+        query = select(Episode.episode_id, Episode.fence).where(
+            Episode.episode_id.in_(ids[start : start + 500])
+        )
+        latest |= {episode_id: fence for episode_id, fence in session.execute(query)}
+    return {_key(row) for row in bodies if row["fence"] <= latest.get(row["episode_id"], -1)}
 
 
 def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:

@@ -1,4 +1,4 @@
-"""Who lives: leases of workers, policy servers and the dispatcher, and the others' last work."""
+"""Who lives: the leases of a run's processes, and the last work of trainer and recorder."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from db.store import now
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A process of a run. `role`: dispatcher, worker or policy server.
+    """A process of a run. `role`: dispatcher, trainer, recorder, worker or policy server.
 
     `left_s`: seconds that its lease still holds, negative since it ran out; None: it ended itself.
     """
@@ -30,13 +30,19 @@ class Lease:
 
 
 def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
-    """The dispatcher, and of workers and policy servers the so many that started last."""
+    """The single processes, and of workers and policy servers the so many that started last."""
     run = session.get_one(Run, run_id, populate_existing=True)
     clock = session.scalar(select(now())) or 0.0
-    found = []
-    if run.dispatcher:
-        left = run.dispatcher_until - clock if run.dispatcher_until else None
-        found.append(Lease("dispatcher", run.dispatcher, "", left))
+    single = (
+        ("dispatcher", run.dispatcher, run.dispatcher_until),
+        ("trainer", f"epoch {run.trainer}" if run.trainer else "", run.trainer_until),
+        ("recorder", run.recorder, run.recorder_until),
+    )
+    found = [
+        Lease(role, name, "", until - clock if until else None)
+        for role, name, until in single
+        if name
+    ]
     workers = (
         select(Worker).where(Worker.run_id == run_id).order_by(Worker.started_at.desc())
     ).limit(limit)
@@ -55,7 +61,7 @@ def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
 
 
 def idle_s(session: Session, run_id: str) -> dict[str, float]:
-    """Seconds since processes without a lease last did something; none that never did."""
+    """Seconds since trainer and recorder last did something; none that never did."""
     clock = session.scalar(select(now())) or 0.0
     latest = {
         "trainer": (

@@ -54,7 +54,7 @@ def summaries(session: Session) -> list[RunSummary]:
 
 
 def live_processes(session: Session, run_id: str) -> list[str]:
-    """What holds a lease of the run: its dispatcher, workers and policy servers."""
+    """What holds a lease of the run."""
     run = session.get_one(Run, run_id)
     clock = session.scalar(select(now())) or 0.0
     workers = session.scalars(
@@ -69,8 +69,13 @@ def live_processes(session: Session, run_id: str) -> list[str]:
             PolicyServer.lease_until > clock,
         )
     )
-    dispatcher = [f"dispatcher {run.dispatcher}"] if run.dispatcher_until > clock else []
-    return [*dispatcher, *sorted(workers), *sorted(servers)]
+    single = {
+        f"dispatcher {run.dispatcher}": run.dispatcher_until,
+        f"trainer of epoch {run.trainer}": run.trainer_until,
+        f"recorder {run.recorder}": run.recorder_until,
+    }
+    alone = [name for name, until in single.items() if until > clock]
+    return [*alone, *sorted(workers), *sorted(servers)]
 
 
 def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
@@ -151,6 +156,7 @@ def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> N
 
 def delete_run_rows(session: Session, run_id: str) -> int:
     """Every row of the run, children before what they refer to. Returns how many."""
+    session.get(Run, run_id, with_for_update=True)  # a recorder that stores waits, and sees it gone
     updates = select(Update.update_id).where(Update.run_id == run_id)
     measured = select(models.Evaluation.evaluation_id).where(models.Evaluation.run_id == run_id)
     kept = models.EvaluationEpisode

@@ -23,6 +23,7 @@ from sqlalchemy import (
     LargeBinary,
     String,
     Text,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -59,7 +60,10 @@ class Base(DeclarativeBase):
 
 
 class Run(Base):
-    """One training. `trainer_epoch` fences trainers; `dispatcher` names who holds the row lease."""
+    """One training. `trainer_epoch` fences trainers.
+
+    `dispatcher`, `trainer`, `recorder` name who holds each lease, `…_until` how long it lasts.
+    """
 
     __tablename__ = "runs"
 
@@ -73,6 +77,10 @@ class Run(Base):
     trainer_epoch: Mapped[int] = mapped_column(default=0)
     dispatcher: Mapped[str] = mapped_column(default="")
     dispatcher_until: Mapped[float] = mapped_column(default=0.0)
+    trainer: Mapped[str] = mapped_column(default="", server_default="")  # the epoch that beats
+    trainer_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    recorder: Mapped[str] = mapped_column(default="", server_default="")
+    recorder_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
     forked_from: Mapped[str | None]
     created_at: Mapped[float]
     ended_at: Mapped[float | None]
@@ -180,7 +188,16 @@ class StoredTrajectory(Base):
     """A body as it travelled. One whose fence is not its row's is never used."""
 
     __tablename__ = "trajectories"
-    __table_args__ = (Index("trajectories_by_arrival", "run_id", "received_at"),)
+    __table_args__ = (
+        Index("trajectories_by_arrival", "run_id", "received_at"),
+        # empty in a sound store, so that to look for damaged bodies costs nothing
+        Index(
+            "trajectories_damaged",
+            "run_id",
+            sqlite_where=text("LENGTH(body) > 0 AND LENGTH(body) <> body_bytes"),
+            postgresql_where=text("LENGTH(body) > 0 AND LENGTH(body) <> body_bytes"),
+        ),
+    )
 
     episode_id: Mapped[str] = mapped_column(primary_key=True)
     fence: Mapped[int] = mapped_column(primary_key=True)
@@ -188,6 +205,7 @@ class StoredTrajectory(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
+    body_bytes: Mapped[int | None]  # of `body` as it came; it stays when the body is pruned
 
 
 class Update(Base):
@@ -284,6 +302,8 @@ class Checkpoint(Base):
     snapshot_path: Mapped[str | None] = mapped_column(Text)  # a trainer can resume from here
     state: Mapped[CheckpointState]
     created_at: Mapped[float]
+    # core/trained_hash.py; null: no body was trained before it, or a row of before this column
+    trained_hash: Mapped[str | None] = mapped_column(String(64))
 
 
 class PolicyServer(Base):

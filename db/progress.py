@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
 from db.models import Episode, Group, Run, Step, Update, UpdateGroup
 from db.store import now, whole
+from db.trained_hashes import differing
 from db.views import late
 
 PROOFS = ("accounting", "unserved_steps")
@@ -190,7 +191,7 @@ def disagreements(
     """(kind, detail) of every row of the accounting view, and steps no live policy explains.
 
     `groups`: only of what is open and of so many groups that closed last; all where None, which
-    reads the whole run.
+    reads the whole run and recomputes the running hash of every checkpoint.
     """
     values: dict[str, Any] = {"run_id": run_id}
     if groups is None:
@@ -200,9 +201,11 @@ def disagreements(
         named = [late(view, session.connection()) for view in PROOFS]
         values["since"] = _closed_last(session, run_id, groups)
     disagree, unserved = (session.execute(each, values).all() for each in named)
-    return [(row.kind, row.detail) for row in disagree] + [
-        ("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved
-    ]
+    found = [(row.kind, row.detail) for row in disagree]
+    found += [("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved]
+    if groups is None:
+        found += [("trained_hash_differs", each) for each in differing(session, run_id)]
+    return found
 
 
 def _closed_last(session: Session, run_id: str, groups: int) -> float:

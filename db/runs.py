@@ -1,4 +1,4 @@
-"""Runs, their workers' leases, the dispatcher's lease and the trainer's epoch."""
+"""Runs, the leases of their processes, and the trainer's epoch."""
 
 import contextlib
 import json
@@ -93,6 +93,45 @@ def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
         update(Run)
         .where(Run.run_id == run_id, Run.dispatcher == owner)
         .values(dispatcher_until=0.0)
+    )
+
+
+def hold_trainer(session: Session, run_id: str, epoch: int, *, lease_s: float) -> bool:
+    """Say that the trainer of this epoch lives; False where the run is at another epoch.
+
+    The lease keeps nobody out, the epoch does: it tells others that a trainer is at work.
+    """
+    held = session.scalar(
+        update(Run)
+        .where(Run.run_id == run_id, Run.trainer_epoch == epoch)
+        .values(trainer=str(epoch), trainer_until=now() + lease_s)
+        .returning(Run.run_id)
+    )
+    return held is not None
+
+
+def drop_trainer(session: Session, run_id: str, epoch: int) -> None:
+    """The trainer of this epoch has ended."""
+    session.execute(
+        update(Run).where(Run.run_id == run_id, Run.trainer == str(epoch)).values(trainer_until=0.0)
+    )
+
+
+def hold_recorder(session: Session, run_id: str, owner: str, *, lease_s: float) -> bool:
+    """Say that a recorder lives; False where the run is deleted. Several may take turns."""
+    held = session.scalar(
+        update(Run)
+        .where(Run.run_id == run_id)
+        .values(recorder=owner, recorder_until=now() + lease_s)
+        .returning(Run.run_id)
+    )
+    return held is not None
+
+
+def drop_recorder(session: Session, run_id: str, owner: str) -> None:
+    """The recorder has stored all it took and ends."""
+    session.execute(
+        update(Run).where(Run.run_id == run_id, Run.recorder == owner).values(recorder_until=0.0)
     )
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import StoreError
+from core.trained_hash import ROOT, running_hash
 from core.types import (
     RUN_OVER,
     TRAINABLE,
@@ -31,6 +32,14 @@ class UpdateRefused(StoreError):
 
 class RunEnded(UpdateRefused):
     """The run was over before the update could be committed."""
+
+
+class LineageLost(UpdateRefused):
+    """The database does not know the weights that the update began from.
+
+    It came back without its last commits (a failover to a replica that lagged, a restored backup).
+    The trainer's weights hold an update that no row names: begin again from the snapshot.
+    """
 
 
 class TrainerReplaced(UpdateRefused):
@@ -104,13 +113,15 @@ def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMem
 def commit_update(session: Session, new: NewUpdate) -> bool:
     """The update, its groups with their hashes and its checkpoint: all of it or nothing.
 
-    Safe to repeat; False where it stood already. Raises UpdateRefused, RunEnded, TrainerReplaced.
+    Safe to repeat; False where it stood already. Raises UpdateRefused, RunEnded, LineageLost,
+    TrainerReplaced.
     """
     run = lock_run(session, new.run_id, new.epoch)
     if session.get(Update, new.update_id) is not None:
         return False
     if run.state in RUN_OVER:
         raise RunEnded(f"update {new.update_id}: run {run.name} is over")
+    _require_parent(session, run, new)
     group_ids = _close_trained(session, new)
     session.add(new.checkpoint)
     run.version = new.checkpoint.version
@@ -161,11 +172,46 @@ def run_state(session: Session, run_id: str, epoch: int) -> RunState:
 
 
 def _of_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
+    if run is not None and run.trainer_epoch < epoch:
+        raise LineageLost(
+            f"run {run_id}: the database is at trainer epoch {run.trainer_epoch}, this trainer "
+            f"began epoch {epoch}: the database has lost commits",
+            mend="the trainer begins again from the newest snapshot that the database names",
+        )
     if run is None or run.trainer_epoch != epoch:
         raise TrainerReplaced(
             f"run {run_id}: a newer trainer has taken over", mend="leave it one trainer"
         )
     return run
+
+
+def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
+    """The weights grew from the newest live checkpoint, by bodies that its hash goes on with.
+
+    Fills in the checkpoint's hash where the trainer named none. Raises LineageLost.
+    """
+    checkpoint = new.checkpoint
+    parent = session.get(Checkpoint, checkpoint.parent_id or "", populate_existing=True)
+    sound = parent is not None and (parent.run_id, parent.state, parent.version, run.version) == (
+        new.run_id, CheckpointState.LIVE, checkpoint.version - 1, checkpoint.version - 1
+    )  # fmt: skip
+    if parent is None or not sound:
+        stands = f"{parent.state} at version {parent.version}" if parent else "unknown"
+        raise LineageLost(
+            f"update {new.update_id} to version {checkpoint.version}: the run is at version "
+            f"{run.version} in the database, and the parent {checkpoint.parent_id} is {stands}",
+            mend="the trainer begins again from the newest snapshot that the database names",
+        )
+    bodies = [member.sha256 for member in new.members]
+    expected = running_hash(parent.trained_hash or ROOT, bodies)
+    if checkpoint.trained_hash is None:
+        checkpoint.trained_hash = expected
+    elif checkpoint.trained_hash != expected:
+        raise LineageLost(
+            f"update {new.update_id} to version {checkpoint.version}: the weights have learned "
+            f"from other bodies than version {parent.version} in the database",
+            mend="the trainer begins again from the newest snapshot that the database names",
+        )
 
 
 def _close_trained(session: Session, new: NewUpdate) -> list[str]:

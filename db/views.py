@@ -17,33 +17,55 @@ from db import reading
 from db.store import now
 
 GRACE_S = 30.0  # an open row may be this late before it is called overdue
+WAITING_S = 86_400.0  # a ready group may wait so long for the trainer
 
+# One SELECT tells several kinds of what it joins: a long run's rows are read as seldom as can be.
 ACCOUNTING = """
-SELECT 'episode_without_body' AS kind, e.run_id, e.group_id, e.episode_id, e.fence,
-       'finished, its body is not stored' AS detail, e.reason AS reason
+SELECT CASE WHEN t.episode_id IS NULL THEN 'episode_without_body'
+            WHEN t.sha256 <> e.body_sha256 THEN 'hash_differs'
+            ELSE 'steps_missing' END AS kind,
+       e.run_id, e.group_id, e.episode_id, e.fence,
+       CASE WHEN t.episode_id IS NULL THEN 'finished, its body is not stored'
+            WHEN t.sha256 <> e.body_sha256
+              THEN 'stored ' || t.sha256 || ', claimed ' || e.body_sha256
+            ELSE e.turns || ' turns, no step of them is stored' END AS detail, e.reason AS reason
 FROM {episodes} e JOIN runs r ON r.run_id = e.run_id JOIN groups g ON g.group_id = e.group_id
 LEFT JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
-WHERE e.state = 'finished' AND t.episode_id IS NULL
-  AND (e.due_at + {grace} < {now} OR (r.ended_at IS NOT NULL AND g.state = 'trained'
-       AND r.ended_at + {grace} < {now}))
+WHERE e.state = 'finished'
+  AND CASE WHEN t.episode_id IS NULL THEN
+             e.due_at + {grace} < {now} OR (r.ended_at IS NOT NULL AND g.state = 'trained'
+             AND r.ended_at + {grace} < {now})
+           WHEN t.sha256 <> e.body_sha256 THEN TRUE
+           ELSE e.turns > 0 AND NOT EXISTS (
+             SELECT 1 FROM steps s WHERE s.episode_id = e.episode_id AND s.fence = e.fence) END
 UNION ALL
-SELECT 'hash_differs', e.run_id, e.group_id, e.episode_id, e.fence,
-       'stored ' || t.sha256 || ', claimed ' || e.body_sha256, e.reason
-FROM {episodes} e JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
-WHERE e.state = 'finished' AND t.sha256 <> e.body_sha256
+SELECT 'body_differs', t.run_id, NULL, t.episode_id, t.fence,
+       'stored ' || LENGTH(t.body) || ' bytes, ' || t.body_bytes || ' came', NULL
+FROM {bodies} t WHERE LENGTH(t.body) > 0 AND LENGTH(t.body) <> t.body_bytes
 UNION ALL
 SELECT 'body_of_no_episode', t.run_id, NULL, t.episode_id, t.fence,
        'a stored body names an episode that does not exist, or a fence it never had', NULL
 FROM {trajectories} t LEFT JOIN episodes e ON e.episode_id = t.episode_id
 WHERE e.episode_id IS NULL OR t.fence > e.fence
 UNION ALL
-SELECT 'trained_unfinished', e.run_id, e.group_id, e.episode_id, u.fence,
-       'update ' || u.update_id || ' learned from another attempt than the one that finished',
+SELECT CASE WHEN e.state <> 'finished' OR e.fence <> u.fence OR e.body_sha256 <> u.sha256
+              THEN 'trained_unfinished'
+            WHEN e.group_id <> u.group_id THEN 'trained_elsewhere'
+            ELSE 'member_tokens_differ' END,
+       e.run_id, e.group_id, e.episode_id, u.fence,
+       CASE WHEN e.state <> 'finished' OR e.fence <> u.fence OR e.body_sha256 <> u.sha256
+              THEN 'update ' || u.update_id || ' learned from another attempt than the one that'
+                   || ' finished'
+            WHEN e.group_id <> u.group_id THEN 'update ' || u.update_id || ' names group '
+                   || u.group_id
+            ELSE 'update ' || u.update_id || ' names ' || u.loss_tokens || ' loss tokens, its '
+                   || 'worker sampled ' || e.loss_tokens END,
        e.reason
 FROM {update_groups} u JOIN updates v ON v.update_id = u.update_id
 JOIN episodes e ON e.episode_id = u.episode_id
 WHERE v.state <> 'rolled_back'
-  AND (e.state <> 'finished' OR e.fence <> u.fence OR e.body_sha256 <> u.sha256)
+  AND (e.state <> 'finished' OR e.fence <> u.fence OR e.body_sha256 <> u.sha256
+       OR e.group_id <> u.group_id OR e.loss_tokens <> u.loss_tokens)
 UNION ALL
 SELECT 'trained_twice', v.run_id, MIN(u.group_id), u.episode_id, MIN(u.fence),
        COUNT(*) || ' updates of the live lineage', NULL
@@ -72,17 +94,50 @@ WHERE g.state <> 'trained' AND EXISTS (
   SELECT 1 FROM update_groups u JOIN updates v ON v.update_id = u.update_id
   WHERE u.group_id = g.group_id AND v.state <> 'rolled_back')
 UNION ALL
-SELECT 'pending_differs', g.run_id, g.group_id, NULL, NULL,
-       'pending says ' || g.pending || ', open members: '
+SELECT CASE WHEN COUNT(e.episode_id) <> g.size THEN 'members_differ' ELSE 'pending_differs' END,
+       g.run_id, g.group_id, NULL, NULL,
+       'size ' || g.size || ', members ' || COUNT(e.episode_id) || '; pending says ' || g.pending
+       || ', open members: '
        || SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END), g.reason
-FROM {groups} g JOIN episodes e ON e.group_id = g.group_id
-GROUP BY g.run_id, g.group_id, g.pending, g.reason
-HAVING g.pending <> SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END)
-UNION ALL
-SELECT 'members_differ', g.run_id, g.group_id, NULL, NULL,
-       'size ' || g.size || ', members ' || COUNT(e.episode_id), g.reason
 FROM {groups} g LEFT JOIN episodes e ON e.group_id = g.group_id
-GROUP BY g.run_id, g.group_id, g.size, g.reason HAVING COUNT(e.episode_id) <> g.size
+GROUP BY g.run_id, g.group_id, g.size, g.pending, g.reason
+HAVING COUNT(e.episode_id) <> g.size
+  OR g.pending <> SUM(CASE WHEN e.state IN ('queued', 'running') THEN 1 ELSE 0 END)
+UNION ALL
+SELECT 'open_without_pending', g.run_id, g.group_id, NULL, NULL,
+       'open, but every member has ended: it trains never and keeps its place', g.reason
+FROM {groups} g WHERE g.state = 'open' AND g.pending <= 0
+UNION ALL
+SELECT 'ready_untrained', g.run_id, g.group_id, NULL, NULL,
+       'ready for more than a day, and no trainer took it', g.reason
+FROM {groups} g JOIN runs r ON r.run_id = g.run_id
+WHERE g.state = 'ready' AND r.state = 'running' AND g.ready_at + {waiting} < {now}
+UNION ALL
+SELECT 'version_without_update', r.run_id, NULL, NULL, NULL,
+       'the run is at version ' || r.version || ', its live updates end at '
+       || COALESCE(MAX(v.version), 0), NULL
+FROM {runs} r LEFT JOIN updates v ON v.run_id = r.run_id AND v.state <> 'rolled_back'
+GROUP BY r.run_id, r.version HAVING r.version <> COALESCE(MAX(v.version), 0)
+UNION ALL
+SELECT 'version_trained_twice', v.run_id, NULL, NULL, NULL,
+       COUNT(*) || ' live updates made version ' || v.version, NULL
+FROM {updates} v WHERE v.state <> 'rolled_back'
+GROUP BY v.run_id, v.version HAVING COUNT(*) > 1
+UNION ALL
+SELECT 'checkpoint_without_update', c.run_id, NULL, NULL, NULL,
+       c.checkpoint_id || ' is live, but no live update made it', NULL
+FROM {checkpoints} c
+WHERE c.state = 'live' AND c.version > 0 AND NOT EXISTS (
+  SELECT 1 FROM updates v WHERE v.run_id = c.run_id AND v.version = c.version
+  AND v.checkpoint_id = c.checkpoint_id AND v.state <> 'rolled_back')
+UNION ALL
+SELECT 'update_tokens_differ', v.run_id, NULL, NULL, NULL,
+       'update ' || v.update_id || ' names ' || v.loss_tokens || ' loss tokens, its members '
+       || SUM(u.loss_tokens), NULL
+FROM {update_groups} u JOIN updates v ON v.update_id = u.update_id
+WHERE v.state <> 'rolled_back'
+GROUP BY v.run_id, v.update_id, v.loss_tokens, v.episodes
+HAVING COUNT(*) = v.episodes AND SUM(u.loss_tokens) <> v.loss_tokens
 UNION ALL
 SELECT 'overdue', e.run_id, e.group_id, e.episode_id, e.fence, e.state || ' past its deadline',
        e.reason
@@ -195,9 +250,14 @@ FROM evaluations v JOIN evaluation_episodes p ON p.evaluation_id = v.evaluation_
 GROUP BY v.evaluation_id, v.run_id, v.policy, v.version, v.task, v.split, v.temperature, p.item_id
 """
 
-# Of one run: what is open, what closed after :since, what belongs to it, and bodies since then.
+# Of one run: what is open, what closed after :since, what belongs to it, and bodies since then;
+# and all its updates, checkpoints and damaged bodies, which are few.
 LATE = """
-WITH late_groups AS (
+WITH late_runs AS (SELECT * FROM runs WHERE run_id = :run_id),
+late_updates AS (SELECT * FROM updates WHERE run_id = :run_id),
+late_checkpoints AS (SELECT * FROM checkpoints WHERE run_id = :run_id),
+late_bodies AS (SELECT * FROM trajectories WHERE run_id = :run_id),
+late_groups AS (
   SELECT * FROM groups WHERE run_id = :run_id AND (closed_at IS NULL OR closed_at > :since)),
 late_episodes AS (
   SELECT e.* FROM late_groups g JOIN episodes e ON e.group_id = g.group_id
@@ -212,7 +272,9 @@ late_steps AS (SELECT s.* FROM late_episodes e JOIN steps s ON s.episode_id = e.
 
 CLOCK_S = 0.05  # a worker's estimate of the database's clock may be off by this much
 
-WALKED = ("groups", "episodes", "trajectories", "update_groups", "steps")
+WALKED = (
+    "groups", "episodes", "trajectories", "update_groups", "steps", "runs", "updates", "checkpoints"
+)  # fmt: skip
 
 VIEWS = {
     "accounting": ACCOUNTING,
@@ -251,7 +313,9 @@ def _query(name: str, connection: Connection, prefix: str) -> str:
     return VIEWS[name].format(
         now=now().compile(dialect=connection.dialect),
         grace=GRACE_S,
+        waiting=WAITING_S,
         clock=CLOCK_S,
         reasons=", ".join(f"'{reason}'" for reason in Reason),
+        bodies=f"{prefix}bodies" if prefix else "trajectories",
         **{table: f"{prefix}{table}" for table in WALKED},
     )

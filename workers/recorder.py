@@ -6,6 +6,9 @@ waits for the broker
 ends      when told to stop, after what it holds is stored and acknowledged
 """
 
+import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -15,11 +18,12 @@ from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
 from core import metrics, tracing
 from core.logging import get_logger
-from db import bodies
+from db import bodies, runs
 from db.bodies import Unfit
 from db.store import Store
 
 BULK = 256  # bodies of one transaction
+LEASE_S = 15.0
 
 Refused = tuple[Delivery, str]
 
@@ -29,9 +33,16 @@ log = get_logger()
 def record(
     store: Store, consumer: Consumer, run_id: str, stop: threading.Event, *, drain: bool = False
 ) -> None:
-    """Store, then acknowledge, until `stop`; with `drain` until the queue is empty."""
+    """Store, then acknowledge, until `stop`; with `drain` until the queue is empty.
+
+    A lease says that the recorder lives, so that nobody deletes the run meanwhile.
+    """
     log.info("recorder begins", run_id=run_id)
+    owner, beat_at = f"{socket.gethostname()}, pid {os.getpid()}", -math.inf
     while not stop.is_set():
+        if time.monotonic() >= beat_at:
+            beat_at = time.monotonic() + LEASE_S / 5
+            store.transact(lambda s: runs.hold_recorder(s, run_id, owner, lease_s=LEASE_S))
         deliveries = consumer.receive(BULK, 0.5)
         if deliveries:
             refused = keep(store, run_id, deliveries)
@@ -42,6 +53,8 @@ def record(
             consumer.ack([delivery for delivery in deliveries if id(delivery) not in gone])
         elif drain:
             break
+    if drain:
+        store.transact(lambda session: runs.drop_recorder(session, run_id, owner))
 
 
 def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refused]:
@@ -79,8 +92,10 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     ]
     stored = [_body_row(trajectory, wire, received_at) for trajectory, wire in finished]
     steps = [row for trajectory, _ in finished for row in _step_rows(trajectory)]
-    store.transact(lambda session: bodies.keep(session, stored, steps))
-    metrics.BODIES.add(len(stored), status="stored")
+    unknown = store.transact(lambda session: bodies.keep(session, stored, steps))
+    metrics.BODIES.add(len(stored) - unknown, status="stored")
+    if unknown:
+        log.warning("Bodies of attempts that the database does not know", bodies=unknown)
     for body, _ in finished:
         mark = tracing.of_attempt(body.run_id, body.episode_id, body.fence)
         tracing.told("record", mark, began, time.time(), bodies=len(stored))

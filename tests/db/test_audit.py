@@ -73,7 +73,10 @@ PLANTED = {
     "UPDATE groups SET round = 1, position = 0 WHERE task = 'dbbench' AND position = 2": [
         ("trained_twice", "place_trained_twice"),
     ],
-    f"DELETE FROM steps WHERE episode_id = {EPISODE}": [("unbalanced", "tokens_differ")],
+    f"DELETE FROM steps WHERE episode_id = {EPISODE}": [
+        ("unbalanced", "steps_missing"),
+        ("unbalanced", "tokens_differ"),
+    ],
     f"UPDATE steps SET version = 1 WHERE episode_id = {EPISODE}": [
         ("unbalanced", "stranger_sampled"),
         ("unbalanced", "unserved_step"),
@@ -81,8 +84,19 @@ PLANTED = {
     f"UPDATE episodes SET attempts = 2 WHERE episode_id = {EPISODE}": [
         ("unbalanced", "too_many_attempts")
     ],
-    "UPDATE runs SET version = 4": [("unbalanced", "versions_differ")],
+    "UPDATE runs SET version = 4": [
+        ("unbalanced", "version_without_update"),
+        ("unbalanced", "versions_differ"),
+    ],
+    f"UPDATE checkpoints SET trained_hash = '{'0' * 64}' WHERE version = 3": [
+        ("unbalanced", "trained_hash_differs")
+    ],
+    f"UPDATE checkpoints SET trained_hash = '{'0' * 64}' WHERE version = 2": [
+        ("unbalanced", "trained_hash_differs")
+    ],
     f"UPDATE updates SET version = 3 WHERE update_id = {UPDATE}": [
+        ("unbalanced", "checkpoint_without_update"),
+        ("unbalanced", "version_trained_twice"),
         ("unbalanced", "versions_differ"),
     ],
     "UPDATE checkpoints SET parent_id = 'other' WHERE version = 3": [
@@ -96,10 +110,21 @@ PLANTED = {
     ],
     f"DELETE FROM trajectories WHERE episode_id = {EPISODE}": [("lost", "trained_without_body")],
     f"UPDATE trajectories SET sha256 = 'x' WHERE episode_id = {EPISODE}": [
+        ("lost", "body_unreadable"),
         ("lost", "trained_without_body"),
         ("unbalanced", "hash_differs"),
     ],
 }
+
+
+def test_a_body_that_was_replaced_by_another_of_its_size_is_found(books: Books) -> None:
+    other = (
+        "(SELECT b.body FROM trajectories a JOIN trajectories b ON b.episode_id <> a.episode_id"
+        f" AND b.body_bytes = a.body_bytes WHERE a.episode_id = {EPISODE} LIMIT 1)"
+    )
+    assert books.after(f"UPDATE trajectories SET body = {other} WHERE episode_id = {EPISODE}") == [
+        ("lost", "body_unreadable")
+    ]
 
 
 def test_what_is_planted_is_found_and_nothing_else(books: Books) -> None:

@@ -4,7 +4,7 @@ from world import World
 
 from broker.messages import EpisodeFinished, Trajectory, encode
 from core.types import EpisodeState, GroupState, Reason
-from db import bodies, groups
+from db import bodies, groups, lifecycle
 from db.bodies import Unfit
 from db.store import Store
 
@@ -35,11 +35,28 @@ def test_what_comes_twice_is_kept_once_and_as_it_first_came(world: World) -> Non
 
 
 def test_a_row_that_does_not_fit_is_an_error_and_keeps_nothing(world: World) -> None:
-    row = {"episode_id": "e", "fence": 1, "run_id": "r", "sha256": "s", "body": b"b"}
-    rows = [row | {"received_at": 0.0}, row | {"received_at": None, "fence": 2}]
+    (first, second, *_) = world.members(world.admit(0)[0])
+    row = {"fence": 1, "run_id": world.run_id, "sha256": "s", "body": b"b"}
+    rows = [
+        row | {"episode_id": first.episode_id, "received_at": 0.0},
+        row | {"episode_id": second.episode_id, "received_at": None},
+    ]
     with pytest.raises(Unfit, match="received_at"), world.store.write() as session:
         bodies.keep(session, rows, [])
     assert world.ask("SELECT COUNT(*) FROM trajectories") == [(0,)]
+
+
+def test_a_body_of_a_deleted_run_or_of_an_unknown_attempt_is_passed_over(world: World) -> None:
+    kept, later, orphan = world.ready(0, (0.0, 1.0, 0.0), stored=False)
+    world.keep([kept, msgspec.structs.replace(later, fence=later.fence + 1)])
+    assert world.ask("SELECT episode_id FROM trajectories") == [(kept.episode_id,)]
+    assert world.ask("SELECT COUNT(*) FROM steps") == [(len(kept.steps),)]
+    with world.store.write() as session:
+        lifecycle.delete_run_rows(session, world.run_id)
+    world.keep([orphan])
+    assert world.ask("SELECT COUNT(*) FROM trajectories") == [(0,)]
+    assert world.ask("SELECT COUNT(*) FROM steps") == [(0,)]
+    assert world.accounting() == []
 
 
 def _give_up(world: World, body: Trajectory) -> bool:

@@ -199,6 +199,10 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
         ("policy server", "live"),
     ]
     runs.hold_dispatcher(session, run_id, "here", lease_s=60.0)
+    assert runs.hold_recorder(session, run_id, "there", lease_s=60.0)
+    epoch = session.get_one(Run, run_id).trainer_epoch
+    assert not runs.hold_trainer(session, run_id, epoch - 1, lease_s=60.0)
+    assert runs.hold_trainer(session, run_id, epoch, lease_s=60.0)
     change(
         session,
         "UPDATE policy_servers SET lease_until = 1",
@@ -206,9 +210,17 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
     )
     assert [(each.role, each.state) for each in leases.leases(session, run_id, 9)] == [
         ("dispatcher", "live"),
+        ("trainer", "live"),
+        ("recorder", "live"),
         ("worker", "live"),
         ("policy server", "lost"),
     ]
+    alive = lifecycle.live_processes(session, run_id)
+    assert alive[:3] == ["dispatcher here", f"trainer of epoch {epoch}", "recorder there"]
+    runs.drop_trainer(session, run_id, epoch)
+    runs.drop_recorder(session, run_id, "there")
+    assert len(lifecycle.live_processes(session, run_id)) == len(alive) - 2
+    runs.drop_dispatcher(session, run_id, "here")
 
 
 def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learnt) -> None:

@@ -244,6 +244,7 @@ def test_what_is_lost_is_an_answer_of_accounting(told: Store) -> None:
         )
     assert [row[1:3] for row in answered(told, "accounting").rows] == [
         ("pending_differs", 1),
+        ("ready_untrained", 1),
         ("update_of_open_group", 1),
     ]
 

@@ -4,11 +4,20 @@ from world import World, at_once
 
 from broker.messages import Trajectory, body_sha256
 from core.errors import StoreError
+from core.trained_hash import running_hash
 from core.types import CheckpointState, GroupState, UpdateState
 from db import episodes, registry, runs, updates
 from db.models import Checkpoint
 from db.store import Store
-from db.updates import NewUpdate, RunEnded, TrainedMember, TrainerReplaced, UpdateRefused
+from db.trained_hashes import differing
+from db.updates import (
+    LineageLost,
+    NewUpdate,
+    RunEnded,
+    TrainedMember,
+    TrainerReplaced,
+    UpdateRefused,
+)
 
 
 @pytest.fixture
@@ -111,6 +120,85 @@ def test_of_two_trainers_that_commit_at_once_only_the_newer_does(world: World) -
 
     assert at_once(lambda: attempt(old), lambda: attempt(new)) == [False, True]
     assert world.accounting() == []
+
+
+def _learned(world: World, epoch: int) -> tuple[list[Trajectory], NewUpdate]:
+    """A run at version 2; the bodies of its newest update, and an update from there."""
+    bodies = []
+    for version in (1, 2):
+        bodies = world.ready(version)
+        _commit(world, version, epoch, bodies)
+    return bodies, _update(world, 3, epoch, world.ready(3))
+
+
+def _lose_the_newest_commit(world: World, bodies: list[Trajectory]) -> None:
+    """As a failover to a replica that lagged, or a restored backup, would."""
+    group = bodies[0].group_id
+    world.sql("UPDATE groups SET state = 'ready', closed_at = NULL WHERE group_id = :g", g=group)
+    world.sql("DELETE FROM update_groups WHERE group_id = :g", g=group)
+    world.sql("DELETE FROM updates WHERE version = 2")
+    world.sql("DELETE FROM checkpoints WHERE version = 2")
+    world.sql("UPDATE runs SET version = 1")
+
+
+def _refused(world: World, new: NewUpdate, match: str) -> None:
+    with pytest.raises(LineageLost, match=match):
+        world.store.transact(lambda session: updates.commit_update(session, new))
+    assert world.group(new.members[0].group_id).state == GroupState.READY
+
+
+def test_weights_with_an_update_that_the_database_lost_commit_nothing(world: World) -> None:
+    epoch = _epoch(world)
+    bodies, new = _learned(world, epoch)
+    _lose_the_newest_commit(world, bodies)
+    _refused(world, new, f"at version 1 in the database, and the parent {world.run_id}-v2-1 is unk")
+    begun = _epoch(world)  # the trainer begins again from what the database knows
+    assert _roll_back(world, 1, begun) == 0
+    _commit(world, 2, begun, bodies)
+    _commit(world, 3, begun, world.ready(4))
+    assert world.accounting() == []
+    assert world.ask("SELECT version FROM updates ORDER BY version") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("planted", "match"),
+    [
+        ("UPDATE runs SET version = 1", "at version 1 in the database"),
+        ("UPDATE runs SET version = 3", "at version 3 in the database"),
+        (
+            "UPDATE checkpoints SET state = 'rolled_back' WHERE version = 2",
+            "rolled_back at version",
+        ),
+        ("UPDATE checkpoints SET version = 5 WHERE version = 2", "live at version 5"),
+        ("UPDATE runs SET trainer_epoch = 0", "the database has lost commits"),
+    ],
+)
+def test_an_update_grows_from_the_newest_live_checkpoint_alone(
+    world: World, planted: str, match: str
+) -> None:
+    _, new = _learned(world, _epoch(world))
+    world.sql(planted)
+    _refused(world, new, match)
+
+
+def test_each_checkpoint_carries_the_running_hash_of_its_bodies(world: World) -> None:
+    epoch = _epoch(world)
+    bodies, new = _learned(world, epoch)
+    query = "SELECT trained_hash FROM checkpoints ORDER BY version"
+    (root,), (first,), (second,) = world.ask(query)
+    assert root is None
+    assert second == running_hash(first, [body_sha256(body) for body in bodies])
+    with world.store.read() as session:
+        assert list(differing(session, world.run_id)) == []
+    new.checkpoint.trained_hash = running_hash(first, [body_sha256(body) for body in bodies])
+    _refused(world, new, "learned from other bodies than version 2")
+    world.sql("UPDATE update_groups SET sha256 = 'x' WHERE episode_id = :e", e=bodies[0].episode_id)
+    with world.store.read() as session:
+        (wrong,) = differing(session, world.run_id)
+    assert "to version 2" in wrong
+    world.sql("DELETE FROM update_groups WHERE episode_id = :e", e=bodies[0].episode_id)  # pruned
+    with world.store.read() as session:
+        assert list(differing(session, world.run_id)) == []
 
 
 def test_a_group_is_trained_once(world: World) -> None:

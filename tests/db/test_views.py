@@ -71,6 +71,9 @@ PLANTED = {
         "trained_unfinished",
         "without_reason",
     ],
+    "UPDATE trajectories SET body = :b": ["body_differs"] * 4,
+    "UPDATE trajectories SET body = ''": [],  # pruned
+    "DELETE FROM steps": ["steps_missing"] * 4,
     "DELETE FROM update_groups WHERE episode_id = :e": ["member_not_trained"],
     "DELETE FROM update_groups WHERE group_id = :g": [
         "group_without_update",
@@ -78,21 +81,53 @@ PLANTED = {
     ],
     "UPDATE groups SET state = 'ready' WHERE group_id = :g": ["update_of_open_group"],
     "UPDATE groups SET pending = 2 WHERE group_id = :g": ["pending_differs"],
+    "UPDATE runs SET version = 7": ["version_without_update"],
+    "UPDATE updates SET loss_tokens = 0": ["update_tokens_differ"],
+    "UPDATE update_groups SET loss_tokens = 999;UPDATE updates SET loss_tokens = 4 * 999": [
+        "member_tokens_differ"
+    ]
+    * 4,
+    "INSERT INTO checkpoints SELECT checkpoint_id || 'x', run_id, 9, 'nobody', path, NULL, 'live',"
+    " created_at, NULL FROM checkpoints WHERE version = 1": ["checkpoint_without_update"],
+    "INSERT INTO updates SELECT update_id || 'x', run_id, version, 2, checkpoint_id, state, '', 0,"
+    " 0, 0, metrics, 0, 0 FROM updates": ["version_trained_twice"],
     "UPDATE groups SET size = 5 WHERE group_id = :g": ["members_differ"],
 }
+
+
+# Of a group that is ready, on which no update has been made.
+WAITING = {
+    "UPDATE groups SET state = 'open', ready_at = NULL": ["open_without_pending"],
+    "UPDATE groups SET ready_at = ready_at - 604800": ["ready_untrained"],
+    "UPDATE groups SET ready_at = ready_at - 604800;UPDATE runs SET state = 'paused'": [],
+}
+
+
+def test_a_group_that_never_trains_is_listed(world: World) -> None:
+    world.ready(0)
+    for planted, kinds in WAITING.items():
+        assert world.after(planted, KINDS) == [(kind,) for kind in kinds], planted
+
+
+def test_a_member_that_an_update_books_under_another_group_is_listed(world: World) -> None:
+    bodies = _trained(world)
+    other = world.ready(1)[0].group_id
+    planted = "UPDATE update_groups SET group_id = :g WHERE episode_id = :e"
+    found = world.after(planted, KINDS, g=other, e=bodies[0].episode_id)
+    assert [kind for (kind,) in found] == ["trained_elsewhere", "update_of_open_group"]
 
 
 def test_a_planted_disagreement_is_listed_alone(world: World) -> None:
     body = _trained(world)[0]
     for planted, kinds in PLANTED.items():
-        found = world.after(planted, KINDS, e=body.episode_id, g=body.group_id)
+        found = world.after(planted, KINDS, e=body.episode_id, g=body.group_id, b=b"\0\xff")
         assert [kind for (kind,) in found] == kinds, planted
     assert world.accounting() == []
 
 
 def test_what_closed_last_is_proven_as_the_whole_run_is(world: World) -> None:
     body = _trained(world)[0]
-    names = {"e": body.episode_id, "g": body.group_id}
+    names = {"e": body.episode_id, "g": body.group_id, "b": b"\0\xff"}
 
     def found(groups: int | None) -> list[tuple[str, str]]:
         return sorted(progress.disagreements(session, world.run_id, groups))
@@ -102,7 +137,9 @@ def test_what_closed_last_is_proven_as_the_whole_run_is(world: World) -> None:
             for statement in planted.split(";"):
                 session.execute(text(statement), names)
             assert sorted(kind for kind, _ in found(1)) == sorted(kinds), planted
-            assert found(None) == found(1)
+            chain = [each for each in found(None) if each[0] == "trained_hash_differs"]
+            assert [each for each in found(None) if each not in chain] == found(1)
+            assert bool(chain) == ("update_groups SET sha256" in planted)
             session.rollback()
 
 

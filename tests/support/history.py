@@ -4,9 +4,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from trajectories import trajectory
 
+from broker.messages import EpisodeFinished, body_sha256, encode
 from core import loading
 from core.config import Config
 from core.types import CheckpointState, RunState, Status, UpdateState
@@ -101,15 +104,19 @@ def _member(
     episode_id, fence = key
     claimed = episodes.claim(session, episode_id, fence, worker_id, deadline_s=60.0)
     assert claimed is not None
-    sha256 = uuid.uuid4().hex * 2
     score = float(claimed.member < wins)
+    acted = msgspec.structs.replace(
+        trajectory(run_id), episode_id=episode_id, fence=fence, reward=score, score=score
+    )
+    sha256 = body_sha256(acted)
     result = Result(Status.COMPLETED, score, score, 2, 40, 10, sha256)
     assert episodes.finish(session, claimed, result, body_timeout_s=60.0)
     body = {"episode_id": episode_id, "fence": fence, "run_id": run_id, "sha256": sha256}
     clock = session.scalar(select(now())) or 0.0
     steps = [_step(run_id, episode_id, fence, number) for number in range(2)]
     steps = [step | {"requested_at": clock} for step in steps]
-    bodies.keep(session, [body | {"body": b"body", "received_at": 0.0}], steps)
+    wire = encode(EpisodeFinished(trajectory=acted))
+    bodies.keep(session, [body | {"body": wire, "received_at": 0.0}], steps)
     return TrainedMember(episode_id, claimed.group_id, fence, sha256, 10)
 
 
@@ -155,6 +162,7 @@ def _checkpoint(run_id: str, version: int) -> Checkpoint:
         checkpoint_id=checkpoint_id,
         run_id=run_id,
         version=version,
+        parent_id=f"{run_id}-v{version - 1:06d}" if version else None,
         path=str(Path("checkpoints") / checkpoint_id),
         state=CheckpointState.LIVE,
         created_at=now(),

@@ -68,6 +68,13 @@ class World:
         return world
 
     def checkpoint(self, version: int, **values: Any) -> Checkpoint:
+        """A row that grew from the live version before it."""
+        query = (
+            "SELECT checkpoint_id FROM checkpoints WHERE run_id = :r AND version = :v"
+            " AND state = 'live'"
+        )
+        before = self.ask(query, r=self.run_id, v=version - 1) if version else []
+        values.setdefault("parent_id", before[0][0] if before else None)
         return Checkpoint(
             checkpoint_id=f"{self.run_id}-v{version}",
             run_id=self.run_id,

@@ -8,10 +8,11 @@ import pytest
 from world import World
 
 import broker
-from broker.api import Broker
+from broker.api import Broker, Delivery
 from broker.messages import EpisodeFinished, RunControl, Trajectory, decode
 from broker.topology import TRAJECTORIES, recorder_queue
 from core.errors import StoreError
+from db import lifecycle
 from db.store import Store
 from workers.recorder import record
 
@@ -71,6 +72,30 @@ def test_replaced_policies_and_spans_that_broke_off_can_be_asked_for(
     assert found == [("abort", 2), ("stop", 0)]
 
 
+class Once:
+    """A consumer that brings nothing, and tells its recorder to stop."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def receive(self, _limit: int, _timeout_s: float) -> list[Delivery]:
+        self._stop.set()
+        return []
+
+
+def test_a_recorder_holds_a_lease_until_it_has_drained(world: World, link: Broker) -> None:
+    def recorders() -> list[str]:
+        found = world.store.ask(lambda s: lifecycle.live_processes(s, world.run_id))
+        return [each for each in found if each.startswith("recorder")]
+
+    assert recorders() == []
+    stop = threading.Event()
+    record(world.store, Once(stop), world.run_id, stop)  # type: ignore[arg-type]
+    assert len(recorders()) == 1
+    _record(world, link)
+    assert recorders() == []
+
+
 def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> None:
     for body in world.ready(0, stored=False):
         link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
@@ -78,6 +103,9 @@ def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> Non
     class Away:
         def clock(self) -> float:
             raise StoreError("the store is away")
+
+        def transact(self, _work: object) -> bool:  # it went away after the lease was extended
+            return True
 
     queue = recorder_queue(world.run_id)
     with pytest.raises(StoreError), closing(link.consumer(queue)) as consumer:
