@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
-from broker.api import Publisher
+from broker.api import Publisher, Waiting
 from broker.messages import Message, RunEpisode
 from core.config import Config
 from core.errors import PolicyError
@@ -87,8 +87,12 @@ class HoppingPublisher:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
-    def publish(self, exchange: str, run_id: str, message: Message) -> None:
-        waited(_elsewhere(lambda: self._publisher.publish(exchange, run_id, message)))
+    def publish(
+        self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
+    ) -> None:
+        waited(
+            _elsewhere(lambda: self._publisher.publish(exchange, run_id, message, waiting=waiting))
+        )
 
     def close(self) -> None:
         self._publisher.close()

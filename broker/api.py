@@ -7,11 +7,18 @@ Publishers may be used from many threads at once; a consumer belongs to one thre
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.messages import Message
+
+LOOK_S = 1.0  # between two calls of `waiting`
+EVENT_PATIENCE_S = 5.0  # for an event: one that is lost only delays
+
+# Called about once in LOOK_S while a publish waits for the broker, with the seconds it has waited;
+# what it raises ends the wait.
+Waiting = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,14 @@ def letter_id(queue: str, body: bytes) -> str:
 
 
 class Publisher(Protocol):
-    def publish(self, exchange: str, run_id: str, message: Message) -> None:
-        """Return once the broker holds the message. Raises BrokerError after bounded retries."""
+    def publish(
+        self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
+    ) -> None:
+        """Return once the broker holds the message, however long it is away.
+
+        Raises MessageRefused where it will never take it, what `waiting` raises, and for an event,
+        after EVENT_PATIENCE_S, BrokerUnavailable.
+        """
 
     def close(self) -> None: ...
 

@@ -14,11 +14,20 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from broker.api import Consumer, DeadLetter, Delivery, Publisher, letter_id
+from broker.api import (
+    EVENT_PATIENCE_S,
+    LOOK_S,
+    Consumer,
+    DeadLetter,
+    Delivery,
+    Publisher,
+    Waiting,
+    letter_id,
+)
 from broker.embedded_file import BUSY_S, QueueFile
 from broker.messages import Message, decode, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
-from core.errors import BrokerError, MessageError, MessageRefused
+from core.errors import BrokerError, BrokerUnavailable, MessageError, MessageRefused
 from core.logging import get_logger
 
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
@@ -36,8 +45,26 @@ class EmbeddedPublisher:
         self._compress_above = compress_above
         self._clock = clock
 
-    def publish(self, exchange: str, run_id: str, message: Message) -> None:
+    def publish(
+        self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
+    ) -> None:
         body = encode(message, compress_above=self._compress_above)
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                return self._put(exchange, run_id, body)
+            except BrokerUnavailable as error:
+                waited_s = time.monotonic() - began
+                if exchange == EVENTS and waited_s > EVENT_PATIENCE_S:
+                    raise
+                if not told:
+                    get_logger().warning("Waiting for the queue file", error=str(error))
+                told = True
+            if waiting is not None:
+                waiting(waited_s)
+            time.sleep(LOOK_S)
+
+    def _put(self, exchange: str, run_id: str, body: bytes) -> None:
         with self._file.write() as connection:
             if exchange == EVENTS:
                 _forget_subscribers(connection, self._clock())
@@ -67,6 +94,7 @@ class EmbeddedConsumer:
         self._queue = queue
         self._token = uuid.uuid4().hex
         self._cursor = 0
+        self._acks: list[object] = []  # which the file did not take yet
         with file.write() as connection:
             connection.execute("REPLACE INTO consumers VALUES (?, ?)", (queue, self._token))
 
@@ -83,11 +111,16 @@ class EmbeddedConsumer:
                 self._file.await_commit(mark, left)
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        with self._file.write() as connection:
-            connection.executemany(
-                "DELETE FROM messages WHERE id = ? AND queue = ?",
-                [(delivery.tag, self._queue) for delivery in deliveries],
-            )
+        """A file that takes nothing for now gets them with the next ones."""
+        self._acks += [delivery.tag for delivery in deliveries]
+        delete = "DELETE FROM messages WHERE id = ? AND queue = ?"
+        try:
+            with self._file.write() as connection:
+                connection.executemany(delete, [(tag, self._queue) for tag in self._acks])
+        except BrokerUnavailable as error:
+            get_logger().warning("Not acknowledged yet", queue=self._queue, error=str(error))
+        else:
+            self._acks.clear()
 
     def refuse(self, delivery: Delivery, reason: str) -> None:
         self._bury(delivery.tag, delivery.wire, reason)

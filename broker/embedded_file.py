@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from core.errors import BrokerError
+from core.errors import BrokerError, BrokerUnavailable
 from core.process import unlocked
 
 BUSY_S = 10.0  # how long a write waits for another process's
@@ -99,4 +99,5 @@ class QueueFile:
     def _failure(self, error: Exception) -> BrokerError:
         locked = "locked" in str(error)
         mend = unlocked(self._path) if locked else "check the folder's rights and free space"
-        return BrokerError(f"queue file {self._path}: {error}", mend=mend)
+        kind = BrokerUnavailable if isinstance(error, sqlite3.OperationalError) else BrokerError
+        return kind(f"queue file {self._path}: {error}", mend=mend)

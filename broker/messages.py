@@ -7,12 +7,15 @@ Commands are imperative, events past tense. A finished episode, and how any body
 import msgspec
 import zstandard
 
+from core.errors import MessageRefused
 from core.trajectory import (
+    MAX_BYTES,
     EpisodeFinished,
     PolicyRef,
     StepRecord,
     Trajectory,
     Wire,
+    as_received,
     body_of,
     body_sha256,
     check,
@@ -29,6 +32,7 @@ __all__ = [
     "RunEpisode",
     "StepRecord",
     "Trajectory",
+    "as_received",
     "body_of",
     "body_sha256",
     "check",
@@ -73,8 +77,13 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message, *, compress_above: int = 4096) -> bytes:
-    """The wire body of a message."""
+    """The wire body of a message. Raises MessageRefused for one that no `decode` would take."""
     body = _encoder.encode(message)
+    if len(body) > MAX_BYTES:
+        raise MessageRefused(
+            f"a message body of {len(body)} bytes; the limit is {MAX_BYTES}",
+            mend="lower sampling.max_tokens, or what the environment puts into metrics",
+        )
     if len(body) > compress_above:
         return b"\x01" + zstandard.ZstdCompressor(level=1).compress(body)
     return b"\x00" + body

@@ -21,7 +21,7 @@ from pika.exceptions import (
 )
 
 from broker.api import Consumer, DeadLetter, Publisher, letter_id
-from broker.rabbit_consumer import RabbitConsumer, RabbitSubscriber
+from broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
 from broker.rabbit_link import HEARTBEAT_S, address, reason_of
 from broker.rabbit_publisher import RabbitPublisher
 from broker.topology import (
@@ -36,8 +36,14 @@ from core.errors import BrokerError
 
 DELIVERY_LIMIT = 100  # generous: it also counts deliveries merely held when a consumer dies
 MAX_DEAD_LETTERS = 1000  # shown at once
-NO_QUEUE = 404  # AMQP's code of a queue that is not there
 CHECK_URL = "check broker.url"
+# A peer that vanished without a word: the kernel gives up what it does not acknowledge.
+TCP_OPTIONS = {
+    "TCP_USER_TIMEOUT": 15_000,
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 2,
+}
 
 
 class RabbitBroker:
@@ -158,6 +164,7 @@ def _parameters(url: str) -> pika.URLParameters:
     parameters.stack_timeout = 20
     parameters.blocked_connection_timeout = 60
     parameters.connection_attempts = 1
+    parameters.tcp_options = TCP_OPTIONS
     return parameters
 
 

@@ -22,7 +22,8 @@ from core.errors import MessageError
 from core.logging import get_logger
 
 PREFETCH = 128  # unacknowledged deliveries held at once
-PATIENCE_S = 120.0  # without a connection before `receive` says so
+PATIENCE_S = 120.0  # without its queue before `receive` says so
+NO_QUEUE = 404  # AMQP's code of a queue that is not there
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 
 
@@ -55,7 +56,11 @@ class RabbitConsumer:
             except queue.Empty:
                 break
             self._take(tag, body, deliveries)
-        if not deliveries and self._link.down_s() > self._patience_s:
+        if (
+            not deliveries
+            and self._link.reply_code == NO_QUEUE
+            and self._link.down_s() > self._patience_s
+        ):
             raise self._link.failure()
         return deliveries
 

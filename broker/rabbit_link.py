@@ -8,6 +8,7 @@ pika's connections belong to one thread, so work crosses by `call`. The thread a
 however long its owner computes between two calls.
 """
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -15,14 +16,15 @@ from typing import Any, Protocol
 
 import pika
 
-from core.errors import BrokerError
+from core.errors import BrokerUnavailable
 from core.logging import get_logger
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # back-off between connections
 STEADY_S = 5.0  # a connection that lasted so long starts the back-off anew
-HEARTBEAT_S = 60
+HEARTBEAT_S = 30
 START_S = 30.0  # for the first connection to be ready
 CLOSE_S = 10.0  # for a connection to end in good order
+REMIND_S = 60.0  # between two log lines of one outage
 
 
 class Owner(Protocol):
@@ -39,7 +41,8 @@ class Link:
     """`generation` counts channels: a delivery tag means nothing on another one."""
 
     def __init__(self, parameters: pika.URLParameters, name: str, owner: Owner) -> None:
-        self._parameters = parameters
+        self._parameters = copy.copy(parameters)
+        self._parameters.blocked_connection_timeout = None  # an alarm is waited for
         self._owner = owner
         self._lock = threading.Lock()  # of _connection; the rest belongs to the thread
         self._connection: Any = None
@@ -48,8 +51,11 @@ class Link:
         self._started = threading.Event()  # the first connection was ready, or failed
         self._stopping = threading.Event()
         self._down_since = time.monotonic()
+        self._reminded_at = -REMIND_S
         self.generation = 0
         self.why = "not connected yet"
+        self.reply_code = 0  # with which the broker closed the last channel
+        self.blocked = ""  # why the broker takes no messages for now
         self._thread = threading.Thread(target=self._run, name=f"amqp-{name}", daemon=True)
 
     def start(self) -> None:
@@ -71,6 +77,9 @@ class Link:
         self._connection.ioloop.call_later(delay_s, lambda: self._work(work))
 
     def ready(self) -> None:
+        if self._started.is_set():
+            get_logger().info("Broker connection is back", away_s=round(self.down_s(), 1))
+        self._reminded_at = -REMIND_S
         self._up.set()
         self._started.set()
 
@@ -78,9 +87,14 @@ class Link:
         """Seconds since the link was last ready; 0 while it is."""
         return 0.0 if self._up.is_set() else time.monotonic() - self._down_since
 
-    def failure(self) -> BrokerError:
+    def failure(self) -> BrokerUnavailable:
         where = address(self._parameters)
-        return BrokerError(
+        if self.blocked:
+            return BrokerUnavailable(
+                f"RabbitMQ at {where} takes no messages: {self.blocked}",
+                mend="give it room: rabbitmqctl status shows the alarm",
+            )
+        return BrokerUnavailable(
             f"RabbitMQ at {where} does not answer: {self.why}", mend="check that it is running"
         )
 
@@ -109,19 +123,29 @@ class Link:
                 self._started.set()
             self._owner.lost()
             if not self._stopping.is_set():
-                get_logger().warning("broker connection lost", reason=self.why)
+                self._tell()
             lasted_s = time.monotonic() - began
             pause = FIRST_PAUSE_S if lasted_s > STEADY_S else min(2 * pause, LONGEST_PAUSE_S)
             self._stopping.wait(pause)
 
+    def _tell(self) -> None:
+        """Say that the connection is lost, and again now and then while it is."""
+        if time.monotonic() - self._reminded_at >= REMIND_S:
+            self._reminded_at = time.monotonic()
+            away_s = round(self.down_s(), 1)
+            get_logger().warning("Broker connection lost", reason=self.why, away_s=away_s)
+
     def _serve(self) -> None:
         """One connection, from its first byte to its last."""
+        self.blocked, self.reply_code = "", 0
         connection = pika.SelectConnection(
             self._parameters,
             on_open_callback=lambda opened: opened.channel(on_open_callback=self._opened),
             on_open_error_callback=self._ended,
             on_close_callback=self._ended,
         )
+        connection.add_on_connection_blocked_callback(self._block)
+        connection.add_on_connection_unblocked_callback(self._unblock)
         with self._lock:
             self._connection = connection
             if self._stopping.is_set():  # `close` found no connection to end
@@ -152,8 +176,17 @@ class Link:
         self._channel = channel
         self._owner.opened(channel)
 
+    def _block(self, _connection: Any, frame: Any) -> None:
+        self.blocked = str(frame.method.reason) or "an alarm"
+        get_logger().warning("Broker takes no messages for now", reason=self.blocked)
+
+    def _unblock(self, _connection: Any, _frame: Any) -> None:
+        self.blocked = ""
+        get_logger().info("Broker takes messages again")
+
     def _channel_closed(self, channel: Any, reason: BaseException) -> None:
         self.why = reason_of(reason)
+        self.reply_code = getattr(reason, "reply_code", 0)
         if channel.connection.is_open:
             channel.connection.close()
 

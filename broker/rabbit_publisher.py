@@ -3,9 +3,14 @@
 threads ─▶ outbox ─▶ link's thread ─▶ unconfirmed ─▶ confirm ─▶ its caller returns
              ▲                            │
              └────── connection lost ◀────┘
+
+A broker that is away, or that takes nothing for now (a disk or memory alarm), is waited for. One
+that closes the channel over a message (406, too large for it) gets the messages of the window
+singly: the one it refuses alone fails, the others arrive.
 """
 
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,16 +18,15 @@ from typing import Any
 
 import pika
 
+from broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
 from broker.messages import Message, encode
 from broker.rabbit_link import Link
 from broker.topology import EVENTS, EXCHANGES
-from core.errors import BrokerError, MessageRefused
-from core.trajectory import MAX_BYTES
+from core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 WINDOW = 128  # messages on their way to a confirm; bounds memory
-CONFIRM_S = 60.0  # for one message to be confirmed, reconnections included
-TRIES = 5  # times one message is sent
 RETRY_S = 0.5  # after the broker refused it
+PRECONDITION_FAILED = 406  # AMQP's code of a message that the broker will not take
 
 
 @dataclass(eq=False, slots=True)
@@ -30,7 +34,6 @@ class _Pending:
     exchange: str
     run_id: str
     body: bytes
-    tries: int = 0
     returned: bool = False
     done: "Future[None]" = field(default_factory=Future)
 
@@ -54,23 +57,37 @@ class RabbitPublisher:
         self._outbox: deque[_Pending] = deque()
         self._unconfirmed: dict[int, _Pending] = {}  # by publish sequence, ascending
         self._sequence = 0
+        self._singly = False  # one message at a time, until it is known which one is refused
         self._link = Link(parameters, "publisher", self)
         self._link.start()
 
-    def publish(self, exchange: str, run_id: str, message: Message) -> None:
-        body = encode(message, compress_above=self._compress_above)
-        if len(body) > MAX_BYTES:
-            raise MessageRefused(f"message of {len(body)} bytes, the limit is {MAX_BYTES}")
-        pending = _Pending(exchange, run_id, body)
-        with self._slots:
+    def publish(
+        self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
+    ) -> None:
+        pending = _Pending(exchange, run_id, encode(message, compress_above=self._compress_above))
+        began = time.monotonic()
+
+        def look() -> None:
+            waited_s = time.monotonic() - began
+            if waiting is not None:
+                waiting(waited_s)
+            if exchange == EVENTS and waited_s > EVENT_PATIENCE_S:
+                failure = self._link.failure()
+                raise BrokerUnavailable(f"event not confirmed. {failure}", mend=failure.mend)
+
+        while not self._slots.acquire(timeout=LOOK_S):
+            look()
+        try:
             self._outbox.append(pending)
             self._link.call(self._drain)
-            try:
-                pending.done.result(CONFIRM_S)
-            except TimeoutError:
-                if pending.done.cancel():
-                    raise self._unanswered() from None
-                pending.done.result()
+            while True:
+                try:
+                    return pending.done.result(LOOK_S)
+                except TimeoutError:
+                    look()
+        finally:
+            pending.done.cancel()
+            self._slots.release()
 
     def close(self) -> None:
         self._link.close()
@@ -83,7 +100,19 @@ class RabbitPublisher:
 
     def lost(self) -> None:
         """What was not confirmed goes out again, in its order, before what came later."""
-        self._outbox.extendleft(reversed(self._unconfirmed.values()))
+        waiting = list(self._unconfirmed.values())
+        if self._link.reply_code == PRECONDITION_FAILED:
+            if len(waiting) == 1:
+                self._singly = False
+                waiting.pop().settle(
+                    MessageRefused(
+                        f"RabbitMQ refused the message: {self._link.why}",
+                        mend="raise max_message_size in rabbitmq.conf (up to 128 MiB)",
+                    )
+                )
+            else:
+                self._singly = bool(waiting)
+        self._outbox.extendleft(reversed(waiting))
         self._unconfirmed.clear()
         self._sequence = 0
 
@@ -93,26 +122,27 @@ class RabbitPublisher:
 
     def _drain(self, channel: Any) -> None:
         while self._outbox and self._link.down_s() == 0:
+            if self._singly and self._unconfirmed:
+                return
             pending = self._outbox.popleft()
-            if pending.done.cancelled():
-                continue
-            if pending.tries == TRIES:
-                pending.settle(self._unanswered())
-                continue
-            self._send(channel, pending)
+            if not pending.done.cancelled():
+                self._send(channel, pending)
+        if not self._outbox and not self._unconfirmed:
+            self._singly = False
 
     def _send(self, channel: Any, pending: _Pending) -> None:
         event = pending.exchange == EVENTS
-        pending.tries += 1
         pending.returned = False
         self._sequence += 1
         self._unconfirmed[self._sequence] = pending
-        properties = pika.BasicProperties(
-            message_id=str(self._sequence), delivery_mode=1 if event else 2
-        )
+        properties = self._properties(pending, self._sequence)
         channel.basic_publish(
             pending.exchange, pending.run_id, pending.body, properties, mandatory=not event
         )
+
+    def _properties(self, pending: _Pending, sequence: int) -> pika.BasicProperties:
+        durable = pending.exchange != EVENTS
+        return pika.BasicProperties(message_id=str(sequence), delivery_mode=2 if durable else 1)
 
     def _returned(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
         """The broker says so before it confirms."""
@@ -131,10 +161,8 @@ class RabbitPublisher:
                 self._link.later(RETRY_S, self._drain)
             else:
                 pending.settle(_unroutable(pending) if pending.returned else None)
-
-    def _unanswered(self) -> BrokerError:
-        failure = self._link.failure()
-        return BrokerError(f"message not confirmed. {failure}", mend=failure.mend)
+        if self._singly:
+            self._link.call(self._drain)
 
 
 def _unroutable(pending: _Pending) -> BrokerError:

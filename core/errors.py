@@ -34,6 +34,10 @@ class BrokerError(AgentRLError):
     """The message broker is unreachable or did not confirm."""
 
 
+class BrokerUnavailable(BrokerError):
+    """The message broker is away for now, or takes nothing: the same may work later."""
+
+
 class MessageRefused(BrokerError):
     """The broker is there and will not take this message, however often it is offered."""
 

@@ -140,6 +140,15 @@ def body_of(wire: bytes, sha256: str) -> Trajectory:
     return trajectory
 
 
+def as_received(trajectory: Trajectory) -> Trajectory:
+    """The trajectory as every reader of its body will see it: what its hash is to be taken of.
+
+    Raises MessageError where none could read it.
+    """
+    wire = b"\x00" + _encoder.encode(EpisodeFinished(trajectory=trajectory))
+    return decoded(wire, _decoder).trajectory
+
+
 def decoded(wire: bytes, decoder: "msgspec.msgpack.Decoder[AnyWire]") -> AnyWire:
     """The message of a wire body. Raises MessageError that names what is wrong."""
     if not wire:

@@ -12,10 +12,11 @@ False or None.
 """
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, exists, or_, select, update
+from sqlalchemy import CursorResult, exists, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from core.types import (
@@ -138,6 +139,27 @@ def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s
         return False
     member_ended(session, claimed.group_id)
     return True
+
+
+def postpone(
+    session: Session, worker_id: str, attempts: Collection[tuple[str, int]], *, deadline_s: float
+) -> None:
+    """Put off the deadlines of a worker's attempts, as (episode_id, fence).
+
+    They are over and wait for a broker that is away: nothing of them can hang.
+    """
+    if not attempts:
+        return
+    session.execute(
+        update(Episode)
+        .where(
+            tuple_(Episode.episode_id, Episode.fence).in_(sorted(attempts)),
+            Episode.worker_id == worker_id,
+            Episode.state == EpisodeState.RUNNING,
+        )
+        .values(due_at=now() + deadline_s)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def retry(

@@ -1,6 +1,9 @@
 """What the environment makes of a policy's turn."""
 
+import dataclasses
+import math
 from collections.abc import Sequence
+from numbers import Real
 
 from core.errors import EnvironmentFailure
 from core.types import TRAINABLE
@@ -21,7 +24,30 @@ def act(
 
 
 def of_agent(outcome: Outcome) -> Outcome:
-    """The outcome, if the agent brought it about. Raises EnvironmentFailure: no reward."""
+    """The outcome, if the agent brought it about, every number of it a float.
+
+    Raises EnvironmentFailure, which is no reward, also for what is no number: a hash is taken of
+    what travels, and an int or a bool would come back as another value.
+    """
     if outcome.status not in TRAINABLE:
         raise EnvironmentFailure(f"the environment ended as {outcome.status}")
-    return outcome
+    return dataclasses.replace(
+        outcome,
+        reward=_number("reward", outcome.reward),
+        score=_number("score", outcome.score),
+        metrics={name: _number(f"metrics[{name!r}]", n) for name, n in outcome.metrics.items()},
+    )
+
+
+def _number(name: str, value: object) -> float:
+    """Raises EnvironmentFailure."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            if math.isfinite(number := float(value)):
+                return number
+        except OverflowError:
+            pass
+    raise EnvironmentFailure(
+        f"the environment's {name} is {value!r:.60} of type {type(value).__name__}",
+        mend="return a finite float in its Outcome",
+    )

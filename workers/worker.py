@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from broker.api import Publisher
-from broker.messages import EpisodeFinished, RunEpisode, Trajectory, body_sha256
+from broker.messages import EpisodeFinished, RunEpisode, Trajectory, as_received, body_sha256
 from broker.topology import TRAJECTORIES
 from core import metrics, tracing
 from core.config import Config
@@ -128,6 +128,7 @@ class EpisodeWorker:
         self._lease_store = store.one_thread()
         self._driving: set[tuple[str, int]] = set()  # (episode_id, fence)
         self._driving_lock = threading.Lock()
+        self._unpublished: set[tuple[str, int]] = set()  # (episode_id, fence), bodies that wait
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
@@ -240,9 +241,9 @@ class EpisodeWorker:
 
     def _finish(self, claimed: Claimed, trajectory: Trajectory) -> str:
         """The body first, with a confirm; then the claim that it exists. How it ended."""
-        message = EpisodeFinished(trajectory=trajectory)
+        trajectory = as_received(trajectory)
         with tracing.span("publish"):
-            self._publisher.publish(TRAJECTORIES, self._run_id, message)
+            self._publish(claimed, trajectory)
         result = Result(
             status=trajectory.status,
             reward=trajectory.reward,
@@ -262,6 +263,27 @@ class EpisodeWorker:
             return "lapsed"
         metrics.SAMPLED.add(result.loss_tokens, task=claimed.task)
         return result.status
+
+    def _publish(self, claimed: Claimed, trajectory: Trajectory) -> None:
+        """Return once the broker holds the body, however long it is away.
+
+        Meanwhile the attempt's deadline is put off: the episode is over. Raises Stopped,
+        MessageRefused.
+        """
+        key = claimed.episode_id, claimed.fence
+
+        def waiting(waited_s: float) -> None:
+            if self.stop.is_set():
+                raise Stopped("the worker is stopping, its broker does not take the body")
+            if key not in self._unpublished:
+                self._unpublished.add(key)
+                log.warning("Finished episode waits for the broker", waited_s=round(waited_s, 1))
+
+        message = EpisodeFinished(trajectory=trajectory)
+        try:
+            self._publisher.publish(TRAJECTORIES, self._run_id, message, waiting=waiting)
+        finally:
+            self._unpublished.discard(key)
 
     def _failed(self, claimed: Claimed, error: Exception) -> str:
         """Give the episode back, or count a failed attempt; what became of it."""
@@ -296,6 +318,8 @@ class EpisodeWorker:
         beat = runs.beat_worker(session, self._worker_id, lease_s=self._config.worker.lease_s)
         if beat is not None:  # before the commit, whose duration is no part of the offset
             self._clock.set(beat)
+        waiting, deadline_s = frozenset(self._unpublished), self._config.worker.attempt_deadline_s
+        episodes.postpone(session, self._worker_id, waiting, deadline_s=deadline_s)
 
 
 def _is_no_fault_of_the_attempt(error: Exception) -> bool:

@@ -13,12 +13,14 @@ from broker.messages import (
     RunControl,
     RunEpisode,
     Trajectory,
+    as_received,
     body_sha256,
     check,
     decode,
     encode,
 )
-from core.errors import MessageError
+from core.errors import MessageError, MessageRefused
+from core.trajectory import MAX_BYTES
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 
@@ -49,6 +51,35 @@ def test_a_body_has_one_hash_however_it_was_compressed(body: Trajectory) -> None
         received = decode(encode(message, compress_above=compress_above))
         assert isinstance(received, EpisodeFinished)
         assert body_sha256(received.trajectory) == body_sha256(body)
+
+
+numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(trajectories, numbers, numbers, st.dictionaries(st.text(max_size=9), numbers, max_size=3))
+def test_what_is_received_keeps_its_hash_however_often_it_travels(
+    body: Trajectory, reward: float, score: float, metrics: dict[str, float]
+) -> None:
+    """Also where an environment wrote ints, which come back as floats."""
+    body = as_received(msgspec.structs.replace(body, reward=reward, score=score, metrics=metrics))
+    once = decode(encode(EpisodeFinished(trajectory=body)))
+    assert isinstance(once, EpisodeFinished)
+    twice = decode(encode(once))
+    assert once == twice == EpisodeFinished(trajectory=body)
+    assert body_sha256(once.trajectory) == body_sha256(body)
+    assert encode(once) == encode(twice)
+
+
+@pytest.mark.parametrize("reward", [True, "1", None, float("nan")])
+def test_a_body_that_no_reader_would_take_is_refused_before_it_travels(reward: float) -> None:
+    with pytest.raises(MessageError, match="reward"):
+        as_received(msgspec.structs.replace(trajectory(), reward=reward))
+
+
+def test_a_body_above_the_limit_is_refused_before_it_travels_however_well_it_compresses() -> None:
+    large = trajectory(text="a" * (MAX_BYTES // 2 + 1))
+    with pytest.raises(MessageRefused, match="the limit is"):
+        encode(EpisodeFinished(trajectory=large))
 
 
 @given(st.binary(max_size=400))

@@ -17,11 +17,11 @@ from trajectories import finished
 
 from broker import connect
 from broker.api import Broker, Consumer, Delivery
-from broker.messages import RunControl
+from broker.messages import RunControl, encode
 from broker.rabbit_consumer import RabbitConsumer
 from broker.rabbit_publisher import RabbitPublisher
 from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from core.errors import BrokerError
+from core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 
 class Wire:
@@ -33,6 +33,8 @@ class Wire:
         self.port: int = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._refusing = threading.Event()
+        self._speaking = threading.Event()
+        self._speaking.set()
         self.refused = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -50,7 +52,15 @@ class Wire:
     def mend(self) -> None:
         self._refusing.clear()
 
+    def silence(self) -> None:
+        """Bytes are taken and go nowhere; connections stay open."""
+        self._speaking.clear()
+
+    def speak(self) -> None:
+        self._speaking.set()
+
     def close(self) -> None:
+        self.speak()
         self._listener.shutdown(socket.SHUT_RDWR)
         self.cut()
 
@@ -74,6 +84,7 @@ class Wire:
                     some = end.recv(65536)
                     if not some:
                         return
+                    self._speaking.wait()
                     other[end].sendall(some)
 
 
@@ -160,6 +171,90 @@ def test_a_publish_waits_for_a_broker_that_comes_back(
         within_s=60,
         text=lambda: str(broker.depths(run_id)),
     )
+
+
+class Poisoned(RabbitPublisher):
+    """Its messages of one body are such that the broker closes the channel over each (406)."""
+
+    poison = b""
+
+    def _properties(self, pending: Any, sequence: int) -> pika.BasicProperties:
+        properties = super()._properties(pending, sequence)
+        if pending.body == self.poison:
+            properties.expiration = "never"
+        return properties
+
+
+def test_a_message_that_the_broker_refuses_fails_alone_and_the_others_arrive(
+    amqp_url: str, run_id: str
+) -> None:
+    publisher, broker = Poisoned(pika.URLParameters(amqp_url), 4096), connect(amqp_url)
+    sent = [finished(run_id, member=member) for member in range(40)]
+    publisher.poison = encode(sent[17])
+    with ThreadPoolExecutor(40) as pool:
+        ends = [pool.submit(publisher.publish, TRAJECTORIES, run_id, each) for each in sent]
+        failed = [number for number, end in enumerate(ends) if end.exception(timeout=120)]
+    assert failed == [17]
+    with pytest.raises(MessageRefused, match="PRECONDITION_FAILED"):
+        ends[17].result()
+    publisher.publish(TRAJECTORIES, run_id, finished(run_id, member=99))
+    publisher.close()
+    consumer = broker.consumer(trainer_queue(run_id))
+    seen: set[int] = set()
+    while len(seen) < 40:
+        seen |= {each.message.trajectory.member for each in consumer.receive(50, 3600.0)}  # type: ignore[union-attr]
+    assert seen == {*range(40), 99} - {17}
+    consumer.close()
+
+
+def test_a_publish_waits_on_a_silent_broker_until_its_caller_has_enough(
+    broker: Broker, wire: Wire, run_id: str
+) -> None:
+    """And what it was told to wait for goes out once the broker speaks again."""
+
+    class EnoughError(Exception):
+        pass
+
+    def waiting(waited_s: float) -> None:
+        waits.append(waited_s)
+        if len(waits) == 2:
+            raise EnoughError
+
+    waits: list[float] = []
+    publisher = broker.publisher()
+    wire.silence()
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(publisher.publish, TRAJECTORIES, run_id, finished(run_id))
+        with pytest.raises(EnoughError):
+            publisher.publish(TRAJECTORIES, run_id, finished(run_id, member=1), waiting=waiting)
+        assert not patient.done()
+        wire.speak()
+        patient.result(timeout=120)
+    publisher.close()
+
+
+def test_an_event_is_not_waited_for_long(broker: Broker, wire: Wire, run_id: str) -> None:
+    publisher = broker.publisher()
+    refused_twice(wire)
+    with pytest.raises(BrokerUnavailable, match="event not confirmed"):
+        publisher.publish(EVENTS, run_id, RunControl(run_id=run_id, action="pause"))
+    wire.mend()
+    publisher.close()
+
+
+def test_a_consumer_waits_for_a_broker_that_is_away_longer_than_for_its_queue(
+    wire: Wire, wired_url: str, amqp_url: str, run_id: str
+) -> None:
+    parameters, queue = pika.URLParameters(wired_url), trainer_queue(run_id)
+    consumer = RabbitConsumer(parameters, queue, patience_s=0.0)
+    refused_twice(wire)
+    assert consumer.receive(1, 0.1) == []
+    publisher = connect(amqp_url).publisher()
+    publisher.publish(TRAJECTORIES, run_id, finished(run_id))
+    publisher.close()
+    wire.mend()
+    assert len(consumer.receive(1, 3600.0)) == 1
+    consumer.close()
 
 
 def test_what_waits_for_its_confirm_is_bounded(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from paused import pause
 
-from broker.api import Delivery
+from broker.api import Delivery, Waiting
 from broker.messages import EpisodeFinished, Message, decode, encode
 from broker.topology import EVENTS
 from core.errors import BrokerError, MessageRefused
@@ -32,7 +32,14 @@ class LooseBroker:
     lost: set[tuple[str, int]] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
-    def publish(self, exchange: str, _run_id: str, message: Message) -> None:
+    def publish(
+        self,
+        exchange: str,
+        _run_id: str,
+        message: Message,
+        *,
+        waiting: Waiting | None = None,  # noqa: ARG002 - it answers at once
+    ) -> None:
         if exchange == EVENTS:
             return
         reached, error = PUBLISHED[pause("publish", message)]

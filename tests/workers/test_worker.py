@@ -5,19 +5,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from acting import Talk, TalkSource, serve, won
 from running import eventually
 from world import World
 
 import broker
-from broker.api import Broker, Publisher
+from broker.api import Broker, Publisher, Waiting
 from broker.messages import EpisodeFinished, Message, RunEpisode
 from broker.topology import recorder_queue
 from core import tracing
 from core.config import Config, Dispatch, Model, Task
 from core.config import Worker as WorkerConfig
-from core.errors import BrokerError, EnvironmentFailure
+from core.errors import EnvironmentFailure
 from core.tracing import Sink, Span
 from core.types import EpisodeState, GroupState, Reason, Status
 from db import episodes
@@ -34,18 +35,25 @@ MANY = 2
 
 
 class Checking:
-    """A publisher that notes what the row said at the moment of publishing, and may refuse."""
+    """A publisher that notes what the row said at the moment of publishing, and may be away."""
 
     def __init__(self, inner: Publisher, world: World) -> None:
         self.seen: list[str] = []
         self.meanwhile: Callable[[], object] = lambda: None
         self._inner, self._world = inner, world
+        self.back = threading.Event()
+        self.back.set()
 
-    def publish(self, exchange: str, run_id: str, message: Message) -> None:
+    def publish(
+        self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
+    ) -> None:
         assert isinstance(message, EpisodeFinished)
         self.seen.append(self._world.episode(message.trajectory.episode_id).state)
         self.meanwhile()
-        self._inner.publish(exchange, run_id, message)
+        while not self.back.wait(0.02):
+            assert waiting is not None
+            waiting(1.0)
+        self._inner.publish(exchange, run_id, message, waiting=waiting)
 
     def close(self) -> None:
         self._inner.close()
@@ -218,17 +226,65 @@ def test_without_a_live_policy_the_episode_is_given_back_uncounted(
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, MANY + 2, 0)
 
 
-def test_a_broker_that_is_away_gives_the_episode_back_uncounted(
+def test_a_finished_episode_waits_for_a_broker_that_is_away_beyond_its_deadline(
     world: World, begin: Begin, publisher: Checking
 ) -> None:
-    def away() -> None:
-        raise BrokerError("away")
+    """It is neither lost, nor given back, nor counted, and its row moves once the body is out."""
 
-    publisher.meanwhile = away
+    def due_at() -> float:
+        return world.episode(command.episode_id).due_at
+
+    publisher.back.clear()
     worker, (command, _) = begin(), _admit(world)
+    episode = threading.Thread(target=worker.run, args=(command,))
+    episode.start()
+    eventually(lambda: publisher.seen, within_s=60, text=lambda: "nothing was published")
+    world.sql("UPDATE episodes SET due_at = 1 WHERE episode_id = :e", e=command.episode_id)
+    eventually(lambda: due_at() > 1, within_s=60, text=lambda: str(due_at()))
+    assert world.episode(command.episode_id).state == EpisodeState.RUNNING
+    publisher.back.set()
+    episode.join()
+    row = world.episode(command.episode_id)
+    assert (row.state, row.fence, row.attempts) == (EpisodeState.FINISHED, 1, 1)
+
+
+def test_a_worker_that_stops_gives_back_an_episode_whose_broker_is_away(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    worker, (command, _) = begin(), _admit(world)
+    publisher.back.clear()
+    publisher.meanwhile = worker.stop.set
     worker.run(command)
     row = world.episode(command.episode_id)
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, 2, 0)
+
+
+@pytest.mark.parametrize("reward", [1, np.float32(1.0), np.int64(1)])
+def test_a_reward_of_any_kind_of_number_is_stored_under_the_hash_its_row_names(
+    world: World, begin: Begin, link: Broker, reward: float
+) -> None:
+    ended = Outcome((), done=True, reward=reward, score=reward, metrics={"n": 3})
+    worker, commands = begin(Talk([], ended)), _admit(world)
+    for command in commands:
+        worker.run(command)
+    with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
+        record(world.store, consumer, world.run_id, threading.Event(), drain=True)
+    assert world.accounting() == []
+    stored = "SELECT COUNT(*) FROM trajectories t JOIN episodes e ON t.sha256 = e.body_sha256"
+    assert world.ask(stored) == [(2,)]
+    assert world.episode(commands[0].episode_id).reward == 1.0
+
+
+@pytest.mark.parametrize("reward", [True, "1", None, float("nan"), 10**400])
+def test_a_reward_that_is_no_number_fails_the_attempt_and_names_what_came(
+    world: World, begin: Begin, capsys: pytest.CaptureFixture[str], reward: float
+) -> None:
+    ended = Outcome((), done=True, reward=reward, score=0.0)
+    worker, (command, _) = begin(Talk([], ended)), _admit(world)
+    worker.run(command)
+    row = world.episode(command.episode_id)
+    assert (row.state, row.fence, row.reason) == (EpisodeState.QUEUED, 2, Reason.ENV_ERROR)
+    assert "the environment's reward is" in "".join(capsys.readouterr())
 
 
 def test_a_body_that_the_broker_refuses_fails_after_the_bounded_attempts(

@@ -23,7 +23,7 @@ class Later:
     def __init__(self) -> None:
         self.kept: list[tuple[Any, ...]] = []
 
-    def publish(self, *message: Any) -> None:
+    def publish(self, *message: Any, **_waiting: Any) -> None:
         self.kept.append(message)
 
 
