@@ -65,6 +65,8 @@ class PausedWorker(EpisodeWorker):
         self._store = run.store
         self._publisher = run.broker
         self._unpublished: set[tuple[str, int]] = set()
+        self._driving: set[tuple[str, int]] = set()
+        self._driving_lock = threading.Lock()
         self._worker_id = name
         row = models.Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
         run.store.transact(lambda s: runs.register_worker(s, row, lease_s=WORKER.lease_s))
