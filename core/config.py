@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from core.errors import ConfigError
 
+Dtype = Literal["float32", "bfloat16"]
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -132,7 +133,7 @@ class Model(Section, frozen=True):
     path: str = "models/tiny"
     chat_template: str = ""  # a Jinja file that takes the place of the model's own template
     call_style: Literal["plain", "hermes", "glm", "json"] = "plain"  # how it writes tool calls
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     device: str = "cpu"  # as torch names it: cpu, cuda, cuda:1
 
 

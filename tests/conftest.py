@@ -32,9 +32,9 @@ START = 'eval "$(.ci/services start /var/tmp/agentrl-services {})"'
 """The command that starts one service and exports its address (Debian, as root)."""
 
 
-def _service(variable: str, name: str, command: str) -> str:
-    """The address that `variable` holds; without it the test is skipped or, in CI, fails."""
-    address = os.environ.get(variable)
+def _service(variable: str, name: str, command: str, address: str | None = None) -> str:
+    """`address`, else what `variable` holds; without it the test is skipped or, in CI, fails."""
+    address = address or os.environ.get(variable)
     if address:
         return address
     reason = f"{name}{MISSING}{variable} is not set); start it with: {command}"
@@ -170,3 +170,11 @@ def vllm_python() -> Path:
     """A Python that has vLLM."""
     command = "make vllm; export AGENTRL_TEST_VLLM=$PWD/.venv-vllm/bin/python"
     return Path(_service("AGENTRL_TEST_VLLM", "vLLM", command)).absolute()
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct in bfloat16, a real pretrained model."""
+    folder = Path(__file__).parents[1] / "models" / "smollm2"
+    found = str(folder) if folder.is_dir() else None
+    return Path(_service("AGENTRL_TEST_SMOLLM2", "SmolLM2", "make models/smollm2", found))

@@ -19,7 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from core.errors import ConfigError
-from envs.contract import Message, Tool, strings
+from envs.contract import Message, Tool, ToolCall, strings
+from workers.toolcalls import STYLES, Style, parse
 
 TEMPLATE = "chat_template.jinja"
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text
@@ -116,6 +117,33 @@ class ChatTemplate:
                         f"{self.source}: the chat template rewrites earlier turns",
                         mend=_OWN,
                     )
+
+    def check_shows_tools(self) -> None:
+        """Raise ConfigError unless the first prompt names the tools that a policy may call."""
+        for first in _FIRSTS:
+            shown = self.render(first, [_PROBE], generate=True).count(_PROBE.name)
+            if shown <= self.render(first, [], generate=True).count(_PROBE.name):
+                raise ConfigError(f"{self.source}: the chat template hides tools", mend=_OWN)
+
+    def call_style(self) -> Style | None:
+        """The style in which the template itself writes a tool call; None where it writes none."""
+        call = ToolCall(_PROBE.name, {"thing": "cup"})
+        function = {"name": call.name, "arguments": dict(call.arguments)}
+        asked = {"id": "call00001", "type": "function", "function": function}
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]
+        turns[-1]["tool_calls"] = [asked]  # type: ignore[assignment]
+        try:
+            text = self._template.render(
+                messages=turns,
+                tools=[_PROBE.schema()],
+                add_generation_prompt=False,
+                **self._specials,
+            )
+        except (TemplateError, TypeError, ValueError):
+            return None
+        answer = text.removeprefix(self.render([Message("user", "?")], [_PROBE], generate=True))
+        found = (style for style in STYLES if parse(answer, [_PROBE], style) == [call])
+        return next(found, None)
 
     def encode(self, text: str) -> list[int]:
         """Token ids; special tokens in the text are recognised, none is added."""

@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn
 from envs.contract import Tool, ToolCall
 
 Style = Literal["plain", "hermes", "glm", "json"]
+STYLES: tuple[Style, ...] = ("hermes", "glm", "json", "plain")  # the most specific first
 
 DEEPEST = 64  # levels of lists and objects in a call
 LARGEST = 1 << 63  # integers beyond 64 bits are refused

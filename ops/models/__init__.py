@@ -1,0 +1,1 @@
+"""Bring any causal language model into a directory that trainer and policy servers load."""

