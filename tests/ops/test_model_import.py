@@ -63,8 +63,8 @@ def test_the_card_states_source_licence_and_hashes(chatml: Path) -> None:
 
 
 def test_without_chatml_tokens_no_template_is_supplied_and_nothing_is_left(tmp_path: Path) -> None:
+    tiny = str(ROOT / "models" / "tiny")
     with pytest.raises(ConfigError, match="hides tools; this tokenizer has no ChatML tokens"):
-        tiny = str(ROOT / "models" / "tiny")
         import_model(tiny, tmp_path / "out", dtype="float32", chat_template=None)
     assert list(tmp_path.iterdir()) == []
 
