@@ -1,5 +1,6 @@
 """The exit codes of a process: what a supervisor tries again, and what a person has to mend."""
 
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -24,29 +25,28 @@ from ops.runs import begin, clear_queues, queues_stand
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("supervised", "code"), [(True, 1), (False, 2)])
-def test_a_store_that_is_away_is_tried_again_where_somebody_supervises(
-    tmp_path: Path, supervised: bool, code: int
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_process_waits_for_a_store_that_is_away_until_a_signal(
+    tmp_path: Path, supervised: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    file = tmp_path / "run.toml"
+    file, output = tmp_path / "run.toml", tmp_path / "output"
     file.write_text(
         f'[tasks.dbbench]\n[store]\nurl = "postgresql+psycopg://u@127.0.0.1:{port}/x"\n'
         f'[run]\nhome = "{tmp_path / "home"}"\n[model]\npath = "{ROOT / "models" / "tiny"}"\n'
     )
-    ended = subprocess.run(
-        [sys.executable, "-m", "cli.main", "recorder", str(file)]
-        + (["--supervised"] if supervised else []),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == code
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("agentrl: store postgresql+psycopg://u@127.0.0.1")
-    assert "is unreachable" in line
+    flags = ["--supervised"] if supervised else []
+    with agentrl("recorder", str(file), *flags, environment={}, output=output) as process:
+        eventually(
+            lambda: "Waiting for a service that is away" in output.read_text(),
+            within_s=120,
+            text=output.read_text,
+        )
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert "was away" in output.read_text().splitlines()[-1]
 
 
 @pytest.fixture
