@@ -171,7 +171,7 @@ def lost(size: int, what: str) -> Iterator[None]:
 
 def _end(rank: int, size: int, words: str) -> None:
     """From the thread of the beats: the main one may be waiting where nothing can wake it."""
-    missing = re.search(r"Ranks? ([\d, ]+)", words)
+    missing = re.search(r"Ranks? ([\d, ]+) failed", words)
     who = f"rank {missing.group(1).strip()}" if missing and rank == 0 else "another rank"
     print(f"agentrl: {who} of {size} does not answer rank {rank}", file=sys.stderr, flush=True)
     os._exit(RankLost.exit_code)

@@ -259,6 +259,14 @@ def test_an_adapter_whose_base_has_no_name_is_refused_and_nothing_is_removed(
     assert (home / "store.db").read_text() == "the truth"
 
 
+def test_a_cache_that_cannot_be_written_is_named_in_one_line(shelf: Shelf, tmp_path: Path) -> None:
+    write(shelf.local("run-1-v1"))
+    path = shelf.put("run-1-v1")
+    (tmp_path / "file").touch()
+    with pytest.raises(WeightsAway, match=r"run-1-v1: cannot be written: Not a directory$"):
+        fetch(path, tmp_path / "file")
+
+
 @pytest.mark.parametrize("url", ["memory://shelf/..", "memory:///.."])
 def test_a_row_that_names_no_checkpoint_is_refused(tmp_path: Path, url: str) -> None:
     (tmp_path / "store.db").write_text("the truth")

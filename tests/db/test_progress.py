@@ -3,7 +3,9 @@
 import pytest
 from world import World
 
+from core.types import UpdateState
 from db import progress
+from db.models import Update
 from db.store import Store
 
 
@@ -29,3 +31,46 @@ def test_hours_are_those_since_the_run_was_made(world: World) -> None:
     world.sql("UPDATE runs SET created_at = created_at - 7200")
     with world.store.read() as session:
         assert 2.0 <= progress.hours(session, world.run_id) < 2.1
+
+
+def test_recent_groups_closed_since_the_last_live_updates_began(world: World) -> None:
+    def recent(updates: int) -> tuple[int, dict[str, float]]:
+        with world.store.read() as session:
+            return (
+                progress.recent_groups(session, world.run_id, updates),
+                progress.recent_success(session, world.run_id, updates),
+            )
+
+    assert recent(1) == (0, {})
+    for place, rewards in enumerate([(1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 0.0), (0.0,) * 4]):
+        world.ready(place, rewards)
+    world.sql("UPDATE groups SET state = 'trained', closed_at = 10 * (position + 1)")
+    assert recent(1) == (3, {"dbbench": 0.5})
+    _update(world, 1, started_at=15.0)
+    _update(world, 2, started_at=25.0)
+    _update(world, 3, started_at=5.0, state=UpdateState.ROLLED_BACK)
+    world.sql("UPDATE runs SET version = 2")
+    assert recent(1) == (1, {"dbbench": 0.0})
+    assert recent(2) == (2, {"dbbench": 0.25})
+
+
+def _update(
+    world: World, version: int, *, started_at: float, state: UpdateState = UpdateState.COMMITTED
+) -> None:
+    with world.store.write() as session:
+        session.add(
+            Update(
+                update_id=f"{world.run_id}-u{version}",
+                run_id=world.run_id,
+                version=version,
+                trainer_epoch=1,
+                checkpoint_id=f"{world.run_id}-v0",
+                state=state,
+                groups=1,
+                episodes=4,
+                loss_tokens=8,
+                metrics={},
+                started_at=started_at,
+                committed_at=started_at + 1,
+            )
+        )

@@ -270,7 +270,8 @@ def test_tokens_of_our_vocabulary_train_where_their_log_probabilities_are_usable
     assert choice["token_ids"] == [3, 4]
     assert choice["masked"] is masked
     assert choice["logprobs"]["token_logprobs"] == ([0.0, 0.0] if masked else logprobs)
-    assert there.asked[0][1] | {"model": "big", "prompt": [1, 2], "seed": 3} == there.asked[0][1]
+    asked = there.asked[0][1]
+    assert asked | SAMPLE | {"model": "big"} == asked
 
 
 @pytest.mark.parametrize("ids", [[], [1, 2, 3, 4, 5], [-1], [99999], None, ["a"]])

@@ -75,6 +75,21 @@ def test_a_model_learns_what_it_is_shown_and_nothing_else() -> None:
     assert torch.log_softmax(logits[0], -1)[2] < -0.5
 
 
+def test_the_learning_rate_rises_over_the_first_steps_and_falls_to_a_tenth() -> None:
+    lessons = [demonstration([1, 2, 3], [0, 1, 1])]
+    cloner = Cloner(new_model(SHAPE, seed=0), 0.5, steps=200)
+    rates = []
+    for _ in range(200):
+        cloner.step(lessons)
+        rates.append([optimizer.param_groups[0]["lr"] for optimizer, _ in cloner._optimizers])
+    muon, adamw = zip(*rates, strict=True)
+    assert adamw[0] == pytest.approx(0.5 / 21)
+    assert adamw[9] == pytest.approx(0.5 * 10 / 21)
+    assert adamw[100] == pytest.approx(0.5 * (1 - 0.9 / 2))
+    assert adamw[199] == pytest.approx(0.5 * (1 - 0.9 * 199 / 200))
+    assert list(muon) == pytest.approx([6 * rate for rate in adamw])
+
+
 def test_new_models_are_equal_for_the_same_seed() -> None:
     first, same, other = (new_model(SHAPE, seed).state_dict() for seed in (4, 4, 5))
     assert all(torch.equal(first[name], same[name]) for name in first)

@@ -53,6 +53,40 @@ def test_what_stands_is_not_built_again(tmp_path: Path) -> None:
     assert (target / "cpu_adam.so").read_bytes() == b"whole"
 
 
+@pytest.mark.parametrize(
+    ("compiler", "words"),
+    [
+        ("echo first >&2; echo no g++ here >&2; exit 1", "no g[+][+] here"),
+        ("exit 3", "exit code 3"),
+    ],
+)
+def test_a_compiler_that_fails_is_named_by_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(_interpreter(tmp_path, compiler)))
+    with pytest.raises(ConfigError, match=f"cpu_adam cannot be built: {words}$"):
+        extensions.build(str(tmp_path / "extensions"))
+    assert not extensions.built(str(tmp_path / "extensions"))
+
+
+def test_what_the_compiler_made_is_kept_under_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = 'mkdir "$TORCH_EXTENSIONS_DIR/x"; echo made > "$TORCH_EXTENSIONS_DIR/x/cpu_adam.so"'
+    monkeypatch.setattr(sys, "executable", str(_interpreter(tmp_path, compiler)))
+    target = extensions.build(str(tmp_path / "extensions"))
+    assert (target / "cpu_adam.so").read_text() == "made\n"
+    assert extensions.built(str(tmp_path / "extensions"))
+
+
+def _interpreter(folder: Path, script: str) -> Path:
+    """A program that stands for the interpreter in which DeepSpeed compiles."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.fixture(scope="module")
 def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a build that was begun, killed while it compiled, and begun again."""

@@ -12,6 +12,7 @@ from running import eventually
 
 from core.errors import ConfigError, RankLost
 from core.process import MEETING, Place, place
+from trainer.ranks import _end
 
 START_S = 120.0
 END_S = 120.0  # a deadline of 12 s or less, and what python takes to end on a busy machine
@@ -81,6 +82,32 @@ def test_a_process_without_a_launcher_has_no_place() -> None:
 def test_a_place_that_cannot_be_is_refused(rank: str, size: str) -> None:
     with pytest.raises(ConfigError, match="RANK"):
         place({"RANK": rank, "WORLD_SIZE": size})
+
+
+@pytest.mark.parametrize(
+    ("rank", "words", "who"),
+    [
+        (0, "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", "rank 1, 2"),
+        (0, "connection closed by peer", "another rank"),
+        (1, "[Rank 1]: Rank 0 failed to pass monitoredBarrier in 2000 ms", "another rank"),
+    ],
+)
+def test_only_rank_0_knows_who_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rank: int,
+    words: str,
+    who: str,
+) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit) as left:
+        _end(rank, 3, words)
+    assert left.value.code == RankLost.exit_code
+    said = capsys.readouterr().err
+    assert said == f"agentrl: {who} of 3 does not answer rank {rank}\n"
 
 
 @pytest.mark.slow

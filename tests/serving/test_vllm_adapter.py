@@ -1,0 +1,36 @@
+"""Directories of checkpoints and adapters as vLLM takes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core.config import Lora
+from core.errors import CheckpointError
+from serving.vllm_adapter import check_same, shapes, write_zero
+
+
+def test_an_adapter_that_cannot_be_written_is_a_checkpoint_error(
+    tmp_path: Path, save_model: Callable[[str], Path]
+) -> None:
+    (tmp_path / "adapter_model.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}: "):
+        write_zero(tmp_path, save_model("a"), Lora(rank=4))
+
+
+def test_a_directory_without_tensors_is_a_checkpoint_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no safetensors file there"):
+        shapes(tmp_path)
+
+
+def test_a_tensor_that_one_of_two_models_lacks_is_named(save_model: Callable[[str], Path]) -> None:
+    path = save_model("a")
+    here = shapes(path)
+    check_same(here, path)
+    lacking = dict(here)
+    name = next(name for name in sorted(here) if name.endswith("q_proj.weight"))
+    del lacking[name]
+    with pytest.raises(CheckpointError, match=f"tensor {name} is not of both models"):
+        check_same(lacking, path)
+    with pytest.raises(CheckpointError, match=f"{name} is "):
+        check_same(here | {name: (1, 2)}, path)
