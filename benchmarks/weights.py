@@ -40,6 +40,7 @@ from db.models import Checkpoint, PolicyServer, Run
 from db.store import Store, now, open_store
 from serving.engine import LocalEngine
 from serving.follower import Follower, Seat
+from serving.proof import tolerance
 from serving.request import Request
 from serving.served import Served
 from trainer import checkpoints
@@ -175,7 +176,7 @@ def bench(home: Path, model: Path, lora: Lora, url: str, hardware: Hardware) -> 
         begin(store, first.name, shelf.put(first.name))
         engine = TimedEngine(hardware.device, hardware.dtype)
         stack.enter_context(closing(engine))
-        seat = Seat(SERVER, ["current"], hardware.dtype, cache=home / "other-cache")
+        seat = Seat(SERVER, ["current"], tolerance(hardware.dtype), cache=home / "other-cache")
         follower = Follower(engine, Served(), store, seat)
         learner = TimedLearner(first, chosen, hardware)
         made = Bench(store, publisher, shelf, learner, engine, follower, wake)

@@ -104,8 +104,9 @@ class Worker(Section, frozen=True):
     concurrency: Positive = 64
     beat_s: Seconds = 2.0  # between two heartbeats
     lease_s: Seconds = 15.0  # without a heartbeat for so long, its episodes are re-issued
-    attempt_deadline_s: Seconds = 300.0  # of one attempt; no heartbeat extends it
+    attempt_deadline_s: Seconds = 300.0  # of one attempt: above sampling.max_tokens ÷ tokens/s
     policy_wait_s: Seconds = 60.0  # how long a step waits for a live policy
+    completion_timeout_s: Seconds = 600.0  # of one completion, from the request to its last token
 
 
 class Sampling(Section, frozen=True):
@@ -186,6 +187,7 @@ class PolicyServer(Section, frozen=True):
     beat_s: Seconds = 1.0  # between two heartbeats
     lease_s: Seconds = 6.0  # without a heartbeat for so long, it counts as gone
     drain_s: Seconds = 30.0  # of a checkpoint that is replaced; then its requests are aborted
+    tolerance: Above0 | None = None  # median |Δlogp| of a known text; 0.01, in bfloat16 0.15
     vllm: Vllm = Vllm()
     external: External = External()
 

@@ -16,7 +16,7 @@ ADAPTER = "adapter_config.json"  # its presence tells an adapter's directory fro
 
 
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the weights say of a fixed text, so that a server can tell that it loaded these.
+    """What the weights say of a fixed text: a sanity check of what a server loaded.
 
     `logprobs`: one fewer than `token_ids`; logprobs[i] is the natural log of
     p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1, in fp32, of the weights as saved.

@@ -307,7 +307,10 @@ class Checkpoint(Base):
 
 
 class PolicyServer(Base):
-    """A policy server process. It is live while now < lease_until."""
+    """A policy server process. It is live while now < lease_until.
+
+    `problem`: why it serves less than it should, in words; null or empty where it does not.
+    """
 
     __tablename__ = "policy_servers"
 
@@ -319,6 +322,7 @@ class PolicyServer(Base):
     lease_until: Mapped[float]
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
+    problem: Mapped[str | None] = mapped_column(Text)
 
 
 class Serving(Base):

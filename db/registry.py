@@ -132,13 +132,28 @@ def register_server(session: Session, server: PolicyServer, *, lease_s: float) -
     session.add(server)
 
 
-def beat_server(session: Session, server_id: str, *, lease_s: float) -> None:
-    """The server is alive for another `lease_s` seconds."""
+def beat_server(session: Session, server_id: str, *, lease_s: float, problem: str = "") -> None:
+    """The server is alive for another `lease_s` seconds. problem: see `PolicyServer`."""
     session.execute(
         update(PolicyServer)
         .where(PolicyServer.server_id == server_id, PolicyServer.ended_at.is_(None))
-        .values(lease_until=now() + lease_s)
+        .values(lease_until=now() + lease_s, problem=problem or None)
     )
+
+
+def server_problems(session: Session, run_id: str) -> dict[str, str]:
+    """By name, why live policy servers serve less than they should; none for those that do not."""
+    rows = session.execute(
+        select(PolicyServer.name, PolicyServer.problem)
+        .where(
+            PolicyServer.run_id == run_id,
+            PolicyServer.ended_at.is_(None),
+            PolicyServer.lease_until > now(),
+            PolicyServer.problem.is_not(None),
+        )
+        .order_by(PolicyServer.started_at)
+    )
+    return {name: problem for name, problem in rows if problem}
 
 
 def end_server(session: Session, server_id: str) -> None:

@@ -18,7 +18,7 @@ from db.registry import LivePolicy
 from ops.eval_target import Target
 from ops.evaluate import Ending
 from serving.policy import make_engine
-from serving.proof import Loads, prove
+from serving.proof import Loads, prove, tolerance
 from serving.request import EngineAway
 from serving.served import Served
 from serving.server import Face, Server
@@ -190,4 +190,5 @@ def _proven(engine: Loads, config: Config, target: Target) -> None:
     engine.load(target.checkpoint_id, target.path)
     if target.run_id is not None:
         probe = manifest.read(target.path).probe
-        prove(engine, target.checkpoint_id, target.path, probe, config.model.dtype)
+        bound = tolerance(config.model.dtype, config.eval_server().tolerance)
+        prove(engine, target.checkpoint_id, target.path, probe, bound)

@@ -199,6 +199,7 @@ class Evaluator:
             max_turns=self._config.tasks[plan.task].max_turns or source.max_turns,
             deadline_s=self._config.worker.attempt_deadline_s,
             policy_wait_s=self._config.worker.policy_wait_s,
+            completion_timeout_s=self._config.worker.completion_timeout_s,
         )
         name = f"evaluation-{plan.task}-{item.item_id}-{plan.temperature}-{repeat}"
         shared = dataclasses.replace(self._kit, sampling=sampling)

@@ -88,6 +88,7 @@ class Replayer:
             max_turns=min(turns, recording.horizon or turns),
             deadline_s=worker.attempt_deadline_s,
             policy_wait_s=worker.policy_wait_s,
+            completion_timeout_s=worker.completion_timeout_s,
         )
 
     def _found(self, recording: Recording) -> tuple[TaskSource, Item]:

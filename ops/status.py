@@ -50,6 +50,8 @@ def status(path: Path, *, as_json: bool) -> None:
     for row in found["policies"]:
         policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
     out.print(policies if found["policies"] else "no live policy")
+    for name, problem in found["problems"].items():
+        out.print(f"policy server {name}: {problem}", style="red", markup=False)
     if found["alarms"]:
         stood = "stood at the end for" if totals["state"] in RUN_OVER else "for"
         raised = plain("alarm", "task", "value", "threshold", "since version", stood)
@@ -79,6 +81,7 @@ def look(config: Config) -> dict[str, Any]:
                     dataclasses.asdict(policy)
                     for policy in registry.live_policies(session, run.run_id)
                 ],
+                "problems": registry.server_problems(session, run.run_id),
                 "alarms": [
                     dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
                 ],

@@ -188,9 +188,17 @@ def _success(store: Store, run_id: str) -> str:
 
 def _printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
     shown, guard = -1, StallGuard(STALL_S)
+    problems: dict[str, str] = {}
 
     def show(totals: Totals) -> None:
-        nonlocal shown
+        nonlocal shown, problems
+        before, problems = (
+            problems,
+            _asked(store, lambda session: registry.server_problems(session, run_id), problems),
+        )
+        for name, problem in sorted(problems.items()):
+            if problem != before.get(name):
+                say(f"policy server {name}: {problem}")
         if totals.version < shown:
             begins = _goes_on_from(store, run_id, totals.version)
             undone = f"{shown - begins} update{'s are' if shown - begins > 1 else ' is'}"

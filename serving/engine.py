@@ -16,6 +16,7 @@ import torch
 
 from core.errors import CheckpointError, PolicyError
 from core.logging import get_logger
+from serving import proof
 from serving.batch import Batch, Row
 from serving.kv import Prefixes
 from serving.model import proven
@@ -34,15 +35,16 @@ class LocalEngine:
         dtype: str = "float32",
         max_batch: int = 128,
         cache_tokens: int = 131_072,
-        threads: int = 1,
+        tolerance: float | None = None,
     ) -> None:
         """max_batch: rows of one policy. cache_tokens: kept between turns, all policies together.
 
-        threads: of torch, in the compute thread. dtype: the name of a torch dtype.
+        dtype: the name of a torch dtype. tolerance: median |Δlogp| by which a model's own cache and
+        ours may differ; the dtype's where it is None (serving/proof.py).
         """
         self._networks = Networks(device, getattr(torch, dtype))
+        self._tolerance = proof.tolerance(dtype, tolerance)
         self._max_batch = max_batch
-        self._threads = threads
         self._prefixes = Prefixes(cache_tokens)
         self._batches: dict[str, Batch] = {}
         self._unloaded: list[tuple[str, Batch]] = []
@@ -55,7 +57,7 @@ class LocalEngine:
         """Serve a model's or an adapter's directory. A CheckpointError changes nothing."""
         if name in self.names():
             raise CheckpointError(f"policy {name} is loaded already")
-        model = proven(self._networks.open(path), path)
+        model = proven(self._networks.open(path), path, self._tolerance)
         batch = Batch(name, model, self._prefixes, self._max_batch)
         with self._wake:
             self._batches[name] = batch
@@ -73,6 +75,9 @@ class LocalEngine:
 
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    def problem(self) -> str:
+        return ""
 
     def limits(self, policy: str) -> Limits:
         with self._wake:
@@ -114,7 +119,7 @@ class LocalEngine:
 
     def _compute(self) -> None:
         """Requests in, completions out, until closed; sleeps while no batch is busy."""
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(1)
         with torch.inference_mode():
             while True:
                 with self._wake:

@@ -65,7 +65,7 @@ def serve_external(
                 row.look(budget.closed, served)
                 if time.monotonic() - beaten >= server.beat_s:
                     beaten = time.monotonic()
-                    row.beat()
+                    row.beat(budget.closed)
                 stop.wait(POLL_S)
         finally:
             served.close(DRAIN_S)
@@ -119,9 +119,11 @@ class Registration:
             self._serving = True
             self._changed()
 
-    def beat(self) -> None:
+    def beat(self, problem: str) -> None:
+        """problem: why it asks no more; empty while it does."""
+        server_id, lease_s = self._server_id, self._lease_s
         self._store.transact(
-            lambda s: registry.beat_server(s, self._server_id, lease_s=self._lease_s)
+            lambda s: registry.beat_server(s, server_id, lease_s=lease_s, problem=problem)
         )
 
     def leave(self) -> None:
@@ -147,7 +149,7 @@ def answering(
         upstream = Upstream(given, secret(given.key_env), means.budget, stop)
         stack.callback(upstream.close)
         vocabulary = limits_of(Path(config.model.path)).vocabulary if given.tokens else 0
-        patience_s = config.worker.policy_wait_s
+        patience_s = config.worker.completion_timeout_s
         voice = Voice(upstream, given.answer_tokens, patience_s, vocabulary, means.gone)
         http = HttpServer("policy", server.host, server.port, guarded=bool(token))
         stack.callback(http.close)

@@ -23,7 +23,7 @@ from db import registry
 from db.models import Checkpoint
 from db.store import Store
 from db.tracks import parse, wanted
-from serving.proof import Holder, Loads
+from serving.proof import MOST_OFF, Holder, Loads
 from serving.served import Served
 
 DRAIN_S = 30.0  # requests of a former checkpoint that last longer fail or are aborted
@@ -34,14 +34,14 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Whose rows a follower writes. `dtype`: of the weights; `drain_s`: of a former checkpoint.
+    """Whose rows a follower writes. `drain_s`: of a former checkpoint; `tolerance`: see `prove`.
 
     `cache`: folder of local copies of checkpoints that lie under a URL; `stop` ends a fetch.
     """
 
     server_id: str
     tracks: Sequence[str]
-    dtype: str = "float32"
+    tolerance: float = MOST_OFF["float32"]
     drain_s: float = DRAIN_S
     cache: Path = Path("cache")
     stop: threading.Event | None = None
@@ -75,7 +75,7 @@ class Follower:
                 mend="give each track a [[policy]] of its own",
             )
         self._in_place = engine.places is not None
-        self._holder = Holder(engine, seat.dtype, seat.cache, seat.stop, clock)
+        self._holder = Holder(engine, seat.tolerance, seat.cache, seat.stop, clock)
         self._clock = clock
         self._served = served
         self._store = store
@@ -88,6 +88,10 @@ class Follower:
     def soon(self) -> bool:
         """Whether something drains: step again without waiting for news."""
         return bool(self._leaving)
+
+    def problem(self) -> str:
+        """As `Holder.problem`."""
+        return self._holder.problem()
 
     def step(self, live: Sequence[Checkpoint]) -> None:
         """Bring every track to what it wants of the live lineage, and let go what nobody wants."""

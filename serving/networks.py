@@ -13,7 +13,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from safetensors import safe_open
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -108,4 +109,24 @@ def _whole(path: Path, device: str, dtype: torch.dtype) -> Any:
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[kind]:
             raise CheckpointError(f"{path}: {kind.replace('_', ' ')}: {sorted(report[kind])[:3]}")
+    _check_bytes(network.state_dict(), path)
     return network.to(device).eval().requires_grad_(False)
+
+
+def _check_bytes(state: dict[str, Tensor], path: Path) -> None:
+    """Raise CheckpointError unless every tensor of the files is held, byte for byte.
+
+    A tensor that transformers holds under another name is left to its own report.
+    """
+    for file in sorted(path.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - it is no dictionary
+                held = state.get(name)
+                if held is not None and not _same_bytes(held, opened.get_tensor(name)):
+                    raise CheckpointError(f"{file}: tensor {name} was not loaded as it is written")
+
+
+def _same_bytes(held: Tensor, written: Tensor) -> bool:
+    """Also where both are not a number."""
+    one, other = (value.contiguous().reshape(-1) for value in (held, written.to(held.dtype)))
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

@@ -28,7 +28,7 @@ from db import registry
 from db.models import Checkpoint, PolicyServer
 from db.store import Store
 from serving.follower import Follower, Seat
-from serving.proof import Loads
+from serving.proof import Loads, tolerance
 from serving.served import Served
 from serving.server import Face, Server
 
@@ -79,8 +79,8 @@ def serve_policy(
         engine = (engine_for or make_engine)(config, server, stop)
         stack.callback(engine.close)
         watch = stack.enter_context(closing(Watch(run)))
-        dtype, cache = config.model.dtype, config.cache()
-        seat = Seat(server_id, server.tracks, dtype, server.drain_s, cache, stop)
+        bound, cache = tolerance(config.model.dtype, server.tolerance), config.cache()
+        seat = Seat(server_id, server.tracks, bound, server.drain_s, cache, stop)
         follower = Follower(engine, served, run.store, seat)
         face = Face(engine, served, token)
         http = Server(face, server.host, server.port, guarded=bool(token))
@@ -89,12 +89,13 @@ def serve_policy(
         stack.callback(run.store.transact, lambda session: registry.end_server(session, server_id))
         pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="beat"))
         own = stack.enter_context(closing(run.store.one_thread()))
-        beats = pool.submit(_beat, own, server, server_id, ended)
+        beats = pool.submit(_beat, own, server, server_id, served, ended)
         stack.callback(ended.set)
         stack.callback(served.close, DRAIN_S)
         while not stop.is_set():
             before = served.tracks()
             follower.step(watch.live())
+            served.problem = engine.problem() or follower.problem()
             if served.tracks() != before:
                 watch.changed()
             if beats.done():
@@ -162,8 +163,13 @@ def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> 
     from serving.engine import LocalEngine
 
     torch.set_num_threads(1)
+    model = config.model
     return LocalEngine(
-        config.model.device, config.model.dtype, server.max_batch, server.cache_tokens
+        model.device,
+        model.dtype,
+        server.max_batch,
+        server.cache_tokens,
+        tolerance=tolerance(model.dtype, server.tolerance),
     )
 
 
@@ -191,12 +197,16 @@ def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, u
     log.info("Policy server is up", server_id=server_id, url=url)
 
 
-def _beat(store: Store, server: ServerConfig, server_id: str, ended: threading.Event) -> None:
+def _beat(
+    store: Store, server: ServerConfig, server_id: str, served: Served, ended: threading.Event
+) -> None:
     """Extend the lease until the server ended; while the store is away, requests are served on."""
     while not ended.wait(server.beat_s):
         try:
             store.transact(
-                lambda session: registry.beat_server(session, server_id, lease_s=server.lease_s)
+                lambda session: registry.beat_server(
+                    session, server_id, lease_s=server.lease_s, problem=served.problem
+                )
             )
         except StoreUnavailable as error:
             log.warning("Lease not extended", error=str(error))

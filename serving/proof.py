@@ -1,11 +1,15 @@
-"""A checkpoint on an engine: whole, loaded, and saying of the manifest's probe what it says there.
+"""A checkpoint on an engine: whole, loaded, and sane.
 
-row ─▶ here (broker/weights.py) ─▶ digests ─▶ Engine.load ─▶ Engine.score against the probe ─▶ held
+row ─▶ here (broker/weights.py) ─▶ digests ─▶ Engine.load ─▶ Engine.score of a text ─▶ held
                  └─────────────────────┴────────────┴─────────────┴─▶ refused, said once;
                                                                       the engine keeps what it had
+
+Bytes prove a checkpoint: its files have the manifest's digests, and an engine compares what it
+loaded with the files. Log-probabilities are a sanity check: their median, within a wide bound.
 """
 
 import math
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +25,7 @@ from core.manifest import Probe
 from db.models import Checkpoint
 from serving.request import Engine, EngineAway
 
-AGREE = {"float32": 1e-4}  # log-probabilities of a probe; other dtypes: 0.1
+MOST_OFF = {"float32": 0.01}  # median |Δlogp| of a text that two engines score; other dtypes: 0.15
 RETRY_S = 60.0  # after an engine's own failure; a checkpoint's is for ever
 AWAY_S = 5.0  # after a failure to fetch
 
@@ -49,6 +53,9 @@ class Loads(Engine, Protocol):
     def names(self) -> list[str]:
         """What it holds: nothing after it was started again."""
 
+    def problem(self) -> str:
+        """Why it serves nothing for now, for people to read; empty where it could."""
+
     def score(self, name: str, token_ids: Sequence[int], /) -> list[float] | None:
         """logprobs[i] = log p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1, fp32.
 
@@ -64,20 +71,24 @@ class Holder:
     def __init__(
         self,
         engine: Loads,
-        dtype: str,
+        tolerance: float,
         cache: Path,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: folder of local copies of checkpoints that lie under a URL. stop: ends a fetch."""
+        """tolerance: as `prove`. cache: folder of local copies of checkpoints that lie under a URL.
+
+        stop: ends a fetch.
+        """
         self._clock = clock
         self._engine = engine
-        self._dtype = dtype
+        self._tolerance = tolerance
         self._cache = cache
         self._stop = stop
         self._held: set[str] = set()
         self._whole: dict[str, Path] = {}  # where its files are
         self._refused: dict[str, float] = {}  # until when
+        self._problem: tuple[str, str] = ("", "")  # of the checkpoint that was refused last
 
     def whole(self, row: Checkpoint) -> bool:
         """Whether its files are here and what its manifest says; looked at once.
@@ -111,7 +122,7 @@ class Holder:
         try:
             probe = manifest.read(path).probe
             self._engine.load(name, path)
-            prove(self._engine, name, path, probe, self._dtype)
+            prove(self._engine, name, path, probe, self._tolerance)
         except EngineAway:
             return False
         except PolicyError as error:
@@ -121,6 +132,7 @@ class Holder:
             self._refuse(name, error, math.inf)
             return False
         self._held.add(name)
+        self._problem = ("", "")
         self._refused.pop(name, None)
         seconds = round(self._clock() - started, 3)
         log.info("Checkpoint loaded", checkpoint_id=name, seconds=seconds, probed=probe is not None)
@@ -135,6 +147,10 @@ class Holder:
     def refuses(self, name: str) -> bool:
         return self._clock() < self._refused.get(name, -math.inf)
 
+    def problem(self) -> str:
+        """Why a checkpoint is not served; empty once it, or another one after it, is."""
+        return self._problem[1]
+
     def lost(self) -> list[str]:
         """What the engine held and does not any more, told once."""
         gone = sorted(self._held.difference(self._engine.names()))
@@ -143,22 +159,33 @@ class Holder:
 
     def _refuse(self, name: str, error: Exception, for_s: float) -> None:
         self._refused[name] = self._clock() + for_s
+        self._problem = (name, f"checkpoint {name} is not served: {error}")
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
         log.error(
             "A checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again
         )
 
 
-def prove(engine: Loads, name: str, path: Path, probe: Probe | None, dtype: str) -> None:
-    """Raise CheckpointError where the engine says something else; it is unloaded then."""
+def tolerance(dtype: str, configured: float | None = None) -> float:
+    """The median |Δlogp| that rounding alone may explain, many times over."""
+    return MOST_OFF.get(dtype, 0.15) if configured is None else configured
+
+
+def prove(engine: Loads, name: str, path: Path, probe: Probe | None, most_off: float) -> None:
+    """Score the probe's text: a sanity check, for bytes are compared while they are loaded.
+
+    Raises PolicyError, once the policy is unloaded, where the median |Δlogp| exceeds `most_off`:
+    the checkpoint is tried again later, since the engine may be at fault.
+    """
     try:
-        said = None if probe is None else engine.score(name, probe.token_ids)
-        if probe is None or said is None:
+        found = None if probe is None else engine.score(name, probe.token_ids)
+        if probe is None or found is None:
             return
-        off, bound = distance(said, probe.logprobs), AGREE.get(dtype, 0.1)
-        if not off <= bound:
-            raise CheckpointError(
-                f"{path}: log-probabilities of its probe are off by {off:.2g}, above {bound:g}"
+        off = median_gap(found, probe.logprobs)
+        if not off <= most_off:
+            raise PolicyError(
+                f"{path}: median |Δlogp| of the probe's text is {off:.2g}, above {most_off:g}",
+                mend="compare model.dtype and the engine's version with the trainer's",
             )
     except (CheckpointError, PolicyError):
         if name in engine.names():
@@ -166,12 +193,11 @@ def prove(engine: Loads, name: str, path: Path, probe: Probe | None, dtype: str)
         raise
 
 
-def distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference of two lists of log-probabilities; infinite where none is defined."""
+def median_gap(one: Sequence[float], other: Sequence[float]) -> float:
+    """The median difference of two lists of log-probabilities; infinite where one is undefined."""
     if len(one) != len(other):
         return math.inf
-    worst = 0.0
-    for a, b in zip(one, other, strict=True):
-        off = abs(a - b)
-        worst = max(worst, math.inf if math.isnan(off) else off)
-    return worst
+    gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    if any(math.isnan(gap) for gap in gaps):
+        return math.inf
+    return statistics.median(gaps) if gaps else 0.0

@@ -47,6 +47,9 @@ class ScriptedEngine:
     def alive(self) -> bool:
         return True
 
+    def problem(self) -> str:
+        return ""
+
     def limits(self, policy: str) -> Limits:
         with self._lock:
             if policy not in self._names:

@@ -24,6 +24,7 @@ class Served:
     """Tracks, the checkpoints they are served from, and the requests under way on each."""
 
     def __init__(self) -> None:
+        self.problem = ""  # why less is served than should be, for people to read
         self._tracks: dict[str, Serving] = {}
         self._open: set[str] = set()
         self._under_way: dict[str, int] = {}

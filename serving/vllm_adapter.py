@@ -6,6 +6,7 @@ itself, batched with requests to adapters, gets an adapter's weights.
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from safetensors.numpy import save_file
 from core import manifest
 from core.config import Lora
 from core.errors import CheckpointError
+from serving.vllm_http import VllmError
+from serving.vllm_worker import digest, weight_files
 
 TIED = "lm_head.weight"  # of tied models some save it and some do not
 HEADER = 100 * 2**20  # bytes; safetensors' own bound
@@ -42,13 +45,37 @@ def same_model(one: Path, other: Path) -> bool:
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor of a directory's safetensors files. Raises CheckpointError."""
     found: dict[str, tuple[int, ...]] = {}
-    for file in sorted(path.glob("*.safetensors")):
-        for name, entry in _header(file).items():
-            if name != "__metadata__":
-                found[name] = tuple(entry["shape"])
+    for file in _files(path):
+        for name, entry in _header(file)[0].items():
+            found[name] = tuple(entry["shape"])
     if not found:
         raise CheckpointError(f"{path}: no safetensors file there")
     return found
+
+
+def digests(path: Path) -> dict[str, str]:
+    """The digest of every tensor, as vLLM's workers tell those that they read.
+
+    Raises CheckpointError.
+    """
+    found: dict[str, str] = {}
+    for file in _files(path):
+        entries, start = _header(file)
+        try:
+            content = np.memmap(file, np.uint8, "r")
+            for name, entry in entries.items():
+                begin, end = entry["data_offsets"]
+                found[name] = digest(content[start + begin : start + end])
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: no safetensors file: {error}") from error
+    return found
+
+
+def check_digests(told: Mapping[str, str], expected: Mapping[str, str], path: Path) -> None:
+    """Raise VllmError unless a worker read exactly the tensors of a directory."""
+    for name in sorted(told.keys() | expected.keys()):
+        if told.get(name) != expected.get(name):
+            raise VllmError(f"vLLM read other bytes of tensor {name} than {path} has")
 
 
 def check_same(shapes_here: dict[str, tuple[int, ...]], path: Path) -> None:
@@ -95,7 +122,15 @@ def write_zero(folder: Path, base: Path, lora: Lora) -> Path:
     return folder
 
 
-def _header(file: Path) -> dict[str, Any]:
+def _files(path: Path) -> list[Path]:
+    try:
+        return weight_files(path)
+    except (OSError, ValueError, LookupError, AttributeError) as error:
+        raise CheckpointError(f"{path}: its index of weights cannot be read: {error}") from error
+
+
+def _header(file: Path) -> tuple[dict[str, Any], int]:
+    """What a file says of its tensors, and where the first byte of them is."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
@@ -104,4 +139,5 @@ def _header(file: Path) -> dict[str, Any]:
             header: dict[str, Any] = json.loads(opened.read(length))
     except (OSError, struct.error, ValueError) as error:
         raise CheckpointError(f"{file}: no safetensors file: {error}") from error
-    return header
+    header.pop("__metadata__", None)
+    return header, 8 + length

@@ -16,7 +16,6 @@ from serving.request import Completion, EngineAway, Request
 from serving.vllm_http import Line, VllmError
 from serving.vllm_wire import completion, request_body
 
-ANSWER_S = 600.0  # of silence, of one completion
 ABORT_S = 5.0  # for aborted requests to come back
 STEP_S = 0.05
 
@@ -26,8 +25,17 @@ log = get_logger()
 class Answers:
     """Requests by number. `line`: to the vLLM that holds a policy; raises EngineAway."""
 
-    def __init__(self, line: Callable[[str], Line], threads: int) -> None:
+    def __init__(
+        self, line: Callable[[str], Line], threads: int, *, timeout_s: float, seeded: bool
+    ) -> None:
+        """timeout_s: of one completion. seeded: whether seeds are passed on.
+
+        On a CPU a seed ends vLLM: torch's CPU generator cannot be set back (`set_offset`), which a
+        prompt that is read in chunks needs.
+        """
+        self._timeout_s = timeout_s
         self._line = line
+        self._seeded = seeded
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._asks: dict[str, tuple[str, threading.Event]] = {}  # number: policy, aborted
@@ -48,7 +56,7 @@ class Answers:
                     self._ends.submit(self._end_aborted, request.policy)
 
         future.add_done_callback(cancelled)
-        body = request_body(request, number, model)
+        body = request_body(request, number, model, seeded=self._seeded)
         self._threads.submit(self._answer, number, body, future)
         return future
 
@@ -103,6 +111,6 @@ class Answers:
             policy, aborted = self._asks[number]
         if aborted.is_set():
             return Completion([], [], "abort")
-        content = self._line(policy).post("/v1/completions", body, ANSWER_S)
+        content = self._line(policy).post("/v1/completions", body, self._timeout_s)
         self._line(policy)  # left meanwhile, not aborted in time: other weights may have gone on
         return completion(content)

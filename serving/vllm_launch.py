@@ -81,7 +81,7 @@ def launch(config: Config, server: PolicyServer) -> Launch:
         *("--skip-tokenizer-init", "--generation-config", "vllm"),
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"),
         *("--max-num-seqs", str(server.max_batch), "--seed", str(config.run.seed)),
-        "--disable-uvicorn-access-log",
+        *("--disable-uvicorn-access-log", "--worker-extension-cls", "vllm_worker.Weights"),
     ]
     if not config.metrics.port:  # else they are asked for (core/metrics.py VLLM)
         command += ["--disable-log-stats"]
@@ -95,7 +95,7 @@ def launch(config: Config, server: PolicyServer) -> Launch:
     if section.context:
         command += ["--max-model-len", str(section.context)]
     if config.model.device == "cpu":
-        command += ["--enforce-eager", "--worker-extension-cls", "vllm_worker.Heads"]
+        command += ["--enforce-eager"]
         environment |= _cpu()
     if rank:
         command += [

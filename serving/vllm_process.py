@@ -84,7 +84,8 @@ class VllmProcess:
         self._child: _Child | None = None
         self._generation = 0
         self._up = False
-        self._dead = ""
+        self._dead = self._problem = ""
+        self._deaths = 0
         self._closed = threading.Event()
         self._again = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="vllm", daemon=True)
@@ -110,6 +111,10 @@ class VllmProcess:
     def dead(self) -> str:
         """Why it will not come up again by itself; empty while it may."""
         return self._dead
+
+    def problem(self) -> str:
+        """What last ended it, while it is away; empty once it is up."""
+        return self._problem
 
     def restart(self, reason: str) -> None:
         """End the vLLM that is up and launch another; returns at once."""
@@ -155,6 +160,10 @@ class VllmProcess:
             if self._closed.is_set():
                 return
             words = last_line(self._launch.log)
+            self._deaths += 1
+            self._problem = f"vLLM is down: {trouble}; it said: {words} ({self._launch.log})"
+            if self._deaths > 1:
+                self._problem = f"{self._problem}; {self._deaths} times so far"
             log.error("vLLM is down", reason=trouble, said=words, log=str(self._launch.log))
             if failures == FAILURES:
                 self._dead = f"{trouble}; it said: {words} ({self._launch.log})"
@@ -202,7 +211,7 @@ class VllmProcess:
                 log.info("vLLM is starting", seconds=round(now - child.began), said=words)
             self._closed.wait(self._timings.look_s)
         self._generation += 1
-        self._up = True
+        self._up, self._problem = True, ""
         log.info("vLLM is up", seconds=round(time.monotonic() - child.began, 1))
         return ""
 

@@ -43,11 +43,15 @@ class Answer(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Answer)
 
 
-def request_body(request: Request, number: str, model: str) -> dict[str, Any]:
+def request_body(
+    request: Request, number: str, model: str, *, seeded: bool = True
+) -> dict[str, Any]:
     """The plain distribution: every setting that would bend it is named.
 
-    ignore_eos: only the request's own stop tokens end it. number: names it for an abort.
+    ignore_eos: only the request's own stop tokens end it. number: names it for an abort. seeded:
+    whether the request's seed is passed on.
     """
+    seed = request.seed if seeded else None
     return {
         "model": model,
         "prompt": request.prompt,
@@ -61,7 +65,7 @@ def request_body(request: Request, number: str, model: str) -> dict[str, Any]:
         "frequency_penalty": 0.0,
         "stop_token_ids": sorted(request.stop_ids),
         "ignore_eos": True,
-        "seed": None if request.seed is None else request.seed % SEEDS,
+        "seed": None if seed is None else seed % SEEDS,
         "logprobs": 0,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,

@@ -9,7 +9,6 @@ Both also hold the reference of the KL term: the model as the run began with it.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from random import Random
 from typing import Any, Protocol
 
 import torch
@@ -23,10 +22,10 @@ from trainer.attention import pack
 from trainer.learner import Hardware
 from trainer.model import copy_tokenizer, load_model
 from trainer.presets import Settings
+from trainer.probe_text import TOKENS, probe_tokens
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WRAPPED = "base_model.model."  # where peft's wrapper holds the model
-PROBE = 24  # tokens
 SEED = 0  # of a new adapter's random half
 
 
@@ -117,7 +116,7 @@ def saved(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Ten
 
 
 def probe(model: Any, dtype: torch.dtype) -> Probe:
-    """Fixed pseudo-random tokens, scored with the weights cast to `dtype`, as they are saved."""
+    """A fixed text, scored with the weights cast to `dtype`, as they are saved."""
     weights = {name: value.detach().to(dtype) for name, value in model.named_parameters()}
 
     def said(ids: Tensor) -> Tensor:
@@ -131,9 +130,8 @@ def probe(model: Any, dtype: torch.dtype) -> Probe:
 def probe_by(said: Callable[[Tensor], Tensor], model: Any) -> Probe:
     """`said`: logits [1, T, V] of tokens [1, T]. `model` is asked how many there are of each."""
     config = model.config.get_text_config()
-    random = Random(SEED)
-    count = min(PROBE, getattr(config, "max_position_embeddings", PROBE))
-    tokens = [random.randrange(config.vocab_size) for _ in range(count)]
+    context = getattr(config, "max_position_embeddings", TOKENS)
+    tokens = probe_tokens(Path(model.config.name_or_path), config.vocab_size, context)
     ids = torch.tensor([tokens], device=model.device)
     with torch.no_grad():
         every = torch.log_softmax(said(ids)[0, :-1].float(), dim=-1)

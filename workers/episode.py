@@ -48,11 +48,15 @@ class Stopped(AgentRLError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one attempt. `deadline_s`: wall clock; `policy_wait_s`: for one step's policy."""
+    """Bounds of one attempt. `deadline_s`: wall clock; `policy_wait_s`: for one step's policy.
+
+    `completion_timeout_s`: for one completion, within the deadline.
+    """
 
     max_turns: int
     deadline_s: float
     policy_wait_s: float
+    completion_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ class EpisodeLoop:
     ) -> tuple[LivePolicy, Completion]:
         """A completion of the policy drawn; one that refuses or died is replaced at this step.
 
-        `said`: the turn's tokens so far; only a policy that reads tokens can go on with them.
+        `said`: the turn's tokens so far; only a policy that reads tokens can go on with them. What
+        completions take is no wait for a policy.
         """
         deadline, pause_s = time.monotonic() + limits.policy_wait_s, REDRAW_S
         while True:
@@ -198,9 +203,13 @@ class EpisodeLoop:
                 seed=self._sampler.seed(),
                 session=f"{self._claimed.episode_id}/{self._claimed.fence}",
             )
+            asked = time.monotonic()
             try:
-                completion = self._asked(policy, ask, wait_s + 1)
+                left = max(1.0, self._deadline - asked)
+                completion = self._asked(policy, ask, min(limits.completion_timeout_s, left))
             except NotServed as error:
+                self._check(limits)
+                deadline += time.monotonic() - asked
                 if time.monotonic() > deadline or self._kit.stop.is_set():
                     raise
                 self._replaced(policy, error)

@@ -229,6 +229,7 @@ class EpisodeWorker:
                     max_turns=self._turns(claimed, source.max_turns),
                     deadline_s=self._config.worker.attempt_deadline_s,
                     policy_wait_s=self._config.worker.policy_wait_s,
+                    completion_timeout_s=self._config.worker.completion_timeout_s,
                 )
             )
         finally:

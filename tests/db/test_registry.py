@@ -44,6 +44,27 @@ def test_a_server_without_a_beat_or_that_ended_serves_nothing(world: World) -> N
     assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
 
 
+def test_a_live_server_says_why_it_serves_less_than_it_should(world: World) -> None:
+    server = f"policy-{world.run_id}"
+
+    def beat(problem: str) -> None:
+        world.store.transact(
+            lambda session: registry.beat_server(session, server, lease_s=60.0, problem=problem)
+        )
+
+    def problems() -> dict[str, str]:
+        return world.store.ask(lambda session: registry.server_problems(session, world.run_id))
+
+    assert problems() == {}
+    beat("vLLM is down")
+    assert problems() == {"p": "vLLM is down"}
+    beat("")
+    assert problems() == {}
+    beat("vLLM is down")
+    world.sql("UPDATE policy_servers SET lease_until = 1")  # gone: nobody knows
+    assert problems() == {}
+
+
 def test_tracks_follow_the_live_lineage_never_the_highest_version(world: World) -> None:
     with world.store.write() as session:
         session.add_all([world.checkpoint(1, snapshot_path="snapshot"), world.checkpoint(2)])

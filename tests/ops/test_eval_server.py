@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 
 from core import loading, manifest
 from core.config import Config
-from core.errors import AgentRLError, CheckpointError, PolicyError
+from core.errors import AgentRLError, PolicyError
 from core.types import RunState
 from db import runs
 from db.models import EvaluationEpisode
@@ -111,7 +111,7 @@ def test_checkpoints_of_a_run_are_measured_on_one_vllm_and_each_is_proven(
     assert episodes(config) == 4
     assert len((tmp_path / "launches").read_text().split()) == 1
     assert fakes_of(tmp_path) == []
-    with pytest.raises(CheckpointError, match=r"are off by 0\.5"):
+    with pytest.raises(PolicyError, match=r"text is 0\.5"):
         evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
     assert episodes(config) == 4
     others = (str(TINY), str(config.home() / "c1"))  # of no run: not proven, a vLLM each
@@ -133,7 +133,7 @@ def test_adapters_of_a_run_are_measured_on_one_vllm_of_their_base_and_each_is_pr
     assert episodes(config) == 6
     [launched] = (tmp_path / "launches").read_text().split()
     assert Path(launched).name == f"{run_id}-v000000"
-    with pytest.raises(CheckpointError, match=r"are off by 0\.5"):
+    with pytest.raises(PolicyError, match=r"text is 0\.5"):
         evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
     assert episodes(config) == 6
     assert fakes_of(tmp_path) == []

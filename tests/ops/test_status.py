@@ -9,10 +9,12 @@ from history import begun, trained
 
 from core.process import process_began
 from core.types import RunState
-from db import alarms, runs
+from db import alarms, progress, registry, runs
 from db.alarms import Reading
+from db.models import PolicyServer
 from db.store import open_store
 from ops.status import status
+from ops.up import _printer
 
 
 @pytest.fixture
@@ -34,6 +36,35 @@ def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture
     status(config, as_json=False)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "clip_fraction" in line]
     assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
+
+
+def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+        run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+        totals = store.ask(lambda session: progress.totals(session, run_id))
+        show = _printer(told.append, store, run_id)
+        show(totals)
+        server = PolicyServer(
+            server_id="pool-1", run_id=run_id, name="pool", engine="vllm", url="http://p"
+        )
+        store.transact(lambda session: registry.register_server(session, server, lease_s=600.0))
+        show(totals)
+        for problem in ("vLLM is down: out of memory", "vLLM is down: out of memory", "", "again"):
+            store.transact(
+                lambda session, problem=problem: registry.beat_server(  # type: ignore[misc]
+                    session, "pool-1", lease_s=600.0, problem=problem
+                )
+            )
+            show(totals)
+    assert told[1:] == [
+        "policy server pool: vLLM is down: out of memory",
+        "policy server pool: again",
+    ]
+    status(config, as_json=False)
+    assert "policy server pool: again" in capsys.readouterr().out
 
 
 def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_first(

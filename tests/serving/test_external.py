@@ -65,7 +65,7 @@ def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
         tasks={"dbbench": Task()},
         policy=[server],
         model=Model(path=str(ROOT / "models" / "tiny")),
-        worker=Worker(policy_wait_s=60.0),
+        worker=Worker(completion_timeout_s=60.0),
     )
     stop = threading.Event()
     run = Followed("run", store)

@@ -14,7 +14,7 @@ from db.models import Checkpoint
 from db.store import Store, open_store
 from serving.engine import LocalEngine
 from serving.follower import Follower, Seat
-from serving.proof import RETRY_S, distance
+from serving.proof import RETRY_S, median_gap, tolerance
 from serving.scripted import ScriptedEngine
 from serving.served import Served
 
@@ -69,30 +69,60 @@ def test_a_checkpoint_is_served_only_if_it_says_what_its_manifest_says(
     first, second = engine.score("a", TOKENS), engine.score("b", TOKENS)
     assert first is not None
     assert second is not None
-    assert distance(first, second) > 0.1
+    assert median_gap(first, second) > 0.1
     lineage.publish(save_model("a"), first)
     follower.step(lineage.live)
     lineage.publish(save_model("b"), first)
     follower.step(lineage.live)
     assert served.checkpoints() == ["c0"]
     assert "c1" not in engine.names()
-    lineage.publish(save_model("b"), [value + 0.9e-4 for value in second])
+    lineage.publish(save_model("b"), [value + 0.009 for value in second])
     follower.step(lineage.live)
     assert served.tracks()["current"].checkpoint_id == "c2"
 
 
-def test_bfloat16_is_given_more_room(
+def test_bfloat16_is_given_more_room_and_the_largest_difference_counts_for_nothing(
     lineage: Lineage, engine: LocalEngine, save_model: Save
 ) -> None:
     served = Served()
-    seat = Seat("s", ["current"], dtype="bfloat16")
+    seat = Seat("s", ["current"], tolerance("bfloat16"))
     follower = Follower(engine, served, lineage.store, seat)
     truth = engine.score("a", TOKENS)
     assert truth is not None
-    lineage.publish(save_model("a"), [value + 0.09 for value in truth])
+    lineage.publish(save_model("a"), [truth[0] + 5.0, *(value + 0.14 for value in truth[1:])])
     follower.step(lineage.live)
     assert served.checkpoints() == ["c0"]
-    lineage.publish(save_model("a"), [value + 0.11 for value in truth])
+    lineage.publish(save_model("a"), [value + 0.16 for value in truth])
+    follower.step(lineage.live)
+    assert served.checkpoints() == ["c0"]
+
+
+def test_the_tolerance_is_the_configured_one_or_that_of_the_type() -> None:
+    assert tolerance("float32") < tolerance("bfloat16") == tolerance("float16")
+    assert tolerance("bfloat16", 0.5) == 0.5
+
+
+class Mumbling(ScriptedEngine):
+    """Says something else the first time that it is asked."""
+
+    asked = 0
+
+    def score(self, *_: object) -> list[float] | None:
+        self.asked += 1
+        return [-9.0 if self.asked == 1 else -1.0] * 4
+
+
+def test_a_checkpoint_that_sounded_wrong_is_tried_again_later(
+    lineage: Lineage, save_model: Save
+) -> None:
+    engine, served, seconds = Mumbling(), Served(), [0.0]
+    seat = Seat("s", ["current"])
+    follower = Follower(engine, served, lineage.store, seat, clock=lambda: seconds[0])
+    lineage.publish(save_model("a"), [-1.0] * 4)
+    follower.step(lineage.live)
+    follower.step(lineage.live)
+    assert (served.checkpoints(), engine.names(), engine.asked) == ([], [], 1)
+    seconds[0] += RETRY_S
     follower.step(lineage.live)
     assert served.checkpoints() == ["c0"]
 
@@ -180,13 +210,13 @@ def test_more_tracks_than_places_are_refused(lineage: Lineage) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "off"),
     [
-        ([-1.0, -2.0], [-1.0, -2.5], 0.5),
+        ([-1.0, -2.0, -9.0], [-1.1, -2.2, -3.0], 0.2),
         ([], [], 0.0),
         ([-1.0], [], float("inf")),
-        ([float("nan")], [-1.0], float("inf")),
+        ([float("nan"), -1.0, -1.0], [-1.0] * 3, float("inf")),
     ],
 )
-def test_the_distance_of_log_probabilities(
+def test_the_median_gap_of_log_probabilities(
     one: list[float], other: list[float], off: float
 ) -> None:
-    assert distance(one, other) == off
+    assert median_gap(one, other) == pytest.approx(off)

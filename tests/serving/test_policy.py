@@ -348,6 +348,24 @@ def test_a_server_whose_engine_died_says_so_and_ends(
     assert lineage.live() == {}
 
 
+class Troubled(LocalEngine):
+    """An engine that says what keeps it from serving."""
+
+    def problem(self) -> str:
+        return "vLLM is down: out of memory"
+
+
+def test_what_keeps_an_engine_from_serving_stands_in_the_row_of_its_server(
+    lineage: Lineage,
+) -> None:
+    def problems() -> dict[str, str]:
+        return lineage.store.ask(lambda session: registry.server_problems(session, "run"))
+
+    with serving(lineage, "current", engine=Troubled()):
+        eventually(lambda: problems() != {}, within_s=60, text=lambda: "no problem is told")
+        assert problems() == {"policy": "vLLM is down: out of memory"}
+
+
 def test_a_taken_port_is_refused(lineage: Lineage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = PolicyServer(name="policy", port=taken.getsockname()[1])

@@ -1,5 +1,6 @@
 """The HTTP face, over real sockets, before the local and the scripted engine."""
 
+import http.client
 import json
 import random
 import threading
@@ -26,17 +27,17 @@ from serving.server import Face, Server
 from serving.wire import MAX_BODY
 
 Save = Callable[[str], Path]
-http = urllib3.PoolManager(maxsize=16, retries=False)
+manager = urllib3.PoolManager(maxsize=16, retries=False)
 
 
 def post(server: Server, body: Any, **headers: str) -> tuple[int, Any]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = http.request("POST", f"{server.url}/v1/completions", body=content, headers=headers)
+    answer = manager.request("POST", f"{server.url}/v1/completions", body=content, headers=headers)
     return answer.status, json.loads(answer.data)
 
 
 def get(server: Server, path: str, **headers: str) -> tuple[int, Any]:
-    answer = http.request("GET", server.url + path, headers=headers)
+    answer = manager.request("GET", server.url + path, headers=headers)
     return answer.status, json.loads(answer.data)
 
 
@@ -168,7 +169,11 @@ def test_a_checkpoint_that_is_not_served_is_not_found(server: Server) -> None:
 def test_health_and_models_show_what_is_served(server: Server) -> None:
     assert get(server, "/health") == (
         200,
-        {"ready": True, "served": {"current": {"checkpoint_id": "c1", "version": 1}}},
+        {
+            "ready": True,
+            "served": {"current": {"checkpoint_id": "c1", "version": 1}},
+            "problem": "",
+        },
     )
     status, models = get(server, "/v1/models")
     assert status == 200
@@ -190,7 +195,7 @@ def test_a_server_whose_engine_died_is_not_healthy() -> None:
 
 def test_without_a_checkpoint_the_server_is_not_ready() -> None:
     server = Server(Face(ScriptedEngine(), Served(), ""), "127.0.0.1", 0, guarded=False)
-    assert get(server, "/health") == (200, {"ready": False, "served": {}})
+    assert get(server, "/health") == (200, {"ready": False, "served": {}, "problem": ""})
     server.close()
 
 
@@ -262,6 +267,35 @@ def test_a_checkpoint_being_retired_finishes_what_it_began_and_refuses_the_rest(
         engine.go.set()
         assert retired.result(timeout=60)
         assert begun.result(timeout=60)[0] == 200
+    server.close()
+
+
+class EndlessEngine(ScriptedEngine):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.ended = threading.Event(), threading.Event()
+
+    def submit(self, request: Request) -> Future[Completion]:  # noqa: ARG002
+        future: Future[Completion] = Future()
+        future.add_done_callback(lambda done: self.ended.set() if done.cancelled() else None)
+        self.asked.set()
+        return future
+
+
+def test_a_client_that_hangs_up_ends_what_is_sampled_for_it() -> None:
+    engine, served = EndlessEngine(), Served()
+    engine.load("c1", Path())
+    served.serve("current", "c1", 1)
+    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    content = json.dumps(body()).encode()
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as client:
+        client.request("POST", "/v1/completions", content, {"content-type": "application/json"})
+        assert engine.asked.wait(60)
+        assert not engine.ended.is_set()
+    assert engine.ended.wait(60)
+    assert served.retire("c1", timeout_s=60)  # nothing is under way any more
     server.close()
 
 

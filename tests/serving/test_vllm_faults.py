@@ -258,6 +258,20 @@ def test_a_checkpoint_that_says_something_else_is_refused_and_the_old_one_serves
     assert bench.ask("c0").result(60).logprobs[0] == fake_vllm.logprob(weights, 0)
 
 
+def test_a_checkpoint_of_which_vllm_read_other_bytes_is_not_served(start: Start) -> None:
+    bench = start()
+    bench.publish()
+    bench.step_until(lambda: bench.serves("c0"))
+    bench.ask("c0").result(60)
+    bench.publish()
+    set_faults(bench.folder, collective_rpc="torn")
+    bench.follower.step(bench.live)  # neither these nor the former ones: it is launched anew
+    set_faults(bench.folder)
+    bench.step_until(lambda: bench.serves("c0"))
+    assert bench.launches() == [str(bench.folder / "c0")] * 2
+    assert {name for name, _ in bench.rows()} == {"c0"}
+
+
 def test_a_torn_checkpoint_does_not_even_stop_the_old_one(start: Start) -> None:
     bench = start()
     bench.publish()
@@ -301,8 +315,11 @@ def test_a_killed_vllm_is_closed_launched_again_and_proven_before_it_serves(
     assert bench.rows() == [("c0", False)]
     with pytest.raises(EngineAway):
         bench.ask("c0").result(60)
+    bench.step_until(lambda: bench.engine.problem() != "")
+    assert bench.engine.problem().startswith("vLLM is down: vLLM ended with ")
     set_faults(bench.folder)
     bench.step_until(lambda: bench.serves("c0"))
+    assert bench.engine.problem() == ""
     assert bench.ask("c0").result(60).finish_reason == "length"
     assert len(bench.launches()) == 2
 

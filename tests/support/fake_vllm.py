@@ -3,11 +3,13 @@
     write_interpreter(folder) ─▶ policy.vllm.python        folder/faults.json: {"/pause": "hang"}
 
 Its weights are the digest of the directory's file; log-probabilities follow from weights and token.
-A fault is a status, `hang` (until the file changes) or `die`; `wrong` loads other weights.
+A fault is a status, `hang` (until the file changes) or `die`; `wrong` loads other weights, and
+`torn` the right ones of which one tensor had other bytes.
 `token_s`: seconds of a sampled token. folder/sampling: a request of LONG tokens or more has one.
 """
 
 import hashlib
+import importlib
 import json
 import os
 import socketserver
@@ -18,6 +20,9 @@ import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
 
 TOKEN_S = 0.01  # a sampled token takes so long
 VOCABULARY = 96
@@ -43,6 +48,16 @@ def set_faults(folder: Path, **faults: Any) -> None:
 def digest(directory: str | Path) -> str:
     files = sorted(Path(directory).glob("*.safetensors"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def tensor_digests(directory: Path) -> dict[str, str]:
+    """As a worker tells them, by the program that vLLM would load into it."""
+    digest_of = importlib.import_module("vllm_worker").digest  # where VllmProcess puts it
+    tensors = load_file(directory / "model.safetensors")
+    return {
+        name: digest_of(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        for name, value in tensors.items()
+    }
 
 
 def logprob(weights: str, token: int) -> float:
@@ -126,11 +141,12 @@ class Handler(BaseHTTPRequestHandler):
         return {"success": True}
 
     def _collective_rpc(self, body: dict[str, Any], fault: Any) -> Any:
-        if body["method"] == "refresh_head":
-            return {"results": [None]}
-        weights = digest(body["kwargs"]["weights_path"])
-        self.state.weights["base"] = "other" if fault == "wrong" else weights
-        return {"results": [None]}
+        path = Path(body["kwargs"]["weights_path"])
+        self.state.weights["base"] = "other" if fault == "wrong" else digest(path)
+        read = tensor_digests(path)
+        if fault in ("wrong", "torn"):
+            read[min(read)] = "other"
+        return {"results": [read]}
 
     def _v1_load_lora_adapter(self, body: dict[str, Any], fault: Any) -> Any:
         weights = digest(body["lora_path"])

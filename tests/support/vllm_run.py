@@ -114,7 +114,7 @@ class VllmRun:
             model.save_pretrained(path)
         told = probe(model, torch.float32)
         if lie:
-            told = manifest.Probe(told.token_ids, [value - 0.01 for value in told.logprobs])
+            told = manifest.Probe(told.token_ids, [value - 0.05 for value in told.logprobs])
         digests = manifest.digests(path)
         manifest.write(path, manifest.Manifest(name, version, self.names[-1], digests, told))
         if torn:

@@ -195,7 +195,7 @@ def test_the_probe_is_what_the_saved_weights_say(
     one.update(batch)
     found = one.probe()
     assert found.token_ids == first.token_ids
-    assert len(found.logprobs) == len(found.token_ids) - 1 == 23
+    assert len(found.logprobs) == len(found.token_ids) - 1 > 40
     path = saved(one, tmp_path / "c1")
     kind = getattr(torch, dtype)
     model = auto.from_pretrained(tiny if rank else path, dtype=kind)

@@ -269,6 +269,33 @@ def test_a_server_that_died_is_replaced_at_that_step(pool: Fixed, kit: Kit) -> N
     assert "dead" not in {policy.server_id for policy in trajectory.policies}
 
 
+class Timed(PolicyClient):
+    """Notes how long each completion may take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts: list[float] = []
+
+    def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
+        self.timeouts.append(timeout_s)
+        return super().complete(policy, ask, timeout_s=timeout_s)
+
+
+def test_a_completion_may_take_longer_than_the_wait_for_a_policy(pool: Fixed, kit: Kit) -> None:
+    limits = Limits(max_turns=2, deadline_s=86_400.0, policy_wait_s=5.0, completion_timeout_s=900.0)
+    with closing(Timed()) as client:
+        _run(Talk(["and?"], won()), pool, replace(kit, client=client), limits)
+        assert set(client.timeouts) == {900.0}
+        client.timeouts.clear()
+        _run(
+            Talk(["and?"], won()),
+            pool,
+            replace(kit, client=client),
+            replace(limits, deadline_s=800.0),
+        )
+        assert 0 < max(client.timeouts) <= 800.0  # the attempt's own end
+
+
 def test_without_a_server_the_attempt_fails_once_a_steps_wait_is_over(kit: Kit) -> None:
     dead = LivePolicy("dead", "http://127.0.0.1:9", "current", "c", 0)
     limits = Limits(max_turns=2, deadline_s=86_400.0, policy_wait_s=0.5)
