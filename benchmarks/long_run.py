@@ -76,7 +76,7 @@ SELECT episode_id, '{run}', group_id, m, task, item_id, ends, fence,
     "trajectories": GROUPS
     + EPISODES
     + """
-SELECT episode_id, fence, '{run}', 'sha-' || episode_id, {nothing}, at + 30
+SELECT episode_id, fence, '{run}', 'sha-' || episode_id, {nothing}, at + 30, 40000
 FROM e WHERE ends = 'finished'""",
     "steps": GROUPS
     + EPISODES
@@ -93,7 +93,7 @@ FROM e CROSS JOIN s WHERE ends = 'finished'""",
     "checkpoints": """
 SELECT '{run}-v' || i, '{run}', i, CASE WHEN i > 0 THEN '{run}-v' || (i - 1) END, '/tmp/none',
   NULL, CASE WHEN i > {updates} - 8 THEN 'live' ELSE 'deleted' END,
-  {start} + i * {batch} * {apart} FROM n WHERE i <= {updates}""",
+  {start} + i * {batch} * {apart}, NULL FROM n WHERE i <= {updates}""",
     "updates": """
 SELECT '{run}-u' || (i + 1), '{run}', i + 1, 1, '{run}-v' || (i + 1), 'committed', '', {batch},
   {batch} * {size}, {batch} * {size} * 200, '{{"loss": 0.1, "entropy": 1.2, "grad_norm": 0.4}}',

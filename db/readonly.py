@@ -5,14 +5,12 @@ in sessions whose transactions are read-only and whose statements end in time. A
 travels alone, as a prepared statement, so that no second one can hide behind it.
 """
 
-import re
 import sqlite3
 import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreError
 from db import migrate
-from db.roles import READER, become_reader
+from db.roles import READER, become_reader, refuse_powers
 from db.store import (
     ANSWER_S,
     Store,
@@ -35,9 +33,7 @@ from db.store import (
 
 TIMEOUT_S = 60.0  # of one statement
 TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
-READS = frozenset({"select", "with", "values", "explain", "pragma", "show", "table"})
-READ_PRAGMAS = re.compile(r"pragma\s+(table_info|table_list|index_list|index_info|integrity_check)")
-COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
+MAX_BYTES = 2**28  # of one answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +47,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a statement may take. `rows`: all where None; no more of them is ever held."""
+    """What a statement may take. `rows`: all where None; no more of them is ever held.
+
+    `max_bytes`: of text and bytes in the rows that are held; what is larger alone is refused.
+    """
 
     timeout_s: float = TIMEOUT_S
     rows: int | None = None
+    max_bytes: int = MAX_BYTES
 
 
 PATIENT = Bounds()
@@ -93,8 +93,20 @@ def refuse_absent(url: str) -> None:
 
 
 def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
-    """The rows of one statement that reads. Raises StoreError that says what is wrong with it."""
-    _refuse_writes(statement)
+    """The rows of a person's statement, one that reads.
+
+    Raises StoreError that says what is wrong with it, or that the store's login is a superuser:
+    what a statement of such a session may do nobody can bound.
+    """
+    from db.statements import require_read  # its parser takes 0.1 s to import
+
+    require_read(statement, store.engine.dialect.name)
+    refuse_powers(store.engine)
+    return rows_of(store, statement, bounds)
+
+
+def rows_of(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
+    """As `ask`, of a statement of ours. Raises StoreError."""
     if store.engine.dialect.name == "sqlite":
         return _ask_sqlite(store.engine, statement, bounds)
     return _ask_postgres(store.engine, statement, bounds)
@@ -103,28 +115,17 @@ def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
 def tables(store: Store) -> Answer:
     """Names of tables and views."""
     if store.engine.dialect.name == "sqlite":
-        return ask(
+        return rows_of(
             store,
             "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') "
             "AND name NOT LIKE 'sqlite%' ORDER BY type, name",
         )
-    return ask(
+    return rows_of(
         store,
         "SELECT table_name AS name, CASE table_type WHEN 'VIEW' THEN 'view' ELSE 'table' END "
         "AS type FROM information_schema.tables WHERE table_schema = current_schema() "
         "ORDER BY 2, 1",
     )
-
-
-def _refuse_writes(statement: str) -> None:
-    bare = COMMENTS.sub("", statement).lower()
-    verb = re.match(r"[a-z]*", bare.lstrip("("))
-    word = verb.group() if verb else ""
-    if word not in READS or (word == "pragma" and not READ_PRAGMAS.match(bare)):
-        raise StoreError(
-            f"this console only reads; {word.upper() or 'that'} is refused",
-            mend="begin with SELECT, WITH, VALUES, EXPLAIN or SHOW",
-        )
 
 
 def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
@@ -133,14 +134,18 @@ def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
     deadline = time.monotonic() + bounds.timeout_s
     driver: Any = connection.driver_connection
     driver.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.max_bytes)
     try:
-        return _answer(driver.execute(statement), bounds.rows)
+        cursor = driver.execute(statement)
+        return _answer(cursor, cursor, bounds)
+    except sqlite3.DataError as error:
+        raise _large(bounds) from error
     except (sqlite3.Error, sqlite3.Warning) as error:
         if time.monotonic() > deadline:
             raise _late(bounds) from error
         raise StoreError(f"SQL: {error}") from error
     finally:
-        driver.set_progress_handler(None, 0)
+        connection.invalidate()  # nothing that the statement set outlives it
         connection.close()
 
 
@@ -151,47 +156,58 @@ def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
     connection = engine.raw_connection()
     driver: Any = connection.driver_connection
     driver.silence_s = bounds.timeout_s + ANSWER_S
+    cursor = driver.cursor()
     try:
         driver.execute("SET TRANSACTION READ ONLY")
         if connection.info.get(READER):
             driver.execute(f"SET LOCAL ROLE {READER}")
         driver.execute(f"SET LOCAL statement_timeout = {round(1000 * bounds.timeout_s)}")
-        if bounds.rows is None:
-            return _answer(driver.execute(statement, prepare=True), None)
-        return _streamed(driver, statement, bounds.rows)
+        with closing(cursor.stream(statement)) as rows:  # as a prepared statement
+            answer = _answer(cursor, rows, bounds)
+        return answer if answer.rows else Answer(_columns(driver, statement), [])
     except psycopg.errors.QueryCanceled as error:
         raise _late(bounds) from error
     except psycopg.Error as error:
         raise StoreError(f"SQL: {driver_words(error)}") from error
     finally:
+        connection.invalidate()  # locks of the session and what it was told end with it
         connection.close()
 
 
-def _streamed(driver: Any, statement: str, rows: int) -> Answer:
-    """The first rows as they come; psycopg's stream is a prepared statement too."""
-    cursor = driver.cursor()
-    with closing(cursor.stream(statement)) as stream:
-        found = _plain_rows(islice(stream, rows + 1))
-        columns = tuple(column[0] for column in cursor.description or ())
-    return Answer(columns, found[:rows], len(found) > rows)
+def _columns(driver: Any, statement: str) -> tuple[str, ...]:
+    """The names of a statement's columns, without running it: a stream of no row has none."""
+    driver.pgconn.prepare(b"", statement.encode())
+    described = driver.pgconn.describe_prepared(b"")
+    return tuple(described.fname(place).decode() for place in range(described.nfields))
+
+
+def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
+    """The rows that come first, as many as the bounds let be held."""
+    found: list[tuple[Any, ...]] = []
+    more, size = False, 0
+    for row in rows:
+        size += sum(len(value) if hasattr(value, "__len__") else 8 for value in row)
+        if size > bounds.max_bytes and (bounds.rows is None or not found):
+            raise _large(bounds)
+        if size > bounds.max_bytes or len(found) == bounds.rows:
+            more = True
+            break
+        found.append(tuple(_plain(value) for value in row))
+    columns = tuple(column[0] for column in cursor.description or ())
+    return Answer(columns, found, more)
+
+
+def _large(bounds: Bounds) -> StoreError:
+    return StoreError(
+        f"SQL: the answer is larger than {bounds.max_bytes / 2**20:g} MiB",
+        mend="ask for fewer rows, and for LENGTH(body) in place of body",
+    )
 
 
 def _late(bounds: Bounds) -> StoreError:
     return StoreError(
         f"SQL: it took longer than {bounds.timeout_s:g} s", mend="ask for less, or of one run"
     )
-
-
-def _answer(cursor: Any, rows: int | None) -> Answer:
-    if cursor.description is None:
-        return Answer((), [])
-    columns = tuple(column[0] for column in cursor.description)
-    found = cursor.fetchall() if rows is None else cursor.fetchmany(rows + 1)
-    return Answer(columns, _plain_rows(found[:rows]), len(found) > (rows or len(found)))
-
-
-def _plain_rows(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
-    return [tuple(_plain(value) for value in row) for row in rows]
 
 
 def _plain(value: Any) -> Any:

@@ -5,12 +5,13 @@
     db reader  ─▶ the role may log in itself, for a dashboard that knows no other password
 
 Where the store's user may not make roles there is none, and read-only transactions alone remain. A
-superuser's session could take its own rights back: give consoles a plain login on such a server.
+superuser's session could take its own rights back, read the server's files and run programs there:
+a console refuses a person's statement in such a session.
 """
 
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from core.errors import StoreError
 
@@ -40,6 +41,12 @@ USABLE = f"""
 SELECT 1 FROM pg_roles WHERE rolname = '{READER}' AND pg_has_role(oid, 'MEMBER')
   AND has_table_privilege(oid, to_regclass('alembic_version'), 'SELECT')
 """  # noqa: S608 - a constant
+POWERS = """
+SELECT session_user FROM pg_roles r WHERE r.rolname = session_user AND (r.rolsuper OR EXISTS (
+  SELECT 1 FROM pg_roles p WHERE p.rolname IN
+    ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files')
+  AND pg_has_role(r.oid, p.oid, 'MEMBER')))
+"""
 
 
 def grant_reader(connection: Connection) -> None:
@@ -78,3 +85,17 @@ def become_reader(connection: Any, record: Any) -> None:
     if record.info[READER]:
         connection.execute(f"SET ROLE {READER}")
     connection.commit()
+
+
+def refuse_powers(engine: Engine) -> None:
+    """Raise StoreError where the login could act on the database's host; nothing on SQLite."""
+    if engine.dialect.name != "postgresql":
+        return
+    with engine.connect() as connection:
+        name = connection.scalar(text(POWERS))
+    if name is not None:
+        raise StoreError(
+            f"SQL: the store's login {name} is a superuser, or may use the server's files: what a "
+            "statement does could not be bounded",
+            mend=f"agentrl db reader CONFIG, then {READER} as the user of the console's store.url",
+        )

@@ -14,6 +14,7 @@ from db.readonly import Answer, Bounds, ask, tables
 from db.store import Store
 
 ROWS = 5_000  # of one answer
+MAX_BYTES = 2**25  # of one answer
 TIMEOUT_S = 15.0  # of one statement
 OWN = "of your own"
 FIRST = "SELECT task, status, COUNT(*) AS episodes\nFROM episodes\nGROUP BY task, status"
@@ -23,7 +24,7 @@ def page(store: Store, run_id: str) -> None:
     """Choose or write a statement, run it, take its rows along."""
     st.title("SQL")
     st.caption(
-        f"It only reads, {ROWS:,} rows and {TIMEOUT_S:.0f} seconds at most. "
+        f"It only reads, at most {ROWS:,} rows, {MAX_BYTES >> 20} MiB and {TIMEOUT_S:.0f} seconds. "
         f"This run is `{run_id}`; questions tell of every run of the store."
     )
     known = {each.title: each for each in questions()}
@@ -41,7 +42,7 @@ def page(store: Store, run_id: str) -> None:
 def _run(store: Store, statement: str) -> None:
     """The answer, or what is wrong with the statement."""
     try:
-        answer = ask(store, statement.strip().rstrip(";"), Bounds(TIMEOUT_S, ROWS))
+        answer = ask(store, statement.strip().rstrip(";"), Bounds(TIMEOUT_S, ROWS, MAX_BYTES))
     except StoreError as error:
         tell(error)
         return
@@ -49,7 +50,8 @@ def _run(store: Store, statement: str) -> None:
         st.info("No row.")
         return
     st.dataframe(records(answer), hide_index=True)
-    st.caption(f"The first {ROWS:,} rows; there are more." if answer.more else _counted(answer))
+    more = f"The first {len(answer.rows):,} rows; there are more."
+    st.caption(more if answer.more else _counted(answer))
     st.download_button("Download CSV", as_csv(answer), "answer.csv", "text/csv", on_click="ignore")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import StoreError, nearest
-from db.readonly import Answer, ask
+from db.readonly import Answer, rows_of
 from db.store import Store
 
 FOLDER = Path(__file__).parent
@@ -41,7 +41,7 @@ def question(name: str) -> Question:
 
 def answered(store: Store, name: str, run: str = "") -> Answer:
     """The rows of one run by its name, of all runs where it is empty. Raises StoreError."""
-    answer = ask(store, question(name).sql)
+    answer = rows_of(store, question(name).sql)
     if not run:
         return answer
     place = answer.columns.index("run")

@@ -6,14 +6,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from backends import DATABASES
+from backends import DATABASES, plain_login
 from history import begun, trained
 from hypothesis import given
 from hypothesis import strategies as st
+from running import eventually
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreError
-from db.readonly import Answer, ask, open_history, open_readonly, tables
+from db import migrate
+from db.readonly import Answer, Bounds, ask, open_history, open_readonly, rows_of, tables
 from db.roles import READER
 from db.store import Store, open_store
 from ops.lifecycle import Place
@@ -46,7 +49,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         address = f"sqlite:///{tmp_path / 'store.db'}"
     else:
-        address = request.getfixturevalue("postgres_url")
+        address = plain_login(request.getfixturevalue("postgres_url"))
     store, run_id = begun(address)
     trained(store, run_id, 2)
     store.close()
@@ -85,8 +88,11 @@ def test_a_session_cannot_be_talked_into_writing(store: Store) -> None:
         ask(store, "SELECT set_config('default_transaction_read_only', 'off', false)")
         with pytest.raises(StoreError):
             ask(store, "SELECT set_config('transaction_read_only', 'off', false)")
+    changing = "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'"
+    with pytest.raises(StoreError, match="this console only reads"):
+        ask(store, changing)
     with pytest.raises(StoreError, match=r"read-only|readonly"):
-        ask(store, "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'")
+        rows_of(store, changing)
     with pytest.raises((DBAPIError, StoreError)), store.write() as session:
         session.connection().exec_driver_sql("DELETE FROM steps")
 
@@ -113,6 +119,46 @@ def test_on_postgres_readers_are_a_role_that_may_only_read(url: str, store: Stor
             connection.exec_driver_sql("DELETE FROM steps")
 
 
+def test_a_superusers_session_takes_no_statement_of_a_person(postgres_url: str) -> None:
+    store, _ = begun(postgres_url)
+    store.close()
+    with closing(open_readonly(postgres_url)) as opened:
+        with pytest.raises(StoreError, match="is a superuser") as refused:
+            ask(opened, "SELECT 1")
+        assert "agentrl db reader" in refused.value.mend
+        assert tables(opened).rows, "our own questions are answered"
+
+
+@ON_POSTGRES
+def test_a_lock_that_a_statement_took_ends_with_it(url: str, store: Store) -> None:
+    ask(store, f"SELECT pg_advisory_lock({migrate.LOCK})")
+    with closing(open_store(url)) as other:
+        free = text(f"SELECT pg_try_advisory_lock({migrate.LOCK})")
+        eventually(
+            lambda: other.ask(lambda session: session.scalar(free)),
+            within_s=60,
+            text=lambda: "the lock of migrations is still held",
+        )
+
+
+def test_an_answer_holds_no_more_bytes_than_it_may(store: Store) -> None:
+    long = f"SELECT '{'x' * 1000}' AS t FROM steps"  # noqa: S608 - ours
+    answer = ask(store, long, Bounds(rows=30, max_bytes=20_500))
+    assert (len(answer.rows), answer.more) == (20, True)
+    with pytest.raises(StoreError, match="larger than"):
+        ask(store, long, Bounds(max_bytes=20_500))
+    with pytest.raises(StoreError, match="larger than"):
+        ask(store, long.replace("x" * 1000, "x" * 30_000), Bounds(rows=30, max_bytes=20_500))
+    assert len(ask(store, long).rows) == 32
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_value_that_is_too_large_is_never_made(store: Store) -> None:
+    with pytest.raises(StoreError, match="larger than 1 MiB"):
+        ask(store, "SELECT hex(zeroblob(300000000))", Bounds(rows=9, max_bytes=2**20))
+    assert ask(store, "SELECT length(zeroblob(3000000))").rows == [(3_000_000,)]
+
+
 @ON_POSTGRES
 def test_where_the_role_may_read_nothing_transactions_alone_are_read_only(url: str) -> None:
     revoked = f"REVOKE SELECT ON ALL TABLES IN SCHEMA public FROM {READER}"  # noqa: S608
@@ -121,7 +167,7 @@ def test_where_the_role_may_read_nothing_transactions_alone_are_read_only(url: s
     with closing(open_readonly(url)) as store:
         assert ask(store, "SELECT COUNT(*) FROM runs").rows == [(1,)]
         with pytest.raises(StoreError, match="read-only"):
-            ask(store, "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'")
+            rows_of(store, "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'")
 
 
 def test_a_mistake_is_one_line_and_the_next_statement_works(store: Store) -> None:
@@ -149,7 +195,8 @@ def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
 def test_one_query_is_printed_in_three_formats(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    query = "SELECT version, body FROM updates, trajectories ORDER BY version LIMIT 1"
+    kind = "BYTEA" if url.startswith("postgresql") else "BLOB"
+    query = f"SELECT 1 AS version, CAST('body' AS {kind}) AS body"
     sql(url, query, "json")
     assert json.loads(capsys.readouterr().out) == [{"version": 1, "body": "<4 bytes>"}]
     sql(url, query, "csv")
