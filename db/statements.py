@@ -5,6 +5,7 @@ and the other for a statement hides nothing. What the tree cannot show (a functi
 held back by the read-only role and transaction of db/readonly.py.
 """
 
+import logging
 import re
 
 import sqlglot
@@ -31,6 +32,7 @@ def require_read(statement: str, dialect: str) -> None:
 
     dialect: the name of the database, as SQLAlchemy has it: "sqlite" or "postgresql".
     """
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # else it warns of what is refused here
     grammar = "postgres" if dialect == "postgresql" else dialect
     try:
         _require_read(statement, grammar)
