@@ -328,6 +328,7 @@ class Envs(Section, frozen=True):
     advertise: str = ""  # URL under which it reaches this server; its own where empty
     docker_image: str = "python:3.11-slim"  # of os; of tasks that say `container = true`
     idle_timeout_s: Seconds = 600.0  # a session without a call for this long is reaped
+    call_timeout_s: Seconds = 240.0  # of one call of an environment; its episode fails after it
 
     def names_worker(self) -> bool:
         """Whether `url` is a task worker's of the original system: the address it registers."""

@@ -40,7 +40,7 @@ T = TypeVar("T")
 CONNECT_S = 5.0
 READ_S = 60.0  # of one try; a turn may take longer, and is then asked for again
 START_S = 120.0  # how long a start waits for a server that is full, restarts or is not up yet
-TURN_S = 300.0  # how long a turn may take in all
+TURN_MARGIN_S = 60.0  # beyond the server's own limit of a call: its turn is asked for again
 GONE_TRIES = 3  # of a turn at an address where nobody listens: sessions die with their server
 CANCEL_S = 2.0
 PAUSE_S = (0.1, 0.3, 1.0, 2.0)
@@ -69,6 +69,7 @@ class Remote:
         self.worker = config.names_worker()
         self.url = url if self.worker else f"{url}/{task}/api"
         self._start_s = start_s
+        self._turn_s = config.call_timeout_s + TURN_MARGIN_S
         self._headers = {"content-type": "application/json", wire.OWNER: str(Owner.this())}
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
@@ -86,7 +87,7 @@ class Remote:
 
     def interact(self, body: Mapping[str, Any], turn: int | None) -> wire.EnvOut:
         """`turn`: None where they are not counted. Raises EnvironmentFailure, ConfigError."""
-        reply = self._patiently("interact", body, turn, TURN_S)
+        reply = self._patiently("interact", body, turn, self._turn_s)
         return self._answer(reply, wire.Interacted).env_out
 
     def indices(self) -> list[int | str]:

@@ -57,6 +57,11 @@ def strings(name: str, description: str, *parameters: str) -> Tool:
     return Tool(name, description, schema)
 
 
+def shortened(text: str, most: int = 1000) -> str:
+    """At most so many characters of what an agent wrote, and how many there were."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call the agent made. `error`: why it could not be parsed or does not fit its schema."""

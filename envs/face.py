@@ -3,8 +3,8 @@
     HTTP ─▶ token, size, JSON, fields ─▶ Sessions
 
 Tasks stand under /<task>/api; where there is one task, it answers under /api too. Refusals are
-`{"detail": …}`: 400 session or item, 401 token, 404 and 405 path, 406 full, 413 size, 422 names
-the field, 431 head, 503 end. The whole protocol: docs/env-server.md.
+`{"detail": …}`: 400 session or item, 401 token, 403 a web page, 404 and 405 path, 406 full, 413
+size, 415 no JSON, 422 names the field, 431 head, 503 end. The whole protocol: docs/env-server.md.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from core import metrics, tracing
-from core.access import admits
+from core.access import admits, loopback
 from core.errors import AgentRLError, ItemError, in_words
 from core.http import Application, Handler, Request, Response
 from core.logging import get_logger
@@ -28,6 +29,8 @@ from envs.sessions import Caller, Refused, Sessions
 
 T = TypeVar("T")
 Of = Callable[[str, Request], Awaitable[Response]]
+
+JSON = "application/json"
 
 log = get_logger()
 
@@ -89,6 +92,8 @@ class Face:
         async def guarded(request: Request) -> Response:
             if self._token and not admits(self._token, request.header(b"authorization") or ""):
                 return _fault(401, "the bearer token is missing or wrong")
+            if not self._token and (refused := _of_a_page(request)):
+                return refused
             try:
                 return await handler(request)
             except Refused as error:
@@ -179,6 +184,28 @@ class Face:
             except (AgentRLError, OSError) as error:  # the next one may do better
                 log.warning("sandboxes not tended", error=in_words(error))
             await asyncio.sleep(self._sessions.timings.tend_s)
+
+
+def _of_a_page(request: Request) -> Response | None:
+    """The refusal of what a web page may have asked a browser of this machine for.
+
+    A page reaches loopback, also under a name of its own; what it sends without asking first is no
+    JSON by its type, and names where it comes from.
+    """
+    host, origin = request.header(b"host") or "", request.header(b"origin")
+    if not loopback(_hostname(f"//{host}")):
+        return _fault(403, f"host {host[:60]}: without a token this machine alone is answered")
+    if origin is not None and not loopback(_hostname(origin)):
+        return _fault(403, f"origin {origin[:60]}: a web page elsewhere is not answered")
+    kind = (request.header(b"content-type") or JSON).partition(";")[0].strip().lower()
+    return None if kind == JSON else _fault(415, f"content-type {kind[:60]}: not {JSON}")
+
+
+def _hostname(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _measured(task: str, handler: Handler) -> Handler:

@@ -8,7 +8,15 @@ from docker.types import HostConfig, LogConfig, Ulimit
 from envs.program import Limits
 
 NOBODY = "65534:65534"
-OPEN_FILES = 4096  # of one process
+OPEN_FILES = 4096  # of one process of nobody's; root has what the engine gives its containers
+MASKED = (  # by every engine of itself; who names any has to name them
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
+    *("/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+    *("/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"),
+)
+UNREADABLE = (  # of PID 1, which nobody may inspect: empty instead, or `find /` would fail
+    *("/proc/1/fdinfo", "/proc/1/map_files", "/proc/1/task/1/fdinfo"),
+)
 FILE_SHARE = 2  # one file may fill one part in so many of the disk
 
 
@@ -28,11 +36,13 @@ def request(argv: Sequence[str], limits: Limits, version: str, quota: int) -> di
 
 def _host(limits: Limits, version: str, quota: int) -> HostConfig:
     """A file's size is limited also where a quota is: /etc/hosts and two more lie outside it."""
-    ulimits = [_fixed("core", 0), _fixed("nofile", OPEN_FILES)]
+    ulimits = [_fixed("core", 0)]
+    if not limits.root:
+        ulimits.append(_fixed("nofile", OPEN_FILES))
     if limits.disk_bytes:
         ulimits.append(_fixed("fsize", limits.disk_bytes // FILE_SHARE))
     in_memory = f"rw,noexec,nosuid,nodev,size={limits.tmpfs_bytes}"
-    return HostConfig(
+    host = HostConfig(
         version=version,
         network_mode="none",
         ipc_mode="private" if limits.root else "none",  # none: no /dev/shm to write to
@@ -51,6 +61,9 @@ def _host(limits: Limits, version: str, quota: int) -> HostConfig:
         auto_remove=True,
         log_config=LogConfig(type="none"),
     )
+    if limits.root:
+        host["MaskedPaths"] = [*MASKED, *UNREADABLE]
+    return host
 
 
 def _fixed(name: str, value: int) -> Ulimit:

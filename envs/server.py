@@ -45,6 +45,7 @@ class EnvServer:
             undo.callback(self._http.close)
             undo.enter_context(self._docker)
             hosted, tend = _host(config, self._docker)
+            timings = timings or Timings(call_s=envs.call_timeout_s)
             self._sessions = Sessions(envs.concurrency, envs.idle_timeout_s, timings)
             address = envs.advertise or self.url
             controller = Controller(envs.controller, address, envs.concurrency)

@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from core.errors import AgentRLError, ItemError, in_words
+from core.errors import AgentRLError, EnvironmentFailure, ItemError, in_words
 from core.logging import get_logger
 from core.types import Status
 from envs import wire
@@ -35,13 +36,14 @@ class Timings:
 
     `queue_s`: how long a start waits for a place; `kept_s`: how long a final answer can be had
     again; `close_s`: how long the end of the server waits for a turn under way; `tend_s`: between
-    two looks at what is idle.
+    two looks at what is idle; `call_s`: how long an environment may take for one call.
     """
 
     queue_s: float = 30.0
     kept_s: float = 120.0
     close_s: float = 2.0
     tend_s: float = 1.0
+    call_s: float = 240.0
 
 
 class Refused(Exception):
@@ -69,7 +71,7 @@ class Session:
 
     `answer`: of the last turn, done or under way; `turn`: that turn's number; `asking`: clients
     that wait for its start; `waiting`: it has no place yet; `owner`: the process that began it,
-    where it said so.
+    where it said so; `hangs`: its environment did not answer in time and is closed if it ever does.
     """
 
     key: Key
@@ -82,6 +84,7 @@ class Session:
     used: float = 0.0
     finished: bool = False
     owner: Owner | None = None
+    hangs: bool = False
 
 
 class Sessions:
@@ -273,7 +276,7 @@ class Sessions:
     ) -> dict[str, Any]:
         """The work's answer; a failure ends the episode and is the protocol's task error."""
         try:
-            return await self.threads.run(work)
+            return await self._in_time(session, work)
         except ItemError as error:
             await self._finish(session)
             raise Refused(400, str(error)) from error
@@ -286,19 +289,38 @@ class Sessions:
         finally:
             session.used = time.monotonic()
 
+    async def _in_time(
+        self, session: Session, work: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """As the work raises, and EnvironmentFailure where it takes too long: it is left behind."""
+        doing, limit_s = self.threads.run(work), self.timings.call_s
+        await asyncio.wait((doing,), timeout=limit_s)
+        if doing.done():
+            return doing.result()
+
+        def close_at_last(done: "asyncio.Future[dict[str, Any]]") -> None:
+            done.exception()  # whatever it was, nobody waits for it
+            if session.environment is not None:
+                self.threads.run(session.environment.close)
+                session.environment = None
+
+        session.hangs = True
+        doing.add_done_callback(close_at_last)
+        raise EnvironmentFailure(f"a call of the environment took over {limit_s:g} s")
+
     async def _finish(self, session: Session) -> None:
         """Close its environment and free its place, once."""
         if session.finished:
             return
         session.finished = True
         try:
-            if session.environment is not None:
-                await self.threads.run(session.environment.close)
+            if session.environment is not None and not session.hangs:
+                await self._in_time(session, partial(_close, session.environment))
         except Exception as error:  # an episode's failure is its own
             told = in_words(error)
             log.warning("episode not closed", task=session.key[0], error=told, exc_info=True)
         finally:
-            session.environment = None
+            session.environment = session.environment if session.hangs else None
             self._places.release()
             self._kept.append(session)
             while len(self._kept) > self._most_kept:
@@ -308,6 +330,11 @@ class Sessions:
         """Off the list, where its id is not another's by now."""
         if self._open.get(session.key) is session:
             del self._open[session.key]
+
+
+def _close(environment: Environment) -> dict[str, Any]:
+    environment.close()
+    return {}
 
 
 def _task(work: Any) -> asyncio.Task[dict[str, Any]]:

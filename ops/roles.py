@@ -37,7 +37,13 @@ def sources(config: Config) -> dict[str, TaskSource]:
             name: RemoteSource(config.envs, name, task.options)
             for name, task in config.tasks.items()
         }
-    return {name: tasks.source(name, task.options) for name, task in config.tasks.items()}
+    from envs.limited import LimitedSource
+
+    limit_s = min(config.envs.call_timeout_s, config.worker.attempt_deadline_s)
+    return {
+        name: LimitedSource(tasks.source(name, task.options), limit_s)
+        for name, task in config.tasks.items()
+    }
 
 
 def dispatcher(config: Config, stop: threading.Event) -> None:

@@ -7,7 +7,8 @@
 
 Text around a call is passed over, thoughts (`<think>…</think>`) with it; the call itself is held to
 its tool's schema: type, enum, const, anyOf, items, properties, required, additionalProperties.
-`parse` never raises.
+`parse` never raises, and gives up a text that would take more than linear time: what follows so
+many ill-formed calls is no call.
 """
 
 import json
@@ -23,6 +24,9 @@ STYLES: tuple[Style, ...] = ("hermes", "glm", "json", "plain")  # the most speci
 
 DEEPEST = 64  # levels of lists and objects in a call
 LARGEST = 1 << 63  # integers beyond 64 bits are refused
+LEAST_BUDGET = 1 << 16
+COUNTED_AT_ONCE = 64  # characters, while another one is parsed
+NESTED_CHARACTERS = 1 << 12  # read, at least, before nesting is found to be too deep
 SHOWN = 60  # characters of a policy's own text in an error
 
 _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\{")
@@ -70,12 +74,13 @@ def render(call: ToolCall, style: Style) -> str:
 
 def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """`name{…}` is a call where the name is a tool's or a JSON object follows it."""
-    at = _after_thought(text)
-    while match := _opened(text, _NAME, at):
+    at, budget = _after_thought(text), _budget(text)
+    while budget > 0 and (match := _opened(text, _NAME, at)):
         name, at = match.group(1), match.end()
         try:
             arguments, at = _object(text, match.end() - 1)
         except ValueError as error:
+            budget -= _read_in_vain(error, at)
             if name in known:
                 yield ToolCall(name, {}, f"{name}: arguments are not JSON: {error}")
         else:
@@ -83,12 +88,13 @@ def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    at = _after_thought(text)
-    while match := _opened(text, _CALLED, at):
+    at, budget = _after_thought(text), _budget(text)
+    while budget > 0 and (match := _opened(text, _CALLED, at)):
         at = match.end()
         try:
             value, at = _object(text, at + _blanks(text, at))
         except ValueError as error:
+            budget -= _read_in_vain(error, at)
             yield ToolCall("", {}, f"the call is not JSON: {error}")
         else:
             yield _named(value)
@@ -97,7 +103,8 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     at = _after_thought(text)
     while match := _opened(text, _CALLED, at):
-        body, _, _ = text[match.end() :].partition(_CALL)
+        following = text.find(_CALL, match.end())
+        body = text[match.end() : following if following >= 0 else len(text)]
         body, ended, _ = body.partition(_CALL_END)
         at = match.end() + len(body)
         head, *pairs = body.split("<arg_key>")
@@ -112,12 +119,13 @@ def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """Every outermost JSON object that has a function's name or names arguments."""
-    at = _after_thought(text)
-    while match := _opened(text, _BRACE, at):
+    at, budget = _after_thought(text), _budget(text)
+    while budget > 0 and (match := _opened(text, _BRACE, at)):
         at = match.start()
         try:
             value, at = _object(text, at)
         except ValueError as error:
+            budget -= _read_in_vain(error, at)
             if _LOOKS_NAMED.match(text, at):
                 yield ToolCall("", {}, f"the call is not JSON: {error}")
                 at = max(at, getattr(error, "pos", at))
@@ -138,7 +146,12 @@ def _after_thought(text: str) -> int:
 
 def _opened(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
     """The next `what` from `at` on outside thoughts."""
-    while match := what.search(text, at):
+    match: re.Match[str] | None = None
+    while True:
+        if match is None or match.start() < at:
+            match = what.search(text, at)
+        if match is None:
+            return None
         thought = text.find(_THOUGHT, at, match.start())
         if thought < 0:
             return match
@@ -146,7 +159,20 @@ def _opened(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
         if end < 0:
             return None
         at = end + len(_THOUGHT_END)
-    return None
+
+
+def _budget(text: str) -> int:
+    """Characters that may be read in vain, so that no text takes more than linear time."""
+    return len(text) + LEAST_BUDGET
+
+
+def _read_in_vain(error: ValueError, at: int) -> int:
+    """What it cost to read what began at `at` and is no object, in characters.
+
+    Nesting that is too deep tells none; every error counts the lines before it, which is quick.
+    """
+    place: int = getattr(error, "pos", at + NESTED_CHARACTERS)
+    return max(1, place - at) + place // COUNTED_AT_ONCE
 
 
 def _blanks(text: str, at: int) -> int:

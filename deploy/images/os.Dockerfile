@@ -8,7 +8,7 @@
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 ARG INSTALL=1
-ARG PACKAGES="bash coreutils findutils grep gawk sed procps util-linux passwd tar gzip bzip2 xz-utils diffutils file less bc cron"
+ARG PACKAGES="bash coreutils findutils grep gawk sed procps sudo util-linux passwd tar gzip bzip2 xz-utils diffutils file less bc cron"
 RUN [ "$INSTALL" = 0 ] || { apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $PACKAGES \
  && rm -rf /var/lib/apt/lists/*; }

@@ -73,10 +73,11 @@ class AlfworldEnvironment:
 
 def written(call: ToolCall) -> str | Message:
     """The action of a well-formed call, stripped and lower-cased; else the tool's complaint."""
+    if call.error:
+        return Message("tool", f"Error: {call.error}", call.name)
     if call.name != ACT:
         return Message("tool", f"Error: unknown tool. Call {ACT}.", call.name)
     action = call.arguments.get("action")
-    if call.error or set(call.arguments) != {"action"} or not isinstance(action, str):
-        complaint = call.error or f"{ACT} takes exactly action: a string."
-        return Message("tool", f"Error: {complaint}", ACT)
+    if set(call.arguments) != {"action"} or not isinstance(action, str):
+        return Message("tool", f"Error: {ACT} takes exactly action: a string.", ACT)
     return action.strip().lower()

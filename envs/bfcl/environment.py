@@ -8,9 +8,10 @@ from core.types import Status
 from envs.bfcl.problem import Problem
 from envs.bfcl.scoring import Judge
 from envs.bfcl.world import World, tools, written
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall
+from envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened
 from envs.options import Style
 
+MAX_ANSWER = 20_000  # characters of a function's answer that the agent sees
 MAX_STEPS = 20  # turns with calls for one request, as published
 TASK_TAG = "bfcl"  # the whole system message of the compact style
 
@@ -65,16 +66,16 @@ class BfclEnvironment:
 
     def _answered(self, world: World, call: ToolCall) -> Message:
         """A call that is ill-formed is answered, and not done."""
-        if call.name not in self._allowed:
-            return Message(
-                "tool", written({"error": f"there is no function {call.name}"}), call.name
-            )
         if call.error:
             return Message("tool", written({"error": call.error}), call.name)
+        if call.name not in self._allowed:
+            error = f"there is no function {shortened(call.name, 60)}"
+            return Message("tool", written({"error": error}), call.name)
         answer = world.run(call.name, call.arguments)
         text = written(answer)
         self._judge.saw(text)
-        return Message("tool", _brief(answer) if self._style == "compact" else text, call.name)
+        shown = _brief(answer) if self._style == "compact" else text
+        return Message("tool", shortened(shown, MAX_ANSWER), call.name)
 
     def _next(self, world: World) -> Outcome:
         """The first request that was not done ends the episode: nothing after it can count."""

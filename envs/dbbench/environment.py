@@ -74,10 +74,10 @@ class DbbenchEnvironment:
             self._database.close()
 
     def _reply(self, call: ToolCall) -> str:
-        if call.name not in (EXECUTE, COMMIT):
-            return UNKNOWN_TOOL
         if call.error:
             return f"Error: {call.error}"
+        if call.name not in (EXECUTE, COMMIT):
+            return UNKNOWN_TOOL
         query = call.arguments.get("query")
         if call.name == COMMIT or set(call.arguments) != {"query"} or not isinstance(query, str):
             needed = "answers: an array of strings" if call.name == COMMIT else "query: a string"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from core.errors import EnvironmentFailure
 from core.types import Status
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall, strings
+from envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened, strings
 from envs.kg.problem import Problem, exact, f1
 from envs.kg.tools import MAX_VARIABLES, NUMBER, PARAMETERS, Listing, ToolError, Variable, Workbench
 from envs.options import Style
@@ -82,10 +82,11 @@ class KgEnvironment:
         return Outcome((), done=True, reward=float(exact(found, gold)), score=f1(found, gold))
 
     def _reply(self, call: ToolCall) -> str:
-        if call.name not in PARAMETERS:
-            return f"Provide an invalid function name. Function {call.name} does not exist"
         if call.error:
             return f"Error processing tool call: {call.error}"
+        if call.name not in PARAMETERS:
+            name = shortened(call.name, 60)
+            return f"Provide an invalid function name. Function {name} does not exist"
         parameters = PARAMETERS[call.name]
         arguments = [call.arguments.get(name) for name in parameters]
         given = [value for value in arguments if isinstance(value, str)]

@@ -3,17 +3,20 @@
 import json
 import lzma
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any, Protocol
 
 from core.errors import ConfigError, EnvironmentFailure, ItemError
 from envs.kg.program import NAME, NAMESPACE
 
+TIMEOUT_S = 30.0  # of one query
 MAX_BYTES = 64 * 2**20  # of an endpoint's answer
 CHUNK = 2**20  # bytes read at once
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
@@ -33,17 +36,27 @@ class Graph(Protocol):
 class LocalGraph:
     """A pyoxigraph store in this process."""
 
-    def __init__(self, triples: Iterable[Triple] = (), attributes: Iterable[Triple] = ()) -> None:
-        """`triples` end in entities, `attributes` in values. Raises ConfigError, ItemError."""
+    def __init__(
+        self,
+        triples: Iterable[Triple] = (),
+        attributes: Iterable[Triple] = (),
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`triples` end in entities, `attributes` in values; `timeout_s`: of one query.
+
+        Raises ConfigError, ItemError.
+        """
+        self._timeout_s = timeout_s
         self._library = _library()
         self.store = self._library.Store()
         self._add_triples(triples)
         self._add_attributes(attributes)
 
     @classmethod
-    def read(cls, path: Path) -> "LocalGraph":
+    def read(cls, path: Path, *, timeout_s: float = TIMEOUT_S) -> "LocalGraph":
         """The graph of a file of N-Triples, .xz or plain. Raises ConfigError, ItemError."""
-        graph = cls()
+        graph = cls(timeout_s=timeout_s)
         opened = lzma.open if path.suffix == ".xz" else open
         try:
             with opened(path, "rb") as file:
@@ -53,10 +66,23 @@ class LocalGraph:
         return graph
 
     def select(self, query: str) -> list[str]:
+        """On a thread of its own: nothing stops the library, but it leaves Python to others."""
+        answered: SimpleQueue[list[str] | Exception] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answered.put([plain(row[0].value) for row in self.store.query(query)])
+            except (SyntaxError, OSError, ValueError) as error:
+                answered.put(error)
+
+        threading.Thread(target=work, name="query", daemon=True).start()
         try:
-            return [plain(row[0].value) for row in self.store.query(query)]
-        except (SyntaxError, OSError, ValueError) as error:
-            raise EnvironmentFailure(f"kg: query failed: {error}") from error
+            found = answered.get(timeout=self._timeout_s)
+        except Empty:
+            raise EnvironmentFailure(f"kg: a query took over {self._timeout_s:g} s") from None
+        if isinstance(found, Exception):
+            raise EnvironmentFailure(f"kg: query failed: {found}") from found
+        return found
 
     def objects(self, subject: str, relation: str) -> list[str]:
         """What `subject` has as `relation`, in the order of its names."""

@@ -27,7 +27,7 @@ class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
 
     `rules`: strict are the benchmark's; permissive ones accept every gold action of its items.
     `endpoint`: URL of a SPARQL endpoint that holds the graph, instead of this process.
-    `query_timeout_s`: seconds of wall clock for one query there.
+    `query_timeout_s`: seconds of wall clock for one query.
     """
 
     origin: Literal["generated", "agentbench", "fb15k237"] = "generated"
@@ -90,7 +90,10 @@ class KgSource:
             return self._endpoint, shared
         if problem.shared:
             return self._named.graph, self._named.ontology
-        return LocalGraph(problem.triples, problem.attributes), problem.ontology(rules)
+        graph = LocalGraph(
+            problem.triples, problem.attributes, timeout_s=self._options.query_timeout_s
+        )
+        return graph, problem.ontology(rules)
 
     @cached_property
     def _endpoint(self) -> Endpoint:

@@ -71,11 +71,8 @@ class OsEnvironment:
 
     def start(self) -> Observation:
         self._renew()
-        if not self._judge.aim(
-            self.machine
-        ):  # a target was not only read: the agent gets a fresh one
-            self.machine.close()
-            self._renew()
+        if self._judge.aims():
+            self._aim()
         if self._style == "compact":
             return _first(TASK_TAG, self._problem.short or self._problem.description)
         return _first(SYSTEM, PROBLEM + self._problem.description)
@@ -84,10 +81,10 @@ class OsEnvironment:
         if isinstance(calls, str) or not calls:
             return Outcome((Message("user", NO_CALL),))
         call = calls[0]
-        if call.name not in ARGUMENTS:
-            return _reply(call, UNKNOWN_TOOL)
         if call.error:
             return _reply(call, f"Error: {call.error}")
+        if call.name not in ARGUMENTS:
+            return _reply(call, UNKNOWN_TOOL)
         given = call.arguments.get(ARGUMENTS[call.name])
         if not isinstance(given, str) or len(call.arguments) != 1:
             needed = f"{call.name} takes exactly {ARGUMENTS[call.name]}: a string."
@@ -105,6 +102,16 @@ class OsEnvironment:
     def close(self) -> None:
         if self._machine is not None:
             self._machine.close()
+
+    def _aim(self) -> None:
+        """Compute the targets; a machine on which they were not only read is not the agent's."""
+        prepared = self.machine.fingerprint()
+        if self._judge.aim(self.machine):
+            return
+        self.machine.close()
+        self._renew()
+        if self.machine.fingerprint() != prepared:
+            self._judge.forget()
 
     def _renew(self) -> None:
         self._machine = self._open()

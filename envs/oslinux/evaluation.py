@@ -3,7 +3,8 @@
 A check is a list of steps; a script is run with the answer and the outputs of the steps before it
 as arguments, a matcher compares the answer with the first output. Early steps are the examples,
 and the scripts that stand before a matcher and read no argument: they say what is right, not
-whether it was done. An early step that fails before the agent acts is run after it.
+whether it was done. An early step that fails before the agent acts is run after it, and so is one
+that changes its machine where the item's scripts draw by chance: no second machine is like it.
 """
 
 import re
@@ -37,6 +38,14 @@ class Judge:
         if self._problem.start is not None:
             machine.command(self._problem.start.code, self._timeout_s)
         machine.keep()
+
+    def aims(self) -> bool:
+        """Whether there are steps to be run before the agent acts."""
+        return bool(early(self._problem))
+
+    def forget(self) -> None:
+        """Run the early steps after the agent has acted, on its own machine."""
+        self._targets.clear()
 
     def aim(self, machine: Machine) -> bool:
         """Compute the targets; whether the machine is still as `prepare` left it."""

@@ -3,6 +3,7 @@
     {"run": code, "language": …, "arguments": […], "timeout_s": n, "watch": folder or ""}
         → {"status": exit status or null when it was too slow, "text": …, "error": …, "changed": …}
     {"shell": command, "timeout_s": n} → {"text": …, "late": …, "ended": …}
+    {"fingerprint": folder} → {"digest": …}      of what was written there since the machine began
     {"keep": true} → {}       the processes that run now outlive `stop`
     {"stop": true} → {"stopped": …}      every other one is killed
 
@@ -22,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from envs.oslinux.processes import Children, Head, Identity, pipe, touched
+from envs.oslinux.processes import Children, Head, Identity, fingerprint, pipe, touched
 from envs.oslinux.shell import Shell
 
 TEXT_BYTES = 1 << 17  # kept of what a script writes
@@ -36,6 +37,7 @@ class Inside:
     """Answers requests about the machine it runs on."""
 
     def __init__(self) -> None:
+        self._began_ns = time.time_ns() - int(CLOCK_S * 1e9)
         self._children = Children()
         self._folder = str(Path.cwd())
         self._there: frozenset[Identity] = frozenset()  # what ran when `keep` was asked for
@@ -47,6 +49,8 @@ class Inside:
             return self._run(request)
         if "shell" in request:
             return self._command(request)
+        if "fingerprint" in request:
+            return {"digest": fingerprint(request["fingerprint"], self._began_ns)}
         if "keep" in request:
             shell = self._shell.pid if self._shell else 0  # the agent's: what it starts is not kept
             self._there = frozenset(self._children.living())

@@ -36,6 +36,10 @@ class Said(msgspec.Struct, frozen=True):
     ended: bool
 
 
+class _Written(msgspec.Struct, frozen=True):
+    digest: str
+
+
 class _Done(msgspec.Struct, frozen=True):
     stopped: bool = True
 
@@ -71,6 +75,10 @@ class Machine:
     def command(self, text: str, timeout_s: float) -> Said:
         """In the episode's one shell."""
         return self._ask({"shell": text, "timeout_s": timeout_s}, timeout_s, Said)
+
+    def fingerprint(self) -> str:
+        """Of what was written to its disk since it began."""
+        return self._ask({"fingerprint": "/"}, PLAIN_S, _Written).digest
 
     def keep(self) -> None:
         """What runs now outlives `stop`."""

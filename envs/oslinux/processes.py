@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import resource
 import select
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -188,6 +190,37 @@ def touched(root: str, since_ns: int) -> bool:
         except FileNotFoundError:
             return True
     return False
+
+
+def fingerprint(root: str, since_ns: int) -> str:
+    """Of the files and folders under `root` that were made or changed since; not on mounts.
+
+    Two machines whose scripts wrote the same have the same one.
+    """
+    found = hashlib.sha256()
+    for path in sorted(_changed(root, since_ns)):
+        try:
+            kind = os.lstat(path).st_mode
+            found.update(f"{path}\0{kind:o}\0".encode(errors="surrogateescape"))
+            if stat.S_ISLNK(kind):
+                found.update(os.fsencode(Path(path).readlink()))
+            elif stat.S_ISREG(kind):
+                with Path(path).open("rb") as file:
+                    while chunk := file.read(1 << 20):
+                        found.update(chunk)
+        except OSError:  # it went meanwhile
+            found.update(b"gone")
+    return found.hexdigest()
+
+
+def _changed(root: str, since_ns: int) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        if folder == "/":
+            folders[:] = [name for name in folders if name not in ("proc", "sys", "dev")]
+        for path in (folder, *(f"{folder.rstrip('/')}/{name}" for name in files)):
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_ctime_ns >= since_ns:
+                    yield path
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

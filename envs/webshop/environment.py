@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envs.contract import Message, Observation, Outcome, ToolCall, strings
+from envs.contract import Message, Observation, Outcome, ToolCall, shortened, strings
 from envs.options import Style
 from envs.webshop.compact import compact_page
 from envs.webshop.goals import Goal
@@ -60,7 +60,7 @@ class WebshopEnvironment:
             return self._finish(bought)
         if self._compact:
             return Outcome((Message("tool", compact_page(self._shop), call.name),))
-        action = f"{call.name.removesuffix('_action')}[{argument}]"
+        action = f"{call.name.removesuffix('_action')}[{shortened(argument)}]"
         text = f"Action: {action}\n\nObservation:\n{self._page()}"
         return Outcome((Message("tool", text, call.name),))
 
@@ -92,10 +92,12 @@ class WebshopEnvironment:
 
 def written(call: ToolCall) -> tuple[str, str]:
     """A call's argument and what is wrong with the call, one of them empty."""
+    if call.error:
+        return "", call.error
     name = ARGUMENTS.get(call.name)
     if name is None:
         return "", f"unknown tool. Call {SEARCH_TOOL} or {CLICK_TOOL}."
     value = call.arguments.get(name)
-    if call.error or set(call.arguments) != {name} or not isinstance(value, str):
-        return "", call.error or f"{call.name} takes exactly {name}: a string."
+    if set(call.arguments) != {name} or not isinstance(value, str):
+        return "", f"{call.name} takes exactly {name}: a string."
     return value, ""

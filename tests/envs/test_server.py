@@ -214,6 +214,24 @@ def test_a_token_is_asked_for_where_one_is_named(monkeypatch: pytest.MonkeyPatch
         assert post(server, "/api/start_sample", body, authorization=bearer)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"host": "evil.example:7100"}, 403),
+        ({"content_type": "text/plain"}, 415),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": "application/json; charset=utf-8", "origin": "http://localhost"}, 200),
+    ],
+)
+def test_without_a_token_no_web_page_is_answered(
+    server: EnvServer, headers: dict[str, str], status: int
+) -> None:
+    """A browser sends to loopback what any page asks it to."""
+    assert post(server, "/dbbench/api/cancel_all", {}, **headers)[0] == status
+
+
 def test_a_taken_port_and_an_unknown_task_are_told_at_the_start() -> None:
     with (
         serving() as server,
@@ -244,7 +262,8 @@ def test_a_client_that_hangs_up_while_it_waits_gives_up_its_place_in_the_queue()
     with serving(concurrency=1) as server:
         start(server, 1)
         body = json.dumps(CUSTOM | {"session_id": 2}).encode()
-        head = f"POST /api/start_sample HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = "POST /api/start_sample HTTP/1.1\r\nhost: localhost\r\n"
+        head += f"content-length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port)) as link:
             link.sendall(head.encode() + body)
             eventually(lambda: waits(server, 2), within_s=60, text=lambda: "never queued")

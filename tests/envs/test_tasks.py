@@ -168,6 +168,35 @@ def test_closing_twice_or_before_the_start_is_fine(task: str, opened: Open) -> N
     environment.close()
 
 
+@pytest.mark.parametrize("name", ["", "nameless", "its own"])
+@pytest.mark.parametrize("task", EVERY)
+def test_why_a_call_could_not_be_parsed_is_what_the_agent_reads(
+    task: str, name: str, opened: Open
+) -> None:
+    """Also where the text was so broken that it names no tool."""
+    source = opened(task, items=1)
+    environment = source.make(source.items("train")[0])
+    environment.start()
+    called = environment.tools[0].name if name == "its own" else name
+    outcome = environment.call([ToolCall(called, {}, "the call is not JSON: char 7")])
+    environment.close()
+    assert not outcome.done
+    assert "the call is not JSON: char 7" in outcome.messages[0].content
+
+
+@pytest.mark.parametrize("task", LOCAL)
+def test_a_long_argument_does_not_come_back_whole(task: str) -> None:
+    source, items = drawn(task, "easy")
+    for tool in source.make(items[0]).tools:
+        environment = source.make(items[0])
+        environment.start()
+        properties = tool.parameters["properties"]
+        long = dict.fromkeys(properties, "x" * 1000000)
+        outcome = environment.call([ToolCall(tool.name, long)])
+        environment.close()
+        assert sum(len(each.content) for each in outcome.messages) < 50_000, tool.name
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -4,6 +4,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import grows_linearly, steps
 
 from envs.contract import Tool, ToolCall, strings
 from workers.toolcalls import Style, parse, render
@@ -149,6 +150,26 @@ PIECES = st.sampled_from([*TAGS.split(), *'{}[]":,1n', "take_action", "name", "a
 def test_whatever_a_policy_writes_gives_calls_or_the_text(text: str, style: Style) -> None:
     calls = parse(text, TOOLS, style)
     assert calls == text if isinstance(calls, str) else len(calls) > 0
+
+
+@pytest.mark.parametrize("unit", ['{"a":', 'solve{"a":', '<tool_call>{"a":', "<tool_call>"])
+@pytest.mark.parametrize("style", ["plain", "hermes", "json"])
+def test_ill_formed_calls_without_end_are_given_up(unit: str, style: Style) -> None:
+    """Each is read as far as it goes, and its error counts the lines before it."""
+    assert steps(lambda: parse(unit * 20_000, TOOLS, style)) < 100_000
+
+
+def test_of_many_thoughts_each_is_read_once() -> None:
+    def read(size: int) -> object:
+        return parse("<think></think>" * size + "{", TOOLS, "json")
+
+    assert grows_linearly(read, 500)
+
+
+def test_a_call_behind_a_hundred_ill_formed_ones_is_found() -> None:
+    call = render(ToolCall("solve", {"answers": ["4"], "n": 1}), "json")
+    calls = parse("\\frac{a}{b} and code { x } " * 50 + call, TOOLS, "json")
+    assert not isinstance(calls, str)
 
 
 def test_long_nonsense_is_parsed_before_the_tests_time_is_over() -> None:

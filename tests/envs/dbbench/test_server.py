@@ -85,6 +85,13 @@ def test_a_statement_that_takes_too_long_is_told_so(server: Server, before: str)
         assert database.execute("select 1") == "[(1,)]"
 
 
+def test_a_benchmark_that_was_cut_is_told_so(server: Server) -> None:
+    """The server ends it in time, and answers as if it had run to its end."""
+    with closing(ServerDatabase([TABLE], server=server, timeout_s=0.5)) as database:
+        assert database.execute("select benchmark(1000000000000, md5('x'))") == TIMED_OUT
+        assert database.execute("select benchmark(10, md5('x'))") == "[(0,)]"
+
+
 def test_an_episode_that_kills_its_connection_goes_on(database: ServerDatabase) -> None:
     assert database.execute("kill connection_id()").startswith("Error executing query: ")
     assert database.execute("select 1") == "[(1,)]"

@@ -18,6 +18,7 @@ from core.errors import ConfigError, EnvironmentFailure, ItemError
 from envs.kg.graph import Endpoint, LocalGraph
 from envs.kg.program import answers, parse
 
+SLOW = "SELECT ?a WHERE { ?a ?p ?b . ?c ?q ?d . ?e ?r ?f . ?g ?s ?h . ?i ?t ?j . ?k ?u ?l }"
 QUERY = answers(parse("(JOIN (R people) m.oslo)"))
 ANN = "<http://rdf.freebase.com/ns/m.ann>"
 Answer = Callable[[str], tuple[int, bytes | Iterator[bytes]]]
@@ -184,3 +185,11 @@ def test_without_the_library_the_registry_loads_and_playing_says_what_to_install
     assert run.stdout.strip() == (
         "kg: a graph in this process needs pyoxigraph | pip install 'agentrl-system[tasks]'"
     )
+
+
+def test_a_query_that_takes_too_long_is_given_up() -> None:
+    triples = [(f"m.{n}", "knows", f"m.{n + 1}") for n in range(50)]
+    graph = LocalGraph(triples, timeout_s=0.05)
+    with pytest.raises(EnvironmentFailure, match=r"a query took over 0\.05 s"):
+        graph.select(f"SELECT (COUNT(?a) AS ?n) WHERE {{ {{ {SLOW} LIMIT 3000000 }} }}")
+    assert len(graph) == 50

@@ -112,6 +112,27 @@ def test_an_example_that_changes_something_leaves_no_trace(made: Made) -> None:
     assert environment.call([answer("3")]).reward == 1.0
 
 
+def test_a_target_is_of_the_agent_s_own_machine_where_scripts_draw_by_chance(made: Made) -> None:
+    """An example that writes is run on another machine, whose files hold something else."""
+    chance = {
+        "description": "Which number is in /root/drawn?",
+        "init": [{"code": "echo $RANDOM$RANDOM > drawn"}],
+        "example": {"code": "touch noted; cat drawn"},
+        "check": [{"example": True}, {"matcher": "string-match"}],
+    }
+    environment = made(chance)
+    drawn = said(environment, "cat drawn; ls noted 2>/dev/null").strip()
+    assert environment.call([answer(drawn)]).reward == 1.0
+    assert made(chance).call([answer("7")]).reward == 0.0
+
+
+def test_the_whole_disk_can_be_searched_and_files_opened_by_high_numbers(made: Made) -> None:
+    """Of the first process, which nobody may inspect, Linux would refuse some folders."""
+    environment = made(COUNT)
+    assert said(environment, "find / >/dev/null; echo $?") == "0\n"
+    assert said(environment, "exec 12332>opened; echo on >&12332; cat opened") == "on\n"
+
+
 def test_a_script_before_a_matcher_that_reads_no_argument_is_a_target(made: Made) -> None:
     check = [{"script": {"code": "cat word"}}, {"matcher": "string-match"}]
     content = {"description": "?", "init": [{"code": "echo eva > word"}], "check": check}

@@ -1,0 +1,92 @@
+"""An environment that hangs costs its own episode, and only for so long."""
+
+import threading
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from core.errors import EnvironmentFailure, ItemError
+from envs.contract import Counting, Observation, Outcome, Tool, ToolCall
+from envs.limited import LimitedEnvironment
+
+T = TypeVar("T")
+
+
+class Hanging:
+    """Hangs in the named request until released; tells by which threads it was called."""
+
+    tools: tuple[Tool, ...] = ()
+
+    def __init__(self, where: str = "") -> None:
+        self._where = where
+        self.released, self.closed = threading.Event(), threading.Event()
+        self.threads: set[int] = set()
+
+    def start(self) -> Observation:
+        return self._done("start", Observation(()))
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:  # noqa: ARG002
+        return self._done("call", Outcome((), done=True, reward=1.0))
+
+    def close(self) -> None:
+        self._done("close", None)
+        self.closed.set()
+
+    def _done(self, request: str, answer: T) -> T:
+        self.threads.add(threading.get_ident())
+        if request == self._where:
+            self.released.wait()
+        return answer
+
+
+class Told(Hanging):
+    """Wants to know how long a turn was."""
+
+    def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
+        """Nothing is done with it."""
+
+
+def test_an_environment_is_called_by_one_thread_and_answers_as_without_a_limit() -> None:
+    inner = Hanging()
+    environment = LimitedEnvironment(lambda: inner, 60.0)
+    assert environment.tools == ()
+    assert environment.start() == Observation(())
+    assert environment.call("") == Outcome((), done=True, reward=1.0)
+    environment.close()
+    environment.close()
+    assert inner.closed.is_set()
+    assert len(inner.threads) == 1
+
+
+@pytest.mark.parametrize("request_", ["start", "call", "close"])
+def test_a_request_that_hangs_fails_and_closes_the_environment_at_last(request_: str) -> None:
+    inner = Hanging(request_)
+    environment = LimitedEnvironment(lambda: inner, 0.05)
+
+    def play() -> None:
+        environment.start()
+        environment.call("")
+        environment.close()
+
+    with pytest.raises(EnvironmentFailure, match=r"took over 0\.05 s") as failed:
+        play()
+    assert failed.value.mend == "envs.call_timeout_s"
+    with pytest.raises(EnvironmentFailure, match=r"took over 0\.05 s"):
+        environment.call("again")
+    environment.close()
+    assert not inner.closed.is_set(), "while it is called"
+    inner.released.set()
+    assert inner.closed.wait(60)
+
+
+def test_what_an_environment_raises_and_what_else_it_has_pass_through() -> None:
+    def broken() -> Hanging:
+        raise ItemError("no such item")
+
+    with pytest.raises(ItemError, match="no such item"):
+        LimitedEnvironment(broken, 60.0)
+    for made, counts in ((Hanging(), False), (Told(), True)):
+        environment = LimitedEnvironment(lambda made=made: made, 60.0)
+        assert isinstance(environment, Counting) == counts
+        environment.close()
