@@ -61,7 +61,7 @@ STALLED_S = 120.0  # without another episode
 def dispatcher(place: Place, store: Store, _link: broker.api.Broker) -> None:
     items = InstantSource(0.0).items("train")
     loop = Dispatcher(place.config, place.run_id, store, {"instant": ItemStream(items, 0)})
-    loop.serve(celery.sender(celery.celery_app(place.config, place.run_id)), told(place))
+    loop.serve(celery.Sender(celery.celery_app(place.config, place.run_id)), told(place))
 
 
 def worker(place: Place, store: Store, link: broker.api.Broker) -> None:

@@ -80,16 +80,24 @@ class Result:
 FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins at running
 RESULT = tuple(field.name for field in dataclasses.fields(Result))
 FINISHED = prepared.finish(RESULT)
+NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
 
 
 def due_to_send(
-    session: Session, run_id: str, *, claim_timeout_s: float, limit: int = 500
+    session: Session, run_id: str, *, claim_timeout_s: float, again: bool = True, limit: int = 500
 ) -> list[tuple[str, int]]:
-    """Queued episodes to send now, as (episode_id, fence); due again after `claim_timeout_s`."""
+    """Queued episodes to send now, as (episode_id, fence); due again after `claim_timeout_s`.
+
+    Without `again` only those that were never sent under their fence.
+    """
     at = select(now()).scalar_subquery()  # asked once, so that the index is read up to it
     query = (
         select(Episode.episode_id, Episode.fence)
-        .where(Episode.run_id == run_id, Episode.state == EpisodeState.QUEUED, Episode.due_at <= at)
+        .where(
+            Episode.run_id == run_id,
+            Episode.state == EpisodeState.QUEUED,
+            Episode.due_at <= at if again else Episode.due_at == NEVER_SENT,
+        )
         .order_by(Episode.due_at, Episode.queued_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -274,7 +282,7 @@ def _queued(fence: Any) -> dict[str, Any]:
         "state": EpisodeState.QUEUED,
         "fence": fence + 1,
         "worker_id": None,
-        "due_at": 0.0,
+        "due_at": NEVER_SENT,
         "queued_at": now(),
         "started_at": None,
         "ended_at": None,

@@ -8,13 +8,14 @@ they are late duplicates and attempts that were given up; accounting tells wheth
 
 from collections.abc import Sequence
 
-from sqlalchemy import Integer, SelectBase, insert, literal, null, select
+from sqlalchemy import Integer, SelectBase, delete, insert, literal, null, select
 from sqlalchemy.orm import Session
 
 from core.types import Transition
 from db.models import Episode, Group, Refusal, Run
 from db.store import now
 
+KEPT = 10_000  # rows of a run; the dispatcher removes older ones
 COLUMNS = ("run_id", "transition", "subject", "fence", "found", "found_fence", "refused_at")
 
 
@@ -59,6 +60,23 @@ def of_run(session: Session, transition: Transition, run_id: str, found: str, fe
         now(),
     ).where(Run.run_id == run_id)
     _add(session, known)
+
+
+def prune(session: Session, run_id: str, *, kept: int = KEPT) -> None:
+    """Remove all of a run but the latest `kept`."""
+    oldest = session.scalar(
+        select(Refusal.refusal_id)
+        .where(Refusal.run_id == run_id)
+        .order_by(Refusal.refusal_id.desc())
+        .offset(kept)
+        .limit(1)
+    )
+    if oldest is not None:
+        session.execute(
+            delete(Refusal)
+            .where(Refusal.run_id == run_id, Refusal.refusal_id <= oldest)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def _add(session: Session, found: SelectBase) -> None:

@@ -155,6 +155,14 @@ def beat_worker(session: Session, worker_id: str, *, lease_s: float) -> float | 
     return None if until is None else until - lease_s
 
 
+def has_live_worker(session: Session, run_id: str) -> bool:
+    """Whether any worker's lease holds."""
+    live = select(Worker.worker_id).where(
+        Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
+    )
+    return session.scalar(live.limit(1)) is not None
+
+
 def end_worker(session: Session, worker_id: str) -> None:
     """The worker has given back its episodes and stops."""
     session.execute(

@@ -14,7 +14,7 @@ Every role runs until its run is over or SIGTERM, and can be killed at any momen
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from broker.topology import recorder_queue
 from core.config import Config
@@ -47,8 +47,8 @@ def sources(config: Config) -> dict[str, TaskSource]:
 
 
 def dispatcher(config: Config, stop: threading.Event) -> None:
-    from workers.app import celery_app, sender
-    from workers.dispatcher import Dispatcher
+    from workers.app import Sender, celery_app
+    from workers.dispatcher import EXPIRES, Dispatcher
     from workers.levels import told
     from workers.stream import ItemStream
 
@@ -62,7 +62,9 @@ def dispatcher(config: Config, stop: threading.Event) -> None:
             if config.metrics.port:
                 look_s = config.metrics.look_s
                 stack.enter_context(told(run.store, run.broker, run.run_id, look_s))
-            loop.serve(sender(celery_app(config, run.run_id)), stop)
+            expires_s = EXPIRES * config.dispatch.claim_timeout_s
+            app = celery_app(config, run.run_id)
+            loop.serve(stack.enter_context(closing(Sender(app, expires_s=expires_s))), stop)
 
 
 def worker(config: Config, stop: threading.Event) -> None:

@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from broker.messages import RunEpisode
 from broker.topology import episodes_queue
 from core.config import Config
-from core.errors import BrokerError
+from core.errors import BrokerUnavailable
 
 TASK = "agentrl.run_episode"
 EMBEDDED = "workers.files:Transport"
@@ -30,7 +30,11 @@ EMBEDDED = "workers.files:Transport"
 # it. With Python's 5 ms a thousand threads that could all go on spend their time on asking; with
 # much more than that for a few, the lease's thread waits behind those that compute (docs/adr/0019).
 SWITCH_S = 1e-4
-PATIENCE = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
+PATIENCE = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
+CONNECT_S = 5.0  # to open a connection
+SEND_S = 5.0  # for one command to be taken, and as long again to be confirmed
+AMQP = {"confirm_publish": True, "read_timeout": 2 * SEND_S, "write_timeout": 2 * SEND_S}
+HEARTBEAT_S = 30.0  # a worker's connection over which nothing came for twice as long is opened anew
 
 
 def celery_app(config: Config, run_id: str) -> Celery:
@@ -41,9 +45,12 @@ def celery_app(config: Config, run_id: str) -> Celery:
     app = Celery("agentrl", broker="filesystem://" if embedded else url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
+        broker_connection_max_retries=None,  # a broker that is away is waited for
         broker_connection_retry_on_startup=True,
+        broker_connection_timeout=CONNECT_S,
+        broker_heartbeat=HEARTBEAT_S,
         broker_transport=EMBEDDED if embedded else None,
-        broker_transport_options=_folders(url) if embedded else {"confirm_publish": True},
+        broker_transport_options=_folders(url) if embedded else AMQP,
         task_acks_late=False,
         task_create_missing_queues=True,
         task_default_queue=episodes_queue(run_id),
@@ -59,16 +66,45 @@ def celery_app(config: Config, run_id: str) -> Celery:
     return app
 
 
-def sender(app: Celery) -> Callable[[RunEpisode], None]:
-    """What the dispatcher sends with; raises BrokerError within seconds: its row is due again."""
+class Sender:
+    """What the dispatcher sends commands with, over a connection of its own; for one thread."""
 
-    def send(command: RunEpisode) -> None:
+    def __init__(self, app: Celery, *, expires_s: float | None = None) -> None:
+        """`expires_s`: after which the broker drops a command that no worker has taken."""
+        self._app = app
+        self._expires_s = expires_s
+        self._connection: Any = None
+        self._producer: Any = None
+
+    def __call__(self, command: RunEpisode) -> None:
+        """Raises BrokerUnavailable within seconds: the command's row is due again."""
         try:
-            app.send_task(TASK, kwargs=msgspec.to_builtins(command), retry_policy=PATIENCE)
+            self._app.send_task(
+                TASK,
+                kwargs=msgspec.to_builtins(command),
+                producer=self._opened(),
+                retry_policy=PATIENCE,
+                timeout=SEND_S,
+                confirm_timeout=SEND_S,
+                expiration=self._expires_s,
+            )
         except (OperationalError, OSError) as error:
-            raise BrokerError(f"tasks broker: {error}", mend="start the broker") from error
+            self.close()
+            raise BrokerUnavailable(
+                f"tasks broker: {error}", mend="see that it runs and has room"
+            ) from error
 
-    return send
+    def _opened(self) -> Any:
+        if self._producer is None:
+            self._connection = self._app.connection_for_write()
+            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+        return self._producer
+
+    def close(self) -> None:
+        """Leave without a word to the broker: it may be silent, and its confirm come late."""
+        if self._connection is not None:
+            self._connection.collect()
+        self._connection = self._producer = None
 
 
 def serve(

@@ -22,7 +22,7 @@ from core.config import Config
 from core.errors import BrokerError, ConfigError
 from core.logging import get_logger
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
-from db import episodes, groups, runs
+from db import episodes, groups, refusals, runs
 from db.models import Run
 from db.registry import live_policies
 from db.store import Store
@@ -32,6 +32,8 @@ from workers.stream import ItemStream
 
 AWAY_S = 1.0  # between two ticks while the broker is away
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
+EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
+PRUNE_S = 60.0  # between two looks for refusals too many
 ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
@@ -54,6 +56,7 @@ class Dispatcher:
     ) -> None:
         """Raises ConfigError where no batch could ever be filled, or for an unfit curriculum."""
         self._clock = clock
+        self._pruned_at = -PRUNE_S
         self._config = config.dispatch
         self._run_id = run_id
         self._store = store
@@ -70,13 +73,19 @@ class Dispatcher:
 
     def serve(self, send: Send, stop: threading.Event) -> None:
         """Tick until the run is over or `stop` is set."""
+        away = False
         while not stop.is_set():
             try:
                 state = self.tick(send)
             except BrokerError as error:  # unclaimed rows are sent again in time
-                log.warning("episodes not sent", error=str(error))
+                if not away:
+                    log.warning("Episodes wait for the tasks broker", error=str(error))
+                away = True
                 stop.wait(AWAY_S)
                 continue
+            if away:
+                log.info("The tasks broker answers again")
+            away = False
             if state in RUN_OVER:
                 log.info("run is over", state=state)
                 break
@@ -96,6 +105,9 @@ class Dispatcher:
             mark = tracing.of_attempt(self._run_id, episode_id, fence)
             tracing.told("send", mark, sent, time.time())
             metrics.COMMANDS.add()
+        if self._clock() >= self._pruned_at + PRUNE_S:
+            self._pruned_at = self._clock()
+            self._store.transact(lambda session: refusals.prune(session, self._run_id))
         metrics.TICK.observe(time.perf_counter() - began)
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
@@ -111,7 +123,8 @@ class Dispatcher:
         if run.state == RunState.PAUSED:
             return []
         timeout_s = self._config.claim_timeout_s
-        due = episodes.due_to_send(session, self._run_id, claim_timeout_s=timeout_s)
+        again = runs.has_live_worker(session, self._run_id)  # else nobody took what was sent
+        due = episodes.due_to_send(session, self._run_id, claim_timeout_s=timeout_s, again=again)
         new = self._admit(session, run)
         if new is None:
             runs.move_run(session, self._run_id, RunState.EXHAUSTED, "every item is retired")

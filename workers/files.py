@@ -6,6 +6,7 @@ the row that it was to move is sent again in time.
 """
 
 import json
+import time
 import uuid
 from pathlib import Path
 from time import monotonic_ns
@@ -17,10 +18,13 @@ from kombu.transport import filesystem, virtual
 from core.logging import get_logger
 
 LOOK_S = 0.2  # at most, within one wait for a message
+PRUNE_S = 60.0  # between two looks for messages that have expired
 
 
 class Channel(filesystem.Channel):
-    """A channel whose messages appear at once."""
+    """A channel whose messages appear at once, and go once they have expired."""
+
+    pruned_at = 0.0
 
     def _put(self, queue: str, payload: Any, **_options: Any) -> None:  # type: ignore[override]
         """Raises ChannelError where the disk refuses."""
@@ -30,6 +34,10 @@ class Channel(filesystem.Channel):
         try:
             partial.write_text(json.dumps(payload))
             partial.rename(folder / f"{name}.{queue}.msg")
+            expires_s = _expires_s(payload)
+            if expires_s and time.monotonic() >= self.pruned_at + PRUNE_S:
+                self.pruned_at = time.monotonic()
+                _prune(folder, queue, expires_s)
         except OSError as error:
             raise ChannelError(f"{folder}: {error.strerror}") from error
 
@@ -46,6 +54,20 @@ class Channel(filesystem.Channel):
                 get_logger().warning("command passed over", queue=queue, error=repr(error))
             else:
                 return payload
+
+
+def _expires_s(payload: Any) -> float:
+    """After how many seconds a message expires; 0: never. AMQP says it in milliseconds, as text."""
+    return float(payload["properties"].get("expiration") or 0) / 1000
+
+
+def _prune(folder: Path, queue: str, older_s: float) -> None:
+    for path in folder.glob(f"*.{queue}.msg"):
+        try:
+            if time.time() - path.stat().st_mtime > older_s:
+                path.unlink()
+        except FileNotFoundError:  # a worker was faster
+            continue
 
 
 class Transport(filesystem.Transport):

@@ -1,20 +1,24 @@
+import os
+import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
-from running import ROOT
+from celery import Celery
+from running import ROOT, eventually
 
 from broker.messages import RunEpisode
 from broker.topology import episodes_queue
 from core.config import Broker, Config, Run, Task
-from core.errors import BrokerError
+from core.errors import BrokerError, BrokerUnavailable
 from core.loading import dumps
-from workers.app import SWITCH_S, celery_app, purge, sender
+from workers.app import SWITCH_S, Sender, celery_app, purge
 
 
 @pytest.fixture(params=["embedded", "rabbit"])
@@ -34,12 +38,18 @@ def run_id(config: Config) -> Iterator[str]:
     app.close()
 
 
+def _send(app: Celery, run_id: str, *names: str, expires_s: float | None = None) -> None:
+    with closing(Sender(app, expires_s=expires_s)) as send:
+        for name in names:
+            send(RunEpisode(run_id=run_id, episode_id=name, fence=1))
+
+
 def test_commands_reach_the_runs_queue_as_they_were_sent(config: Config, run_id: str) -> None:
     app = celery_app(config, run_id)
-    send = sender(app)
     sent = [RunEpisode(run_id=run_id, episode_id=f"e{n}", fence=n) for n in range(3)]
-    for command in sent:
-        send(command)
+    with closing(Sender(app)) as send:
+        for command in sent:
+            send(command)
     got: list[Any] = []
     with app.connection_for_read() as connection, connection.channel() as channel:
         queue = app.amqp.queues[episodes_queue(run_id)](channel)
@@ -58,7 +68,38 @@ def test_a_broker_that_is_away_is_an_error(tmp_path: Path) -> None:
     config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
     app = celery_app(config, "run")
     with pytest.raises(BrokerError, match="tasks broker"):
-        sender(app)(RunEpisode(run_id="run", episode_id="e", fence=1))
+        _send(app, "run", "e")
+    app.close()
+
+
+def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = Broker(tasks_url=f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}//")
+        config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
+        app = celery_app(config, "run")
+        app.conf.broker_connection_timeout = 0.2
+        with pytest.raises(BrokerUnavailable, match="tasks broker"):
+            _send(app, "run", "e")
+        app.close()
+
+
+def waiting(app: Celery, run_id: str) -> int:
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        return int(app.amqp.queues[episodes_queue(run_id)](channel).queue_declare()[1])
+
+
+def test_commands_that_nobody_takes_expire(config: Config, run_id: str) -> None:
+    """RabbitMQ drops them by itself, the embedded twin with a later command."""
+    app = celery_app(config, run_id)
+    if config.tasks_url().startswith("filesystem://"):
+        _send(app, run_id, "old", expires_s=60.0)
+        for path in Path(config.tasks_url().removeprefix("filesystem://")).rglob("*.msg"):
+            os.utime(path, (1.0, 1.0))
+        _send(app, run_id, "new", expires_s=60.0)
+        assert waiting(app, run_id) == 1
+    else:
+        _send(app, run_id, "old", expires_s=0.05)
+        eventually(lambda: waiting(app, run_id) == 0, within_s=60, text=lambda: "it waits")
     app.close()
 
 
@@ -170,11 +211,9 @@ def _ran(config: Config, run_id: str, episodes: int, *, concurrency: int = 2) ->
 
 @pytest.mark.slow
 def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
-    send = sender(app := celery_app(config, run_id))
-    send(RunEpisode(run_id=run_id, episode_id="first", fence=1))
+    _send(app := celery_app(config, run_id), run_id, "first")
     _poison(config, run_id)
-    for name in ("second", "third"):
-        send(RunEpisode(run_id=run_id, episode_id=name, fence=1))
+    _send(app, run_id, "second", "third")
     app.close()
     assert _ran(config, run_id, 3).keys() == {"first", "second", "third"}
 
@@ -184,8 +223,7 @@ def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
 def test_a_thread_among_many_waits_longer_before_it_asks_for_the_lock(
     config: Config, run_id: str, concurrency: int
 ) -> None:
-    send = sender(app := celery_app(config, run_id))
-    send(RunEpisode(run_id=run_id, episode_id="first", fence=1))
+    _send(app := celery_app(config, run_id), run_id, "first")
     app.close()
     own = sys.getswitchinterval()
     expected = max(own, SWITCH_S * concurrency)

@@ -10,7 +10,7 @@ from broker.messages import RunEpisode
 from core.config import Config, Task, Trainer
 from core.errors import BrokerError, ConfigError
 from core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
-from db import groups, registry, runs
+from db import episodes, groups, refusals, registry, runs
 from db.models import PolicyServer
 from db.store import Store
 from workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
@@ -181,6 +181,39 @@ def test_of_two_dispatchers_one_holds_the_lease(world: World) -> None:
 def test_rows_nobody_claimed_are_sent_again_with_the_same_fence(world: World) -> None:
     dispatcher = dispatcher_of(world, claim_timeout_s=0.001)
     assert sorted(tick(dispatcher), key=str) == sorted(tick(dispatcher), key=str)
+
+
+def test_without_a_live_worker_a_command_is_sent_once(world: World) -> None:
+    world.sql("UPDATE workers SET lease_until = 1")
+    dispatcher = dispatcher_of(world, claim_timeout_s=0.001)
+    first = tick(dispatcher)
+    assert len(first) == BOUND * 2
+    assert [tick(dispatcher) for _ in range(3)] == [[], [], []]
+    world.sql("UPDATE workers SET lease_until = 1e12")
+    assert sorted(tick(dispatcher), key=str) == sorted(first, key=str)
+
+
+def test_of_refusals_the_latest_are_kept(world: World) -> None:
+    now = [0.0]
+    dispatcher = dispatcher_of(world, clock=lambda: now[0])
+    (command, *_) = tick(dispatcher)
+
+    def refuse(session: Session) -> None:
+        for fence in range(100, 130):
+            episodes.claim(session, command.episode_id, fence, "nobody", deadline_s=1.0)
+
+    def kept() -> list[int]:
+        rows = world.ask("SELECT fence FROM refusals ORDER BY refusal_id")
+        return [fence for (fence,) in rows]
+
+    world.store.transact(refuse)
+    world.store.transact(lambda session: refusals.prune(session, world.run_id, kept=30))
+    assert kept() == list(range(100, 130))
+    world.store.transact(lambda session: refusals.prune(session, world.run_id, kept=3))
+    assert kept() == [127, 128, 129]
+    world.store.transact(lambda s: refusals.prune(s, "another", kept=0))
+    tick(dispatcher)
+    assert kept() == [127, 128, 129]
 
 
 def test_what_was_lost_is_issued_again_with_the_next_fence(world: World) -> None:
