@@ -1,4 +1,4 @@
-"""Verbs over model directories: `model import`."""
+"""Verbs over model directories: `model import`, `model check`."""
 
 from pathlib import Path
 from typing import Literal
@@ -11,6 +11,7 @@ SOURCE = typer.Argument(
     "that an installed Python package ships.",
     show_default=False,
 )
+DIRECTORY = typer.Argument(..., help="A transformers directory.", show_default=False)
 OUT = typer.Option(..., "--out", help="Directory to make.", show_default=False)
 TEMPLATE = typer.Option(
     None, "--chat-template", help="Jinja file to use instead of the model's own chat template."
@@ -27,11 +28,12 @@ def add(app: typer.Typer) -> None:
     models = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     models.callback()(root)
     models.command("import")(import_)
-    app.add_typer(models, name="model", help="Import models.")
+    models.command()(check)
+    app.add_typer(models, name="model", help="Import and check models.")
 
 
 def root() -> None:
-    """Import models."""
+    """Import and check models."""
 
 
 def import_(
@@ -50,3 +52,22 @@ def import_(
     from ops.models.importer import import_model
 
     print(import_model(source, out, dtype=dtype, chat_template=chat_template), end="")
+
+
+def check(
+    directory: Path = DIRECTORY,
+    chat_template: Path | None = TEMPLATE,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Check whether a model can be served and trained, and what training needs on this machine.
+
+    Exits with 1 if something is missing.
+
+    Example: agentrl model check models/smollm2
+    """
+    from ops.findings import print_findings
+    from ops.models.check import check_model
+
+    named = str(chat_template) if chat_template else ""
+    if not print_findings(check_model(directory, named), as_json=as_json):
+        raise typer.Exit(1)

@@ -5,7 +5,6 @@ The adapters are imported where they are looked at: what is not installed is a f
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -13,54 +12,29 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rich.text import Text
-
 from core import loading
 from core.config import Config
 from core.errors import AgentRLError
 from ops import needs
+from ops.findings import Finding, print_findings, try_finding
 from ops.hosts import hosts_envs
 from ops.supervise import running_supervisor
-from ops.tables import console, plain
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
 CONNECT_S = 3.0
 Version = Callable[[str], str | None]
-MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`mend`: the command or change that helps, empty where nothing is wrong."""
-
-    name: str
-    state: Literal["ok", "absent", "missing"]
-    detail: str
-    mend: str = ""
 
 
 def doctor(path: Path | None, *, as_json: bool) -> bool:
     """Print every finding; whether nothing is missing. Raises ConfigError for an unread file."""
     config = loading.load(path) if path else None
-    findings = list(examine(config))
-    well = all(finding.state != "missing" for finding in findings)
-    if as_json:
-        print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in findings]}))
-        return well
-    table = plain("", "what", "finding", "mend")
-    for finding in findings:
-        table.add_row(
-            Text.from_markup(MARKS[finding.state]), finding.name, finding.detail, finding.mend
-        )
-    console().print(table)
-    return well
+    return print_findings(examine(config), as_json=as_json)
 
 
 def version_of(package: str) -> str | None:
@@ -78,14 +52,14 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
     yield _torch(config, version)
     if config is None:
         return
-    yield _tried("config", lambda: _checked(config))
+    yield try_finding("config", lambda: _checked(config))
     yield from _deepspeed(config, version)
     yield from _memory(config)
     yield from _vllm(config)
     yield disk(config.home(), LEAST_FREE)
-    yield _tried("store", lambda: _store(config))
-    yield _tried("broker", lambda: _broker(config.broker_url()))
-    yield _tried("tasks broker", lambda: _tasks_broker(config.tasks_url()))
+    yield try_finding("store", lambda: _store(config))
+    yield try_finding("broker", lambda: _broker(config.broker_url()))
+    yield try_finding("tasks broker", lambda: _tasks_broker(config.tasks_url()))
     yield from _ports(config)
     yield from _tokens(config)
     yield _docker(config)
@@ -196,7 +170,7 @@ def _vllm(config: Config) -> Iterator[Finding]:
 
     for server in config.policy_servers():
         if server.engine == "vllm":
-            yield _tried(f"vllm of {server.name}", partial(version, server.vllm))
+            yield try_finding(f"vllm of {server.name}", partial(version, server.vllm))
 
 
 def _store(config: Config) -> str:
@@ -240,7 +214,7 @@ def _ports(config: Config) -> Iterator[Finding]:
         if port:
             yield _port("port of envs", config.envs.host, port)
     elif config.envs.url:
-        yield _tried("env server", lambda: _connect(config.envs.url))
+        yield try_finding("env server", lambda: _connect(config.envs.url))
 
 
 def _port(name: str, host: str, port: int) -> Finding:
@@ -272,7 +246,7 @@ def _docker(config: Config) -> Finding:
         return Finding("docker", "absent", "no engine; no task of this file needs one")
     if not tasks:
         return Finding("docker", "ok", address)
-    return _tried("docker", lambda: _image(config))
+    return try_finding("docker", lambda: _image(config))
 
 
 def _image(config: Config) -> str:
@@ -300,12 +274,3 @@ def _connect(address: str) -> str:
     except (OSError, ValueError) as error:
         raise AgentRLError(f"{address}: {error}", mend="start it") from error
     return address
-
-
-def _tried(name: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name, "ok", look())
-    except AgentRLError as error:
-        return Finding(name, "missing", str(error), error.mend)
-    except ImportError as error:
-        return Finding(name, "missing", f"cannot be looked at: {error}", "install what is missing")

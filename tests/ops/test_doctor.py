@@ -7,7 +7,8 @@ import pytest
 from core import loading
 from core.config import Config
 from ops import doctor, hub, memory, shape
-from ops.doctor import Finding, disk, examine, extras
+from ops.doctor import disk, examine, extras
+from ops.findings import Finding
 from ops.memory import Machine
 from ops.parts import GIB
 

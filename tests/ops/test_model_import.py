@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from core.errors import CheckpointError, ConfigError
 from envs.contract import Message, ToolCall, strings
 from ops.models import source as sources
+from ops.models.check import check_model
 from ops.models.importer import CARD, import_model
 from workers import toolcalls
 from workers.template import TEMPLATE, ChatTemplate
@@ -118,3 +119,24 @@ def chatml(tmp_path: Path) -> Path:
     (folder / TEMPLATE).write_text(CHATML)
     (folder / CARD).unlink()
     return folder
+
+
+def test_a_real_model_is_fit_to_train_and_its_noise_in_bfloat16_is_measured(smollm2: Path) -> None:
+    found = {finding.name: finding for finding in check_model(smollm2)}
+    assert {finding.state for finding in found.values()} == {"ok"}
+    assert found["weights"].detail == "LlamaForCausalLM, 134,515,008 parameters"
+    assert 'model.call_style = "hermes"' in found["call style"].detail
+    median = float(found["bfloat16"].detail.split("median ")[1].split(",")[0])
+    assert 0 < median < 0.1
+
+
+def test_a_template_that_hides_tools_is_a_finding_with_its_remedy(chatml: Path) -> None:
+    found = {finding.name: finding for finding in check_model(chatml)}
+    assert found["tools"].state == "missing"
+    assert "model.chat_template" in found["tools"].mend
+    assert found["call style"].state == "absent"
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no transformers directory"):
+        list(check_model(tmp_path))

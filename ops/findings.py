@@ -1,0 +1,52 @@
+"""Findings of a check, and the table that shows them."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from rich.text import Text
+
+from core.errors import AgentRLError
+from ops.tables import console, plain
+
+MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`ok`, `absent` (nothing needs it here) or `missing` (something that is needed lacks).
+
+    `mend`: the command or change that helps, empty where nothing is wrong.
+    """
+
+    name: str
+    state: Literal["ok", "absent", "missing"]
+    detail: str
+    mend: str = ""
+
+
+def print_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
+    """Print them as a table or as one JSON object; return whether nothing is missing."""
+    found = list(findings)
+    well = all(finding.state != "missing" for finding in found)
+    if as_json:
+        print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in found]}))
+        return well
+    table = plain("", "what", "finding", "mend")
+    for finding in found:
+        table.add_row(
+            Text.from_markup(MARKS[finding.state]), finding.name, finding.detail, finding.mend
+        )
+    console().print(table)
+    return well
+
+
+def try_finding(name: str, look: Callable[[], str]) -> Finding:
+    """Call `look`: what it returns is the detail; what it raises is missing."""
+    try:
+        return Finding(name, "ok", look())
+    except AgentRLError as error:
+        return Finding(name, "missing", str(error), error.mend)
+    except ImportError as error:
+        return Finding(name, "missing", f"cannot be looked at: {error}", "install what is missing")

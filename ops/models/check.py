@@ -1,0 +1,99 @@
+"""`agentrl model check`: whether a directory can be served and trained, and what that takes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from msgspec import structs
+
+from core.config import Config, Lora, Model
+from core.errors import ConfigError
+from envs.contract import ToolCall, strings
+from ops import memory, shape
+from ops.findings import Finding, try_finding
+from workers import toolcalls
+from workers.template import ChatTemplate
+
+TOOL = strings("look", "Look at a thing.", "thing")
+
+
+def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
+    """Yield one finding for each thing a run needs of the model in `path`."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path}: no transformers directory", mend="agentrl model import")
+    yield try_finding("weights", lambda: _describe_weights(path))
+    yield from _template(path, chat_template)
+    yield try_finding("bfloat16", lambda: _measure_noise(path))
+    yield from _memory(path)
+
+
+def _describe_weights(path: Path) -> str:
+    import torch
+
+    from trainer.model import load_model
+
+    model = load_model(path, torch.device("cpu"), torch.bfloat16)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    return f"{type(model).__name__}, {parameters:,} parameters"
+
+
+def _template(path: Path, named: str) -> Iterator[Finding]:
+    """What a policy is shown, and how it writes its calls."""
+    try:
+        template = ChatTemplate.load(path, named)
+    except ConfigError as error:
+        yield Finding("chat template", "missing", str(error), error.mend)
+        return
+
+    def appends() -> str:
+        template.check_append_only()
+        return "turn by turn gives the text of the whole conversation"
+
+    def shows() -> str:
+        template.check_shows_tools()
+        return "the first prompt names them"
+
+    yield try_finding("chat template", appends)
+    yield try_finding("tools", shows)
+    yield _call_style(template)
+
+
+def _call_style(template: ChatTemplate) -> Finding:
+    style = template.call_style()
+    if style is None:
+        detail = "the template writes no tool call, so the style cannot be found"
+        return Finding("call style", "absent", detail, "set model.call_style to what it was taught")
+    call = ToolCall(TOOL.name, {"thing": 'a "red" cup'})
+    read = toolcalls.parse(toolcalls.render(call, style), [TOOL], style)
+    if read != [call]:
+        return Finding("call style", "missing", f"{style}: a call is read back as {read}")
+    return Finding("call style", "ok", f'model.call_style = "{style}"; a call is read back')
+
+
+def _measure_noise(path: Path) -> str:
+    from trainer.precision import bfloat16_noise
+
+    noise = bfloat16_noise(path)
+    return (
+        f"|Δ log p| to float32 over {noise.tokens} tokens: median {noise.median:.4f}, "
+        f"mean {noise.mean:.4f}, largest {noise.largest:.4f}"
+    )
+
+
+def _memory(path: Path) -> Iterator[Finding]:
+    """What one trainer and one local policy server hold on this machine, whole and as LoRA."""
+    machine = memory.this_machine()
+    try:
+        described = shape.read(path)
+    except ConfigError as error:
+        yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
+        return
+    for rank in (0, 16):
+        config = Config(tasks={}, model=Model(path=str(path), dtype="bfloat16"))
+        config = structs.replace(
+            config, trainer=structs.replace(config.trainer, lora=Lora(rank=rank))
+        )
+        kind = f"LoRA, rank {rank}" if rank else "all weights"
+        for plan in memory.plans(config, described, machine):
+            state: Literal["ok", "missing"] = "ok" if plan.fits else "missing"
+            yield Finding(f"training {kind}", state, plan.words(), plan.mend())
