@@ -41,12 +41,16 @@ class LimitedEnvironment:
         self._requests: SimpleQueue[Callable[[Environment], Any] | None] = SimpleQueue()
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._over = ""
+        self._tools: tuple[Tool, ...] = ()
         threading.Thread(target=self._serve, args=(make,), name="environment", daemon=True).start()
         self._inner: Environment = self._answer()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return self._ask(lambda inner: inner.tools)
+        """Those of the time before it was closed or hung, from then on."""
+        if not self._over:
+            self._tools = self._ask(lambda inner: inner.tools)
+        return self._tools
 
     def start(self) -> Observation:
         return self._ask(lambda inner: inner.start())
@@ -121,3 +125,9 @@ class LimitedSource:
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         return self._source.expert(item, seed=seed, noise=noise)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the source has, such as `contain`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._source, name)

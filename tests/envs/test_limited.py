@@ -7,8 +7,10 @@ from typing import TypeVar
 import pytest
 
 from core.errors import EnvironmentFailure, ItemError
+from envs import registry
 from envs.contract import Counting, Observation, Outcome, Tool, ToolCall
-from envs.limited import LimitedEnvironment
+from envs.hosting import contained
+from envs.limited import LimitedEnvironment, LimitedSource
 
 T = TypeVar("T")
 
@@ -55,6 +57,7 @@ def test_an_environment_is_called_by_one_thread_and_answers_as_without_a_limit()
     assert environment.call("") == Outcome((), done=True, reward=1.0)
     environment.close()
     environment.close()
+    assert environment.tools == (), "as before it was closed"
     assert inner.closed.is_set()
     assert len(inner.threads) == 1
 
@@ -90,3 +93,9 @@ def test_what_an_environment_raises_and_what_else_it_has_pass_through() -> None:
         environment = LimitedEnvironment(lambda made=made: made, 60.0)
         assert isinstance(environment, Counting) == counts
         environment.close()
+
+
+def test_a_source_that_asks_for_sandboxes_still_does() -> None:
+    """A sandbox is asked for by the pools that it is given."""
+    for task, wants in (("os", True), ("alfworld", False)):
+        assert contained(LimitedSource(registry.source(task, {"items": 1}), 1.0)) == wants
