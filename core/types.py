@@ -4,6 +4,7 @@ from enum import StrEnum
 
 CURRENT = "current"  # the track of the newest checkpoint
 SOLVED = 1.0  # a score from which an episode counts as a success
+ID_LENGTH = 200  # characters of an id or a name that the database's columns hold
 ABORT = "abort"  # the finish_reason of a span whose policy went before its turn ended
 
 

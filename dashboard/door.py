@@ -23,7 +23,7 @@ COOKIE = "agentrl-dashboard"
 SESSION = "id of the session"  # of Streamlit's state
 LASTS_S = 12 * 3600.0
 MOST = 1_000  # sessions; a further one ends the oldest
-PAUSE_S, LONGEST_S = 1.0, 60.0  # after the first wrong token, after many
+PAUSE_S, LONGEST_S = 1.0, 60.0  # of an address: after its first wrong token, after many
 
 log = get_logger()
 
@@ -39,30 +39,34 @@ class Answer:
 
 
 class Doorkeeper:
-    """The sessions of those who have shown a token, and the pause after wrong ones.
+    """The sessions of those who have shown a token, and each address's pause after wrong ones.
+
+    One who shows wrong tokens waits alone, and never longer than LONGEST_S.
 
     For all threads. `now`: seconds of a clock that never goes back.
     """
 
     def __init__(self, token: str, *, most: int = MOST) -> None:
-        """`most`: sessions at a time."""
+        """`most`: sessions at a time, and addresses whose pauses are remembered."""
         self._most = most
         self._token = token.encode()
         self._lock = threading.Lock()
         self._ends: dict[str, float] = {}  # by the hash of an id, the first to end first
-        self._pause_s = PAUSE_S  # after the next wrong token
-        self._shut_until = -math.inf
+        self._pauses: dict[str, tuple[float, float]] = {}  # seconds and end, by address
 
-    def show(self, written: str, now: float) -> Answer:
-        """Begin a session for the token. A wrong one shuts the door, twice as long each time."""
+    def show(self, written: str, address: str, now: float) -> Answer:
+        """Begin a session for the token. After a wrong one the address waits, longer each time."""
         with self._lock:
-            if now < self._shut_until:
-                return Answer(wait_s=self._shut_until - now)
+            pause_s, until = self._pauses.get(address, (PAUSE_S / 2, -math.inf))
+            if now < until:
+                return Answer(wait_s=until - now)
+            self._pauses.pop(address, None)
             if not hmac.compare_digest(written.encode(), self._token):
-                self._shut_until = now + self._pause_s
-                self._pause_s = min(2 * self._pause_s, LONGEST_S)
+                while len(self._pauses) >= self._most:
+                    del self._pauses[next(iter(self._pauses))]
+                pause_s = min(2 * pause_s, LONGEST_S)
+                self._pauses[address] = pause_s, now + pause_s
                 return Answer()
-            self._pause_s = PAUSE_S
             while len(self._ends) >= self._most:
                 del self._ends[next(iter(self._ends))]
             session = secrets.token_hex(32)
@@ -112,6 +116,13 @@ def keep(session: str) -> str:
     )
 
 
+def address_of_browser() -> str:
+    """Who shows a token. Behind a proxy that is the address which the proxy names last."""
+    own = st.context.ip_address or "loopback"
+    named = st.context.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    return f"{named[:60]} by {own}" if named else own
+
+
 def ask(token: str) -> None:
     """The form in place of every page."""
     st.title("AgentRL")
@@ -120,12 +131,16 @@ def ask(token: str) -> None:
         sent = st.form_submit_button("Look", type="primary")
     if not sent:
         return
-    answer = keeper_of(token).show(written.strip(), time.monotonic())
+    address = address_of_browser()
+    answer = keeper_of(token).show(written.strip(), address, time.monotonic())
     if answer.session:
         st.session_state[SESSION] = answer.session
         st.rerun()
     elif answer.wait_s:
-        st.error(f"A wrong token was shown: none is looked at for {math.ceil(answer.wait_s)} s.")
+        st.error(
+            f"A wrong token came from {address}: none from there is looked at for "
+            f"{math.ceil(answer.wait_s)} s."
+        )
     else:
-        log.warning("A wrong token was shown", address=st.context.ip_address or "loopback")
+        log.warning("A wrong token was shown", address=address)
         st.error("That is not the token.")

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from core.types import (
+    ID_LENGTH,
     CheckpointState,
     EpisodeState,
     GroupState,
@@ -45,7 +46,7 @@ class Base(DeclarativeBase):
     """Enums are kept as their text, so that SQL reads well and old rows outlive new members."""
 
     type_annotation_map: ClassVar[dict[Any, Any]] = {
-        str: String(200),
+        str: String(ID_LENGTH),
         float: Float(53),
         dict[str, Any]: JSON,
         RunState: String(20),

@@ -8,11 +8,15 @@ An Environment serves one episode. Everything it raises that is not the agent's 
 `EnvironmentFailure`; whatever the agent did wrong is an answer the agent can read.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from core.types import Status
+from core.errors import ItemError
+from core.types import ID_LENGTH, Status
+
+UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +80,25 @@ class Item:
     """One problem of a task's split. `item_id` is stable and unique within the task.
 
     `content` is all a task needs to make the environment; JSON values only.
+    Raises ItemError for an id that the database cannot hold, wherever items are read.
     """
 
     task: str
     item_id: str
     content: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        shown = f"{self.task}: the item id {self.item_id[:40]!r}"
+        if len(self.item_id) > ID_LENGTH:
+            raise ItemError(
+                f"{shown}… has {len(self.item_id)} characters, at most {ID_LENGTH} can be stored",
+                mend="give the item a shorter id",
+            )
+        if UNSTORABLE.search(self.item_id):
+            raise ItemError(
+                f"{shown} holds NUL or half a character, which no database stores",
+                mend="give the item an id of ordinary text",
+            )
 
 
 @dataclass(frozen=True, slots=True)
