@@ -63,7 +63,8 @@ class Waker:
 class Announcer:
     """Publishes a run's event off the caller's thread; several calls may become one event."""
 
-    def __init__(self, broker: Broker, run_id: str, event: Message) -> None:
+    def __init__(self, broker: Broker, run_id: str, event: Message | None = None) -> None:
+        """`event`: what is published until `announce` names another."""
         self._broker = broker
         self._run_id = run_id
         self._event = event
@@ -72,8 +73,9 @@ class Announcer:
         self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
         self._thread.start()
 
-    def announce(self) -> None:
-        """Soon; never waits for the broker."""
+    def announce(self, event: Message | None = None) -> None:
+        """Publish `event`, or the last one again, soon; never waits for the broker."""
+        self._event = event or self._event
         self._due.set()
 
     def close(self) -> None:
@@ -98,4 +100,5 @@ class Announcer:
     def _publish(self, publisher: Publisher) -> None:
         while self._due.wait() and not self._stop.is_set():
             self._due.clear()
-            publisher.publish(EVENTS, self._run_id, self._event)
+            if self._event is not None:
+                publisher.publish(EVENTS, self._run_id, self._event)

@@ -30,6 +30,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`files`: relative path, with `/`, to hex SHA-256. `parent`: None at the root.
 
     `probe`: of every checkpoint that a trainer made; a run's version 0 is the model's own bytes.
+    `trained_hash`: the running hash over all bodies that the weights learned from
+    (core/trained_hash.py).
     """
 
     checkpoint_id: str
@@ -37,6 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parent: str | None
     files: dict[str, str]
     probe: Probe | None = None
+    trained_hash: str = ""
 
 
 def digests(directory: Path) -> dict[str, str]:

@@ -9,13 +9,18 @@ import os
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker import weights
+from broker.api import Consumer
 from broker.topology import trainer_queue
+from broker.wake import Announcer
+from broker.weights import WeightsAway
 from core.config import Config
-from core.errors import ConfigError
+from core.errors import BrokerUnavailable, ConfigError
 from core.process import place
+from core.retry import Retry
 from db import registry
 from ops.runs import Opened, opened, shelf
 from trainer.inbox import Bounds
@@ -38,7 +43,7 @@ def learn(config: Config, stop: threading.Event) -> None:
         _rank(config, stop)
         return
     with opened(config, stop) as run:
-        path = weights.fetch(_first(run), config.cache())
+        path = _fetched(_first(run), config, stop)
         hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
         _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
 
@@ -81,21 +86,21 @@ def _rank(config: Config, stop: threading.Event) -> None:
         if ranks.rank:
             told = ranks.hear()
             if told != OVER:
-                follow(_part(config, told.decode(), ranks), ranks)
+                follow(_part(config, told.decode(), ranks, stop), ranks)
             return
         with opened(config, stop) as run:
             first = _first(run)
             ranks.tell(first.encode())
-            with leading(_part(config, first, ranks), ranks) as learner:
+            with leading(_part(config, first, ranks, stop), ranks) as learner:
                 _train(config, run, learner, stop)
 
 
-def _part(config: Config, first: str, ranks: "Ranks") -> "DeepSpeedLearner":
+def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":
     """`first`: what the row of the run's first checkpoint names."""
     from trainer.learner import Hardware
     from trainer.learner_deepspeed import DeepSpeedLearner
 
-    path = weights.fetch(first, config.cache())
+    path = _fetched(first, config, stop)
     kind = config.model.device.partition(":")[0]
     device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
     hardware = Hardware(device, config.model.dtype, config.trainer.threads)
@@ -108,19 +113,33 @@ def _first(run: Opened) -> str:
     return run.store.ask(lambda session: registry.live_checkpoints(session, run.run_id)[0].path)
 
 
+def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
+    """The first checkpoint's directory; an object store that is away is waited for until `stop`."""
+    retry = Retry("checkpoints", lambda error: isinstance(error, WeightsAway), stop=stop)
+    return retry.call(lambda: weights.fetch(first, config.cache(), stop))
+
+
+def _consumer(run: Opened, stop: threading.Event) -> Consumer:
+    """The trainer's queue; a broker that is away is waited for until `stop`."""
+    retry = Retry("broker", lambda error: isinstance(error, BrokerUnavailable), stop=stop)
+    return retry.call(lambda: run.broker.consumer(trainer_queue(run.run_id)))
+
+
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
     from trainer.inbox import Inbox
+    from trainer.lease import trainer_lease
     from trainer.ledger import Ledger
     from trainer.loop import train
 
     filled = settings(config.trainer)
-    publisher = run.broker.publisher()
-    consumer = run.broker.consumer(trainer_queue(run.run_id))
+    announcer = Announcer(run.broker, run.run_id)
+    consumer = _consumer(run, stop)
     inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
     kept_in = replace(shelf(config, run.run_id), stop=stop)
-    ledger = Ledger(config, run.run_id, run.store, publisher, kept_in)
+    ledger = Ledger(config, run.run_id, run.store, announcer.announce, kept_in)
     try:
-        train(inbox, learner, ledger, filled, stop)
+        with trainer_lease(run.store, run.run_id, lambda: ledger.epoch):
+            train(inbox, learner, ledger, filled, stop)
     finally:
         consumer.close()
-        publisher.close()
+        announcer.close()

@@ -6,30 +6,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from broker.weights import WeightsAway
 from core import manifest
 from core.errors import CheckpointError
 from core.manifest import Manifest, Probe, verify
+from core.trained_hash import ROOT
 
 __all__ = ["Manifest", "publish", "remove", "verify", "whole_directory"]
 
 
-def publish(
+def publish(  # noqa: PLR0913 - what a manifest says
     directory: Path,
     write: Callable[[Path], Probe | None],
     *,
     checkpoint_id: str,
     version: int,
     parent: str | None,
+    trained_hash: str = ROOT,
 ) -> Manifest:
     """Let `write` fill a directory; it appears under its name whole, durable, with a manifest.
 
     What `write` returns is the manifest's probe.
 
-    Raises CheckpointError where the directory exists or the disk refuses; nothing is left then.
+    Raises CheckpointError where the directory exists, WeightsAway where the disk is full or away;
+    nothing is left then.
     """
     with whole_directory(directory) as partial:
         probe = write(partial)
-        described = Manifest(checkpoint_id, version, parent, manifest.digests(partial), probe)
+        described = Manifest(
+            checkpoint_id, version, parent, manifest.digests(partial), probe, trained_hash
+        )
         manifest.write(partial, described)
     return described
 
@@ -38,7 +46,8 @@ def publish(
 def whole_directory(directory: Path) -> Iterator[Path]:
     """A sibling to write into; synced and renamed to `directory` at the end, or removed.
 
-    Only one writer per name: what an interrupted one left is replaced. Raises CheckpointError.
+    Only one writer per name: what an interrupted one left is replaced. Raises CheckpointError where
+    it exists, WeightsAway where the disk is full or away: the same may work later.
     """
     if directory.exists():
         raise CheckpointError(f"{directory} exists already", mend="choose another directory")
@@ -52,8 +61,11 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         partial.rename(directory)
         _sync(directory.parent)
     except OSError as error:
-        text = error.strerror or str(error)
-        raise CheckpointError(f"{directory}: cannot be written: {text}") from error
+        raise _unwritten(directory, error.strerror or str(error)) from error
+    except SafetensorError as error:  # its only word for a disk that is full
+        if "I/O error" not in str(error):
+            raise
+        raise _unwritten(directory, str(error)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -64,6 +76,12 @@ def remove(directory: Path) -> None:
     if directory.exists():
         directory.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _unwritten(directory: Path, reason: str) -> WeightsAway:
+    return WeightsAway(
+        f"{directory}: cannot be written: {reason}", mend=f"make room in {directory.parent}"
+    )
 
 
 def _sync(path: Path) -> None:

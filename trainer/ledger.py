@@ -3,96 +3,102 @@
     save weights ─▶ (snapshot when due) ─▶ one transaction ─▶ CheckpointPublished ─▶ retention
                                            (with alarms: trainer/watch.py)
 
-A trainer whose epoch is no longer the run's commits nothing and ends.
+It waits for a disk or an object store that is full or away until the trainer is told to stop; a
+snapshot that could not be saved is tried again at the next update. A trainer whose epoch is no
+longer the run's commits nothing and ends.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from broker.api import Publisher
-from broker.messages import CheckpointPublished, body_sha256
-from broker.topology import EVENTS
+from broker.messages import CheckpointPublished, Message, body_sha256
 from broker.weights import Shelf
 from core.config import Config
-from core.errors import BrokerError, CheckpointError
+from core.errors import BrokerError, CheckpointError, StoreUnavailable
 from core.logging import get_logger
-from core.manifest import Probe
+from core.trained_hash import running_hash
 from core.types import CheckpointState, RunState, Transition, UpdateState
-from db import progress, refusals, registry, runs, updates
+from db import refusals, registry, runs, updates
 from db.alarms import Reading
 from db.models import Checkpoint
 from db.store import Store, now
 from db.updates import NewUpdate, TrainedMember, UpdateRefused
-from trainer import checkpoints, retention, snapshots
+from trainer import retention
 from trainer.batch import TrainableGroup
 from trainer.learner import Learner, Metrics
+from trainer.recovery import find_restart
+from trainer.stop_rules import StopRules
 from trainer.watch import Watch, tell
-
-SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many groups without spread
+from trainer.writer import CheckpointWriter, Position
 
 log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a trainer stands: the checkpoint its weights are."""
-
-    version: int
-    checkpoint_id: str
 
 
 class Ledger:
     """Writes one run's updates; used by one thread."""
 
     def __init__(
-        self, config: Config, run_id: str, store: Store, publisher: Publisher, shelf: Shelf
+        self,
+        config: Config,
+        run_id: str,
+        store: Store,
+        announce: Callable[[Message], object],
+        shelf: Shelf,
     ) -> None:
-        """`shelf`: where this run's checkpoints are kept; snapshots stay in its folder here."""
+        """`announce`: publishes an event, and does not wait for a broker that is away.
+
+        `shelf`: where this run's checkpoints are kept; snapshots stay in its folder here.
+        """
         self._config = config
         self._run_id = run_id
         self._store = store
-        self._publisher = publisher
+        self._announce_event = announce
         self._shelf = shelf
+        self._writer = CheckpointWriter(shelf)
         self.epoch = 0  # of this trainer, from `resume` on
         self._snapshot = -1  # version of the newest snapshot
         self._watch = Watch(config, run_id)
+        self._stop_rules = StopRules(config, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
         """Begin a new epoch from the newest snapshot; later updates leave the live lineage.
 
         Where there is no snapshot the run begins at its first checkpoint, which the learner holds.
+        Raises CheckpointError where no snapshot that there is can be used.
         """
         self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
-        checkpoint = self._store.ask(self._resumable)
-        if checkpoint.snapshot_path is not None:
-            learner.load_state(snapshots.load(Path(checkpoint.snapshot_path)))
+        found = find_restart(self._store.ask(self._live), self._shelf.home)
+        checkpoint = found.checkpoint
+        if found.state is not None:
+            learner.load_state(found.state)
             self._snapshot = checkpoint.version
+
+        def begin(session: Session) -> int:
+            undone = updates.roll_back(session, self._run_id, checkpoint, epoch=self.epoch)
+            if found.path is not None:
+                registry.name_snapshot(session, checkpoint.checkpoint_id, str(found.path))
+            return undone
+
         with self._counted(Transition.ROLL_BACK):
-            undone = self._store.transact(
-                lambda s: updates.roll_back(s, self._run_id, checkpoint, epoch=self.epoch)
-            )
+            undone = self._store.transact(begin)
         present = partial(registry.present_checkpoints, run_id=self._run_id)
         left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
         retention.remove(left, self._shelf.stop)
         log.info("trainer begins", version=checkpoint.version, epoch=self.epoch, undone=undone)
-        return Position(checkpoint.version, checkpoint.checkpoint_id)
+        return Position(checkpoint.version, checkpoint.checkpoint_id, found.trained_hash)
 
-    def _resumable(self, session: Session) -> Checkpoint:
-        """The checkpoint of the newest snapshot, or else the run's first."""
-        checkpoint = registry.latest_snapshot(session, self._run_id)
-        if checkpoint is None:
-            checkpoint = next(iter(registry.live_checkpoints(session, self._run_id)), None)
-        if checkpoint is None:
+    def _live(self, session: Session) -> Sequence[Checkpoint]:
+        """The live lineage, oldest first. Raises CheckpointError where it is empty."""
+        live = registry.live_checkpoints(session, self._run_id)
+        if not live:
             raise CheckpointError(f"run {self._run_id} has no first checkpoint")
-        session.expunge(checkpoint)
-        return checkpoint
+        session.expunge_all()
+        return live
 
     def started(self) -> float:
         """The start of an update, on the database's clock."""
@@ -109,16 +115,25 @@ class Ledger:
         """Publish and record the update from `at`; returns where the trainer stands then.
 
         Raises UpdateRefused: nothing was committed, and the weights are those of no checkpoint.
+        StoreUnavailable and WeightsAway, once the trainer is told to stop, say the same.
         """
         version = at.version + 1
-        checkpoint_id = f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}"
-        path = self._publish(learner, checkpoint_id, at)
-        due = version - max(self._snapshot, 0) >= self._config.trainer.snapshot_every
-        snapshot = self._save_snapshot(learner, checkpoint_id, version) if due else None
+        members = _members(trained)
+        then = Position(
+            version,
+            f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",
+            running_hash(at.trained_hash, [member.sha256 for member in members]),
+        )
+        path = self._writer.publish(learner, then, at.checkpoint_id)
+        figures = dict(metrics.values)
+        snapshot = None
+        if version - max(self._snapshot, 0) >= self._config.trainer.snapshot_every:
+            snapshot = self._save_snapshot(learner, then)
+            figures["snapshot_failed"] = float(snapshot is None)
 
         def write(session: Session) -> list[Reading]:
             checkpoint = Checkpoint(
-                checkpoint_id=checkpoint_id,
+                checkpoint_id=then.checkpoint_id,
                 run_id=self._run_id,
                 version=version,
                 parent_id=at.checkpoint_id,
@@ -126,10 +141,10 @@ class Ledger:
                 snapshot_path=snapshot,
                 state=CheckpointState.LIVE,
                 created_at=now(),
+                trained_hash=then.trained_hash,
             )
-            return self._watch.commit(
-                session, self._new_update(checkpoint, trained, metrics, started_at)
-            )
+            new = self._new_update(checkpoint, members, figures, metrics.skipped, started_at)
+            return self._watch.commit(session, new)
 
         try:
             with self._counted(Transition.COMMIT):
@@ -138,9 +153,9 @@ class Ledger:
             retention.remove([path, snapshot or path], self._shelf.stop)
             raise
         tell(told, version, metrics.skipped)
-        self._announce(version, checkpoint_id)
+        self._announce(then)
         self._retain()
-        return Position(version, checkpoint_id)
+        return then
 
     @contextmanager
     def _counted(self, transition: Transition) -> Iterator[None]:
@@ -154,63 +169,54 @@ class Ledger:
             )
             raise
 
-    def _publish(self, learner: Learner, checkpoint_id: str, at: Position) -> str:
-        """The checkpoint after `at` on its shelf: what its row names. Raises CheckpointError."""
-
-        def fill(target: Path) -> Probe:
-            learner.save(target)
-            return learner.probe()
-
-        directory = self._shelf.local(checkpoint_id)
-        checkpoints.publish(
-            directory,
-            fill,
-            checkpoint_id=checkpoint_id,
-            version=at.version + 1,
-            parent=at.checkpoint_id,
-        )
-        try:
-            return self._shelf.put(checkpoint_id)
-        except CheckpointError:
-            checkpoints.remove(directory)
-            raise
-
     def _retain(self) -> None:
-        """Remove the files that nothing needs any more."""
+        """Remove the files that nothing needs any more; what cannot be now, later."""
         tracks = [track for server in self._config.policy_servers() for track in server.tracks]
         keep = self._config.trainer.keep_checkpoints
-        doomed = self._store.transact(
-            lambda session: retention.retain(
-                session, self._run_id, keep=keep, tracks=tracks, epoch=self.epoch
+        try:
+            doomed = self._store.transact(
+                lambda session: retention.retain(
+                    session, self._run_id, keep=keep, tracks=tracks, epoch=self.epoch
+                )
             )
-        )
+        except StoreUnavailable as error:
+            log.warning("Old checkpoints stay for now", error=str(error))
+            return
         retention.remove(doomed, self._shelf.stop)
 
-    def _announce(self, version: int, checkpoint_id: str) -> None:
+    def _announce(self, then: Position) -> None:
         """Wake whoever waits for a checkpoint; the row stands, so a lost event only delays."""
         event = CheckpointPublished(
-            run_id=self._run_id, version=version, checkpoint_id=checkpoint_id
+            run_id=self._run_id, version=then.version, checkpoint_id=then.checkpoint_id
         )
         try:
-            self._publisher.publish(EVENTS, self._run_id, event)
+            self._announce_event(event)
         except BrokerError as error:
-            log.warning("checkpoint not announced", version=version, error=str(error))
+            log.warning("checkpoint not announced", version=then.version, error=str(error))
 
     def snapshot(self, learner: Learner, at: Position) -> None:
-        """Make the last update resumable before the trainer stops."""
+        """Make the last update resumable before the trainer stops.
+
+        While the database is away no row names the snapshot; the next start finds it all the same.
+        """
         if at.version == max(self._snapshot, 0):
             return
-        path = self._save_snapshot(learner, at.checkpoint_id, at.version)
-        self._store.transact(
-            lambda session: registry.name_snapshot(session, at.checkpoint_id, path)
-        )
+        path = self._save_snapshot(learner, at)
+        if path is None:
+            return
+        try:
+            self._store.transact(
+                lambda session: registry.name_snapshot(session, at.checkpoint_id, path)
+            )
+        except StoreUnavailable as error:
+            log.warning("Snapshot is saved, its row does not name it yet", error=str(error))
 
     def end_if_due(self, at: Position) -> bool:
         """End the run where a stop rule of its configuration is met; look at alarms till then.
 
         Raises TrainerReplaced: what another has learned since may meet none.
         """
-        rule = self._rule_met(at)
+        rule = self._stop_rules.met(at.version)
         if rule:
             self._store.transact(partial(self._end, rule))
         else:
@@ -221,65 +227,57 @@ class Ledger:
         updates.lock_run(session, self._run_id, self.epoch)
         runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
 
-    def _rule_met(self, at: Position) -> str:
-        run = self._config.run
-        if run.stop_updates is not None and at.version >= run.stop_updates:
-            return f"{run.stop_updates} updates"
-        if run.stop_hours is not None:
-            hours = self._store.ask(lambda session: progress.hours(session, self._run_id))
-            if hours >= run.stop_hours:
-                return f"{run.stop_hours} hours"
-        if run.stop_success is not None and self._solved(at, run.stop_success):
-            return f"success {run.stop_success}"
-        return ""
+    def _save_snapshot(self, learner: Learner, at: Position) -> str | None:
+        """The directory of a new snapshot; None where the disk has no room, older ones dropped."""
+        path = self._writer.snapshot(learner, at)
+        if path is None and self._drop_older_snapshots():
+            path = self._writer.snapshot(learner, at)
+        if path is not None:
+            self._snapshot = at.version
+        return path
 
-    def _solved(self, at: Position, share: float) -> bool:
-        """Whether every task has that success, over enough groups to tell."""
-        fewest = self._config.trainer.min_groups or self._config.dispatch.groups_per_update
-
-        def look(session: Session) -> tuple[int, dict[str, float]]:
-            closed = progress.recent_groups(session, self._run_id, SUCCESS_UPDATES)
-            return closed, progress.recent_success(session, self._run_id, SUCCESS_UPDATES)
-
-        closed, success = self._store.ask(look)
-        if at.version < SUCCESS_UPDATES and closed < SUCCESS_UPDATES * fewest:
+    def _drop_older_snapshots(self) -> bool:
+        """Make room by all but the newest snapshot; whether there were any."""
+        drop = partial(retention.drop_snapshots, run_id=self._run_id, keep=1, epoch=self.epoch)
+        try:
+            doomed = self._store.transact(drop)
+        except StoreUnavailable:
             return False
-        return all(success.get(task, -1.0) >= share for task in self._config.tasks)
-
-    def _save_snapshot(self, learner: Learner, checkpoint_id: str, version: int) -> str:
-        directory = self._shelf.home / f"{checkpoint_id}.snapshot"
-        snapshots.save(
-            directory, learner.state(), checkpoint_id=checkpoint_id, version=version, parent=None
-        )
-        self._snapshot = version
-        return str(directory)
+        retention.remove(doomed)
+        return bool(doomed)
 
     def _new_update(
         self,
         checkpoint: Checkpoint,
-        trained: Sequence[TrainableGroup],
-        metrics: Metrics,
+        members: Sequence[TrainedMember],
+        metrics: Mapping[str, float],
+        skipped: str,
         started_at: float,
     ) -> NewUpdate:
         return NewUpdate(
             update_id=f"{checkpoint.checkpoint_id}.update",
             run_id=self._run_id,
             epoch=self.epoch,
-            state=UpdateState.SKIPPED if metrics.skipped else UpdateState.COMMITTED,
-            reason=metrics.skipped,
+            state=UpdateState.SKIPPED if skipped else UpdateState.COMMITTED,
+            reason=skipped,
             checkpoint=checkpoint,
-            members=[
-                TrainedMember(
-                    episode_id=member.episode_id,
-                    group_id=group.group_id,
-                    fence=member.fence,
-                    sha256=body_sha256(member),
-                    loss_tokens=int(member.mask().sum()),
-                    advantage=advantage,
-                )
-                for group in trained
-                for member, advantage in zip_longest(group.members, group.advantages)
-            ],
-            metrics=dict(metrics.values),
+            members=members,
+            metrics=dict(metrics),
             started_at=started_at,
         )
+
+
+def _members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
+    """What an update learned from, as the database keeps it."""
+    return [
+        TrainedMember(
+            episode_id=member.episode_id,
+            group_id=group.group_id,
+            fence=member.fence,
+            sha256=body_sha256(member),
+            loss_tokens=int(member.mask().sum()),
+            advantage=advantage,
+        )
+        for group in trained
+        for member, advantage in zip_longest(group.members, group.advantages)
+    ]

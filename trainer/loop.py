@@ -2,7 +2,7 @@
 
 consumes  ready groups (trainer/inbox.py)
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
-waits for groups
+waits for groups; for a database, a broker, a disk or an object store that is away, however long
 ends      with the run, or when told to stop, after a snapshot
 """
 
@@ -11,7 +11,9 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from broker.weights import WeightsAway
 from core import metrics, tracing
+from core.errors import StoreUnavailable
 from core.logging import get_logger
 from core.types import GroupState
 from db.updates import RunEnded
@@ -20,6 +22,7 @@ from trainer.inbox import Inbox
 from trainer.learner import Learner, Metrics
 from trainer.ledger import Ledger
 from trainer.presets import Settings
+from trainer.writer import Position
 
 log = get_logger()
 
@@ -29,10 +32,9 @@ def train(
 ) -> None:
     """Raises TrainerReplaced when a newer trainer has taken over, UpdateRefused to begin again."""
     at = ledger.resume(learner)
-    while groups := inbox.next_groups(
-        at.version, ledger.epoch, stop, partial(ledger.end_if_due, at)
-    ):
-        started_at, began = ledger.started(), time.time()
+    while ready := _next_update(inbox, ledger, at, stop):
+        groups, started_at = ready
+        began = time.time()
         batch = assemble(groups, settings)
         figures = learner.update(batch)
         try:
@@ -40,11 +42,32 @@ def train(
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
             log.info("last update not committed", reason=str(error))
             return
+        except (StoreUnavailable, WeightsAway) as error:
+            if not stop.is_set():
+                raise
+            log.warning("Told to stop before the last update was committed", error=str(error))
+            return
         inbox.forget(groups)
         count(groups, figures, began)
         traced(groups, began, at.version)
         log.info("update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)
+
+
+def _next_update(
+    inbox: Inbox, ledger: Ledger, at: Position, stop: threading.Event
+) -> tuple[Sequence[TrainableGroup], float] | None:
+    """The groups of the next update and its start, on the database's clock.
+
+    None once the run is over or `stop` is set, also while the database is away.
+    """
+    try:
+        groups = inbox.next_groups(at.version, ledger.epoch, stop, partial(ledger.end_if_due, at))
+        return (groups, ledger.started()) if groups else None
+    except StoreUnavailable:
+        if not stop.is_set():
+            raise
+        return None
 
 
 def count(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:

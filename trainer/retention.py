@@ -1,8 +1,9 @@
 """Which checkpoints and snapshots stay on disk: the row goes first, then the directory.
 
 Kept: the newest `keep`, version 0, all that a track can want now or after a return to the newest
-snapshot, and what a server or an open group still uses. A crash between row and directory leaves a
-directory that no row names; the next trainer removes it.
+snapshot, the two newest snapshots with their checkpoints, and what a server or an open group still
+uses. A crash between row and directory leaves a directory that no row names; the next trainer
+removes it.
 """
 
 import threading
@@ -21,6 +22,8 @@ from db.models import Checkpoint, Run
 from db.tracks import needed
 from trainer import checkpoints
 
+SNAPSHOTS = 2  # where the newest cannot be read, a trainer begins from the one before
+
 log = get_logger()
 
 
@@ -34,21 +37,34 @@ def retain(
     if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
         return []
     live = registry.live_checkpoints(session, run_id)
-    newest = registry.latest_snapshot(session, run_id)
+    doomed = drop_snapshots(session, run_id, keep=SNAPSHOTS, epoch=epoch)
+    kept = [row for row in live if row.snapshot_path is not None]
     versions = [(row.version, row.checkpoint_id) for row in live]
     used = registry.checkpoints_in_use(session, run_id)
-    used |= needed(tracks, versions, newest.version if newest else 0)
-    used |= {row.checkpoint_id for row in (*live[:1], *live[-keep:])}
-    if newest is not None:
-        used.add(newest.checkpoint_id)
-    doomed = []
+    used |= needed(tracks, versions, kept[-1].version if kept else 0)
+    used |= {row.checkpoint_id for row in (*live[:1], *live[-keep:], *kept)}
     for row in registry.present_checkpoints(session, run_id):
-        if row.snapshot_path is not None and row is not newest:
-            doomed.append(row.snapshot_path)
-            row.snapshot_path = None
         if row.checkpoint_id not in used:
             doomed.append(row.path)
             row.state = CheckpointState.DELETED
+    return doomed
+
+
+def drop_snapshots(session: Session, run_id: str, *, keep: int, epoch: int) -> list[str]:
+    """Take all but the newest `keep` live snapshots from their rows; their directories, to remove.
+
+    Nothing where a newer trainer has begun.
+    """
+    if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
+        return []
+    present = registry.present_checkpoints(session, run_id)
+    named = [row for row in present if row.snapshot_path is not None]
+    live = [row for row in named if row.state == CheckpointState.LIVE]
+    doomed = []
+    for row in named:
+        if row not in live[-keep:]:
+            doomed.append(str(row.snapshot_path))
+            row.snapshot_path = None
     return doomed
 
 
@@ -71,10 +87,10 @@ def remove(paths: Sequence[str], stop: threading.Event | None = None) -> None:
     stop: waits for no store any more.
     """
     for path in paths:
-        if not weights.is_url(path):
-            checkpoints.remove(Path(path))
-            continue
         try:
-            weights.remove(path, stop)
-        except CheckpointError as error:
+            if weights.is_url(path):
+                weights.remove(path, stop)
+            else:
+                checkpoints.remove(Path(path))
+        except (CheckpointError, OSError) as error:
             log.warning("A checkpoint stays, although no row names it", error=str(error))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from core.errors import CheckpointError
 from core.manifest import Manifest, verify
+from core.trained_hash import ROOT
 from trainer.checkpoints import publish
 
 TENSORS = "state.safetensors"
@@ -29,8 +30,14 @@ class State:
     values: Mapping[str, Any]
 
 
-def save(
-    directory: Path, state: State, *, checkpoint_id: str, version: int, parent: str | None
+def save(  # noqa: PLR0913 - what a manifest says
+    directory: Path,
+    state: State,
+    *,
+    checkpoint_id: str,
+    version: int,
+    parent: str | None,
+    trained_hash: str = ROOT,
 ) -> Manifest:
     """Publish the state as a directory of its own. Raises CheckpointError."""
 
@@ -39,14 +46,22 @@ def save(
         save_file(tensors, target / TENSORS)
         (target / VALUES).write_text(json.dumps(dict(state.values)))
 
-    return publish(directory, write, checkpoint_id=checkpoint_id, version=version, parent=parent)
+    return publish(
+        directory,
+        write,
+        checkpoint_id=checkpoint_id,
+        version=version,
+        parent=parent,
+        trained_hash=trained_hash,
+    )
 
 
-def load(directory: Path) -> State:
-    """The state of a verified snapshot. Raises CheckpointError that names the file."""
-    verify(directory)
+def load(directory: Path) -> tuple[State, Manifest]:
+    """A verified snapshot's state and manifest. Raises CheckpointError that names the file."""
+    manifest = verify(directory)
     try:
-        return State(load_file(directory / TENSORS), json.loads((directory / VALUES).read_text()))
+        values = json.loads((directory / VALUES).read_text())
+        return State(load_file(directory / TENSORS), values), manifest
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: not a snapshot: {error}") from error
 

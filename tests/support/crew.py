@@ -137,7 +137,7 @@ def _lead(job: Job, lead: Any, out: Path) -> None:
     from trainer import snapshots
 
     if job.snapshot:
-        lead.load_state(snapshots.load(Path(job.snapshot)))
+        lead.load_state(snapshots.load(Path(job.snapshot))[0])
     found = []
     for path in job.batches:
         batch = leading.heard(msgspec.msgpack.decode(Path(path).read_bytes(), type=leading.Update))

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from paused_parts import WORKER, ListLearner, PausedWorker, Slot
 from trajectories import trajectory
 
 from broker.messages import RunEpisode, Trajectory
+from broker.topology import EVENTS
 from broker.weights import Shelf
 from core.config import Config, Dispatch, Run, Task, Trainer
 from core.errors import BrokerError
@@ -230,7 +232,8 @@ class PausedRun:
         def work() -> None:
             inbox = Inbox(self.store, consumer, self.run_id, bounds)
             shelf = Shelf(self.home / "checkpoints")
-            ledger = Ledger(self.config, self.run_id, self.store, self.broker, shelf)
+            announce = partial(self.broker.publish, EVENTS, self.run_id)
+            ledger = Ledger(self.config, self.run_id, self.store, announce, shelf)
             train(inbox, ListLearner(), ledger, settings(self.config.trainer), threading.Event())
 
         return Process(work), consumer

@@ -177,7 +177,7 @@ def test_a_snapshot_of_deepspeed_goes_on_under_torch(
     done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
 ) -> None:
     learner = TorchLearner(tiny, settings(BASE), Hardware())
-    learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot"))
+    learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot")[0])
     assert learner.update(batches[1]).skipped == ""
     before, after, _ = on_torch(tiny, BASE, batches)
     start, end = flat(before, "weights/"), flat(after, "weights/")

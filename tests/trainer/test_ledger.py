@@ -1,6 +1,9 @@
+import errno
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +14,74 @@ from world import World
 
 import broker
 from broker.api import Consumer, Publisher
-from broker.messages import CheckpointPublished, Message
-from broker.weights import Shelf
+from broker.messages import CheckpointPublished, Message, body_sha256
+from broker.topology import EVENTS
+from broker.weights import Shelf, WeightsAway
 from core import manifest
 from core.config import Config, PolicyServer, Run, Task, Trainer
-from core.errors import BrokerError
+from core.errors import BrokerError, CheckpointError
 from core.manifest import Probe
+from core.trained_hash import ROOT, running_hash
 from core.types import GroupState, RunState
 from db import runs
 from db.store import Store
-from db.updates import RunEnded, TrainerReplaced, UpdateRefused
+from db.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
 from trainer.batch import Batch, TrainableGroup
 from trainer.learner import Metrics
-from trainer.ledger import Ledger, Position
+from trainer.ledger import Ledger
 from trainer.retention import retain
 from trainer.snapshots import State
+from trainer.writer import Position
 
 EVERY = 2
 
 
-class Counter:
-    """A learner whose weights are the number of its updates."""
+class NoRoom(Mapping[str, torch.Tensor]):
+    """Tensors that the disk does not take while `full()`."""
 
-    def __init__(self) -> None:
+    def __init__(self, full: Callable[[], bool]) -> None:
+        self._full = full
+        self._tensors = {"count": torch.tensor([1])}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if self._full():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class Counter:
+    """A learner whose weights are the number of its updates.
+
+    `refusals`: how often the disk takes no checkpoint; `full`: whether it takes no snapshot.
+    """
+
+    def __init__(self, *, refusals: int = 0, full: Callable[[], bool] | None = None) -> None:
         self.count = 0
+        self.refusals = refusals
+        self.full = full
 
     def update(self, batch: Batch) -> Metrics:  # noqa: ARG002
         self.count += 1
         return Metrics({"loss": 0.5})
 
     def save(self, directory: Path) -> None:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
         (directory / "count.json").write_text(json.dumps(self.count))
 
     def probe(self) -> Probe:
         return Probe([7, self.count], [-0.5])
 
     def state(self) -> State:
+        if self.full is not None:
+            return State(NoRoom(self.full), {})
         return State({"count": torch.tensor([self.count])}, {})
 
     def load_state(self, state: State) -> None:
@@ -71,11 +106,17 @@ def publisher(queue: tuple[Publisher, Consumer]) -> Publisher:
     return queue[0]
 
 
+def _announce(world: World, publisher: Publisher) -> Callable[[Message], None]:
+    return partial(publisher.publish, EVENTS, world.run_id)
+
+
 def _ledger(world: World, publisher: Publisher, home: Path, **rules: Any) -> Ledger:
     config = Config(
         tasks={"dbbench": Task()}, run=Run(**rules), trainer=Trainer(snapshot_every=EVERY)
     )
-    return Ledger(config, world.run_id, world.store, publisher, Shelf(home / "checkpoints"))
+    return Ledger(
+        config, world.run_id, world.store, _announce(world, publisher), Shelf(home / "checkpoints")
+    )
 
 
 def _groups(world: World, *positions: int) -> Sequence[TrainableGroup]:
@@ -107,6 +148,10 @@ def test_an_update_is_published_committed_and_announced(
     assert _count(world, tmp_path) == {1: 1}
     written = manifest.verify(tmp_path / "checkpoints" / at.checkpoint_id)
     assert written.probe == Probe([7, 1], [-0.5])
+    learned = [sha256 for (sha256,) in world.ask("SELECT sha256 FROM update_groups")]
+    assert written.trained_hash == at.trained_hash == running_hash(ROOT, learned)
+    rows = world.ask("SELECT trained_hash FROM checkpoints WHERE version = 1")
+    assert rows == [(at.trained_hash,)]
     (delivery,) = events.receive(9, 2.0)
     told: Message = delivery.message
     assert told == CheckpointPublished(
@@ -212,6 +257,168 @@ def test_a_snapshot_at_the_end_makes_the_last_update_resumable(
     assert fresh.count == 1
 
 
+def _alarms(world: World) -> list[str]:
+    return [name for (name,) in world.ask("SELECT name FROM raised_alarms ORDER BY name")]
+
+
+def test_a_disk_without_room_for_a_snapshot_is_an_alarm_and_the_next_update_tries_again(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    room = threading.Event()
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter(full=lambda: not room.is_set())
+    at = ledger.resume(learner)
+    for position in range(EVERY + 1):
+        at = _step(world, ledger, learner, at, position)
+    assert (at.version, _alarms(world)) == (EVERY + 1, ["snapshot_failed"])
+    assert world.ask("SELECT 1 FROM checkpoints WHERE snapshot_path IS NOT NULL") == []
+    room.set()
+    at = _step(world, ledger, learner, at, EVERY + 1)
+    assert _alarms(world) == []
+    assert _ledger(world, publisher, tmp_path).resume(Counter()) == at
+    assert world.ask("SELECT 1 FROM updates WHERE state = 'rolled_back'") == []
+
+
+def test_a_trainer_that_ends_on_a_full_disk_ends_without_a_snapshot(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter(full=lambda: True)
+    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    ledger.snapshot(learner, at)
+    assert world.ask("SELECT 1 FROM checkpoints WHERE snapshot_path IS NOT NULL") == []
+
+
+def test_the_older_snapshot_makes_room_for_a_new_one(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    """The disk holds two: the one before the newest goes when the third finds no room."""
+    home = tmp_path / "checkpoints"
+    ledger = _ledger(world, publisher, tmp_path)
+    learner = Counter(full=lambda: len([*home.glob("*.snapshot")]) >= 2)
+    at = ledger.resume(learner)
+    for position in range(3 * EVERY):
+        at = _step(world, ledger, learner, at, position)
+    named = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
+    assert sorted(named) == [(2 * EVERY,), (3 * EVERY,)]
+    assert _alarms(world) == []
+
+
+def test_a_checkpoint_waits_until_the_disk_has_room(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter(refusals=3)
+    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    assert (at.version, learner.refusals) == (1, 0)
+    assert _count(world, tmp_path) == {1: 1}
+
+
+def test_a_trainer_that_waits_for_the_disk_ends_when_it_is_told_to(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    config = Config(tasks={"dbbench": Task()})
+    shelf = Shelf(tmp_path / "checkpoints", stop=stop)
+    ledger = Ledger(config, world.run_id, world.store, _announce(world, publisher), shelf)
+    learner = Counter(refusals=10**9)
+    at = ledger.resume(learner)
+    stop.set()
+    with pytest.raises(WeightsAway, match="No space left on device"):
+        _step(world, ledger, learner, at, 0)
+    assert world.run().version == 0
+    assert [*shelf.home.iterdir()] == []
+
+
+def _trained(world: World, publisher: Publisher, home: Path, updates: int) -> Position:
+    ledger, learner = _ledger(world, publisher, home), Counter()
+    at = ledger.resume(learner)
+    for position in range(updates):
+        at = _step(world, ledger, learner, at, position)
+    return at
+
+
+def _damage_snapshot(world: World, version: int) -> None:
+    ((path,),) = world.ask("SELECT snapshot_path FROM checkpoints WHERE version = :v", v=version)
+    (Path(path) / "state.json").write_text("{}  ")
+
+
+def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    _trained(world, publisher, tmp_path, 2 * EVERY)
+    _damage_snapshot(world, 2 * EVERY)
+    fresh = Counter()
+    again = _ledger(world, publisher, tmp_path).resume(fresh)
+    assert (again.version, fresh.count) == (EVERY, EVERY)
+    assert world.run().version == EVERY
+    assert world.accounting() == []
+
+
+def test_where_no_snapshot_is_sound_nothing_is_rolled_back(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    """Their folder may only be away: a person decides."""
+    _trained(world, publisher, tmp_path, 2 * EVERY)
+    _damage_snapshot(world, EVERY)
+    _damage_snapshot(world, 2 * EVERY)
+    with pytest.raises(CheckpointError, match=r"no snapshot of the run can be used.*state\.json"):
+        _ledger(world, publisher, tmp_path).resume(Counter())
+    assert world.run().version == 2 * EVERY
+
+
+def test_a_snapshot_that_its_trainer_could_not_name_is_found(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    """The database was away when the trainer was told to stop."""
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
+    at = ledger.resume(learner)
+    for position in range(EVERY + 1):
+        at = _step(world, ledger, learner, at, position)
+    ledger.snapshot(learner, at)
+    world.sql("UPDATE checkpoints SET snapshot_path = NULL WHERE version = :v", v=at.version)
+    fresh = Counter()
+    assert _ledger(world, publisher, tmp_path).resume(fresh) == at
+    assert fresh.count == at.version
+    named = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
+    assert (at.version,) in named
+
+
+def test_a_snapshot_that_learned_from_other_bodies_than_its_row_says_is_passed_over(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    _trained(world, publisher, tmp_path, 2 * EVERY)
+    other = "0" * 64
+    world.sql("UPDATE checkpoints SET trained_hash = :h WHERE version = :v", h=other, v=2 * EVERY)
+    assert _ledger(world, publisher, tmp_path).resume(Counter()).version == EVERY
+
+
+def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    """As after a failover to a replica that lagged: the weights know more than the rows."""
+    ledger, learner = _ledger(world, publisher, tmp_path), Counter()
+    at = ledger.resume(learner)
+    groups = _groups(world, *range(EVERY + 1))
+    for group in groups:
+        learner.count += 1
+        at = ledger.commit(learner, at, [group], Metrics({}), 0.0)
+    lost, last = at.checkpoint_id, groups[-1]
+    for table, column in (("update_groups", "update_id"), ("updates", "update_id")):
+        world.sql(f"DELETE FROM {table} WHERE {column} = :u", u=f"{lost}.update")  # noqa: S608
+    world.sql("DELETE FROM checkpoints WHERE checkpoint_id = :c", c=lost)
+    world.sql("UPDATE runs SET version = version - 1")
+    world.sql(
+        "UPDATE groups SET state = 'ready', closed_at = NULL WHERE group_id = :g", g=last.group_id
+    )
+    with pytest.raises(LineageLost):
+        ledger.commit(learner, at, [last], Metrics({}), 0.0)
+    fresh, after = Counter(), _ledger(world, publisher, tmp_path)
+    again = after.resume(fresh)
+    assert (again.version, fresh.count) == (EVERY, EVERY)
+    again = after.commit(fresh, again, [last], Metrics({}), 0.0)
+    bodies = [[body_sha256(member) for member in group.members] for group in groups]
+    assert again.trained_hash == reduce(running_hash, bodies, ROOT)
+    assert world.accounting() == []
+
+
 def _present(world: World, home: Path) -> tuple[list[int], set[str]]:
     """Versions of live rows, and versions of the directories there are (s: a snapshot)."""
     rows = world.ask("SELECT version FROM checkpoints WHERE state = 'live' ORDER BY version")
@@ -229,7 +436,9 @@ def _long(world: World, publisher: Publisher, home: Path, tracks: list[str]) -> 
         trainer=Trainer(snapshot_every=EVERY, keep_checkpoints=2),
         policy=[PolicyServer(name="p", tracks=tracks)],
     )
-    return Ledger(config, world.run_id, world.store, publisher, Shelf(home / "checkpoints"))
+    return Ledger(
+        config, world.run_id, world.store, _announce(world, publisher), Shelf(home / "checkpoints")
+    )
 
 
 def test_what_nothing_needs_leaves_the_disk(
@@ -240,8 +449,8 @@ def test_what_nothing_needs_leaves_the_disk(
     at = ledger.resume(learner)
     for position in range(7):
         at = _step(world, ledger, learner, at, position)
-    assert _present(world, tmp_path) == ([0, 6, 7], {"6", "6s", "7"})
-    assert world.ask("SELECT COUNT(*) FROM checkpoints WHERE state = 'deleted'") == [(5,)]
+    assert _present(world, tmp_path) == ([0, 4, 6, 7], {"4", "4s", "6", "6s", "7"})
+    assert world.ask("SELECT COUNT(*) FROM checkpoints WHERE state = 'deleted'") == [(4,)]
     assert world.accounting() == []
 
 
@@ -260,7 +469,7 @@ def test_what_a_track_a_server_or_an_open_group_needs_stays(
             world.sql("UPDATE steps SET checkpoint_id = :c", c=at.checkpoint_id)
     live, there = _present(world, tmp_path)
     assert live == [0, 2, 3, 5, 6, 7, 8]
-    assert there == {"2", "3", "5", "6", "7", "8", "8s"}
+    assert there == {"2", "3", "5", "6", "6s", "7", "8", "8s"}
 
 
 def test_a_trainer_that_begins_removes_what_no_row_names(
@@ -325,7 +534,7 @@ def test_success_waits_for_every_task_of_the_configuration(
     run = Run(stop_success=0.5)
     config = Config(tasks={"dbbench": Task(), "alfworld": Task()}, run=run)
     ledger, learner = (
-        Ledger(config, world.run_id, world.store, publisher, Shelf(tmp_path)),
+        Ledger(config, world.run_id, world.store, _announce(world, publisher), Shelf(tmp_path)),
         Counter(),
     )
     _step(world, ledger, learner, ledger.resume(learner), 0)

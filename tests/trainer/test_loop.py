@@ -1,7 +1,10 @@
 """The trainer's loop end to end: a tiny model, real rows, bodies from a real queue."""
 
+import errno
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,14 +14,15 @@ from world import World
 
 import broker
 from broker.messages import EpisodeFinished
-from broker.topology import TRAJECTORIES, trainer_queue
+from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from broker.weights import Shelf
 from core.config import Config, Run, Task, Trainer
+from core.errors import StoreUnavailable
 from core.manifest import verify
 from core.types import RunState
 from db import runs
 from db.store import Store
-from trainer.batch import Batch
+from trainer.batch import Batch, TrainableGroup
 from trainer.inbox import Bounds, Inbox
 from trainer.learner import Hardware, Metrics
 from trainer.learner_torch import TorchLearner
@@ -52,9 +56,17 @@ def world(store: Store) -> World:
 
 
 def _train(
-    world: World, learner: TorchLearner, home: Path, *, min_groups: int = 8, **rules: float
+    world: World,
+    learner: TorchLearner,
+    home: Path,
+    *,
+    min_groups: int = 8,
+    inbox: type[Inbox] = Inbox,
+    stop: threading.Event | None = None,
+    **rules: float,
 ) -> None:
     """What the role `trainer` does, until its loop ends."""
+    stop = stop or threading.Event()
     chosen = msgspec.structs.replace(TRAINER, min_groups=min_groups)
     config = Config(tasks={"dbbench": Task()}, run=Run(**rules), trainer=chosen)  # type: ignore[arg-type]
     with ExitStack() as stack:
@@ -69,9 +81,11 @@ def _train(
                     message = EpisodeFinished(trajectory=body)
                     publisher.publish(TRAJECTORIES, world.run_id, message)
         consumer = stack.enter_context(closing(link.consumer(trainer_queue(world.run_id))))
-        inbox = Inbox(world.store, consumer, world.run_id, BOUNDS)
-        ledger = Ledger(config, world.run_id, world.store, publisher, Shelf(home / "checkpoints"))
-        train(inbox, learner, ledger, SETTINGS, threading.Event())
+        bodies = inbox(world.store, consumer, world.run_id, BOUNDS)
+        shelf = Shelf(home / "checkpoints", stop=stop)
+        announce = partial(publisher.publish, EVENTS, world.run_id)
+        ledger = Ledger(config, world.run_id, world.store, announce, shelf)
+        train(bodies, learner, ledger, SETTINGS, stop)
 
 
 def test_groups_become_updates_until_the_stop_rule(
@@ -115,6 +129,47 @@ def test_a_policy_that_solves_everything_ends_the_run_without_an_update(
     _train(world, learner, tmp_path, min_groups=1, stop_success=0.9)
     assert (world.run().state, world.run().reason) == (RunState.COMPLETED, "success 0.9")
     assert world.run().version == 0
+
+
+class Unanswered(Inbox):
+    """Waits for a database that is away when the trainer is told to stop."""
+
+    def next_groups(
+        self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
+    ) -> Sequence[TrainableGroup]:
+        if version == 0:
+            return super().next_groups(version, epoch, stop, end_if_due)
+        stop.set()
+        raise StoreUnavailable("the database is away")
+
+
+def test_a_trainer_told_to_stop_while_the_database_is_away_saves_what_it_has(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    _train(world, TorchLearner(tiny, SETTINGS, Hardware()), tmp_path, inbox=Unanswered)
+    rows = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
+    assert rows == [(1,)]
+
+
+class FullDisk(TorchLearner):
+    """The disk is full when the first checkpoint is written, and the trainer is told to stop."""
+
+    stop: threading.Event
+
+    def save(self, directory: Path) -> None:
+        del directory
+        self.stop.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_trainer_told_to_stop_while_the_disk_is_full_ends_without_an_error(
+    world: World, tiny: Path, tmp_path: Path
+) -> None:
+    learner, stop = FullDisk(tiny, SETTINGS, Hardware()), threading.Event()
+    learner.stop = stop
+    _train(world, learner, tmp_path, stop=stop)
+    assert world.run().version == 0
+    assert "trained" not in {state for (state,) in world.ask("SELECT state FROM groups")}
 
 
 def test_a_run_stopped_during_an_update_ends_without_it(

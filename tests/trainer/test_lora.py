@@ -116,7 +116,7 @@ def test_an_adapter_is_resumed_bit_by_bit(tiny: Path, batch: Batch, tmp_path: Pa
         stopped.update(batch)
     snapshots.save(tmp_path / "s", stopped.state(), checkpoint_id="c", version=2, parent=None)
     resumed = learner(tiny)
-    resumed.load_state(snapshots.load(tmp_path / "s"))
+    resumed.load_state(snapshots.load(tmp_path / "s")[0])
     for _ in range(2):
         resumed.update(batch)
     expected, found = straight.state().tensors, resumed.state().tensors

@@ -44,7 +44,7 @@ def test_training_resumed_from_a_snapshot_is_bit_exact(
         first.update(batch)
     _save(tmp_path / "c2", first.state())
     resumed = TorchLearner(tiny, SETTINGS, Hardware())
-    resumed.load_state(snapshots.load(tmp_path / "c2"))
+    resumed.load_state(snapshots.load(tmp_path / "c2")[0])
     resumed.update(batches[2])
     expected, found = straight.state(), resumed.state()
     assert found.values["updates"] == expected.values["updates"] == 3
@@ -59,7 +59,7 @@ def test_random_generators_continue_where_they_were(tmp_path: Path) -> None:
     np.random.standard_normal()  # leaves a half-used pair of the legacy generator
     _save(tmp_path / "c2", snapshots.random_state())
     expected = (random.random(), np.random.standard_normal(3).tolist(), torch.rand(3).tolist())
-    snapshots.set_random_state(snapshots.load(tmp_path / "c2"))
+    snapshots.set_random_state(snapshots.load(tmp_path / "c2")[0])
     found = (random.random(), np.random.standard_normal(3).tolist(), torch.rand(3).tolist())
     assert found == expected
 

@@ -1,0 +1,55 @@
+"""The trainer's lease: while it holds, others know that a trainer is at work, however long an
+update takes.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+from core.errors import StoreUnavailable
+from core.logging import get_logger
+from core.threads import vital_thread
+from db import runs
+from db.store import Store
+
+BEAT_S = 5.0  # between two extensions
+LEASE_S = 20.0
+LAST_S = 1.0  # for the database to hear that the trainer has ended
+
+log = get_logger()
+
+
+@contextmanager
+def trainer_lease(
+    store: Store, run_id: str, epoch: Callable[[], int], beat_s: float = BEAT_S
+) -> Iterator[None]:
+    """Beat on a thread and a connection of its own. `epoch`: 0 until the trainer has begun one."""
+    ended = threading.Event()
+    with closing(store.one_thread()) as own:
+
+        def beat() -> None:
+            while not ended.wait(beat_s):
+                _extend(own, run_id, epoch())
+
+        thread = vital_thread("trainer-lease", beat)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(LAST_S)
+            _drop(own, run_id, epoch())
+
+
+def _extend(store: Store, run_id: str, epoch: int) -> None:
+    try:
+        store.transact(lambda session: runs.hold_trainer(session, run_id, epoch, lease_s=LEASE_S))
+    except StoreUnavailable as error:  # it is told to stop: the lease runs out by itself
+        log.warning("Trainer's lease was not extended", error=str(error))
+
+
+def _drop(store: Store, run_id: str, epoch: int) -> None:
+    try:
+        store.transact(lambda session: runs.drop_trainer(session, run_id, epoch), patience_s=LAST_S)
+    except StoreUnavailable as error:
+        log.warning("Trainer's lease was not given back", error=str(error))

@@ -1,0 +1,45 @@
+"""When a run ends by itself: after so many updates or hours, or once every task is solved."""
+
+from sqlalchemy.orm import Session
+
+from core.config import Config
+from db import progress
+from db.store import Store
+
+SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many groups without spread
+
+
+class StopRules:
+    """The rules of one run's configuration."""
+
+    def __init__(self, config: Config, run_id: str, store: Store) -> None:
+        self._run = config.run
+        self._tasks = list(config.tasks)
+        self._fewest = config.trainer.min_groups or config.dispatch.groups_per_update
+        self._run_id = run_id
+        self._store = store
+
+    def met(self, version: int) -> str:
+        """The rule that ends the run at this version; empty where it goes on."""
+        run = self._run
+        if run.stop_updates is not None and version >= run.stop_updates:
+            return f"{run.stop_updates} updates"
+        if run.stop_hours is not None:
+            hours = self._store.ask(lambda session: progress.hours(session, self._run_id))
+            if hours >= run.stop_hours:
+                return f"{run.stop_hours} hours"
+        if run.stop_success is not None and self._is_solved(version, run.stop_success):
+            return f"success {run.stop_success}"
+        return ""
+
+    def _is_solved(self, version: int, share: float) -> bool:
+        """Whether every task has that success, over enough groups to tell."""
+
+        def look(session: Session) -> tuple[int, dict[str, float]]:
+            closed = progress.recent_groups(session, self._run_id, SUCCESS_UPDATES)
+            return closed, progress.recent_success(session, self._run_id, SUCCESS_UPDATES)
+
+        closed, success = self._store.ask(look)
+        if version < SUCCESS_UPDATES and closed < SUCCESS_UPDATES * self._fewest:
+            return False
+        return all(success.get(task, -1.0) >= share for task in self._tasks)

@@ -1,0 +1,93 @@
+"""Writes checkpoints and snapshots. A disk or an object store that is full or away is waited for.
+
+learner ─▶ directory, whole ─▶ shelf (a folder or a URL)   until it is there, or told to stop
+learner ─▶ snapshot in the run's folder here               once: the next update tries again
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from broker.weights import Shelf, WeightsAway
+from core.errors import CheckpointError
+from core.logging import get_logger
+from core.manifest import Probe
+from core.retry import Retry
+from core.trained_hash import ROOT
+from trainer import checkpoints, snapshots
+from trainer.learner import Learner
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a trainer stands: the checkpoint its weights are.
+
+    `trained_hash`: the running hash over all bodies that they learned from (core/trained_hash.py).
+    """
+
+    version: int
+    checkpoint_id: str
+    trained_hash: str = ROOT
+
+
+class CheckpointWriter:
+    """Writes what one trainer learned; used by one thread."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._retry = Retry("checkpoints", _is_away, stop=shelf.stop)
+
+    def publish(self, learner: Learner, then: Position, parent: str) -> str:
+        """The checkpoint `then` on its shelf: what its row names.
+
+        Raises CheckpointError; WeightsAway only once it is told to stop.
+        """
+
+        def fill(target: Path) -> Probe:
+            learner.save(target)
+            return learner.probe()
+
+        directory = self._shelf.local(then.checkpoint_id)
+        publish = partial(
+            checkpoints.publish,
+            directory,
+            fill,
+            checkpoint_id=then.checkpoint_id,
+            version=then.version,
+            parent=parent,
+            trained_hash=then.trained_hash,
+        )
+        self._retry.call(publish)
+        try:
+            return self._retry.call(partial(self._shelf.put, then.checkpoint_id))
+        except CheckpointError:
+            checkpoints.remove(directory)
+            raise
+
+    def snapshot(self, learner: Learner, at: Position) -> str | None:
+        """The directory of a new snapshot; None where the disk is full or away."""
+        directory = snapshot_directory(self._shelf.home, at.checkpoint_id)
+        try:
+            snapshots.save(
+                directory,
+                learner.state(),
+                checkpoint_id=at.checkpoint_id,
+                version=at.version,
+                parent=None,
+                trained_hash=at.trained_hash,
+            )
+        except WeightsAway as error:
+            log.error("Snapshot could not be saved", version=at.version, error=str(error))
+            return None
+        return str(directory)
+
+
+def snapshot_directory(home: Path, checkpoint_id: str) -> Path:
+    """Where the snapshot of a checkpoint lies in the run's folder of checkpoints."""
+    return home / f"{checkpoint_id}.snapshot"
+
+
+def _is_away(error: BaseException) -> bool:
+    return isinstance(error, WeightsAway)
