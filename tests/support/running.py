@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from sqlalchemy.exc import OperationalError
+
 from core.errors import StoreError
 from db import runs
 from db.store import open_store
@@ -61,7 +63,7 @@ def version_of(home: Path, name: str) -> int:
         ):
             run = runs.run_named(session, name)
             return run.version if run else -1
-    except StoreError as error:
+    except (StoreError, OperationalError) as error:  # the first process makes the tables
         if not any(words in str(error) for words in ("no such table", "is locked")):
             raise
         return -1
