@@ -8,6 +8,7 @@ Paths are relative to the directory in which a command is started.
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -28,6 +29,8 @@ Seconds = Above0
 
 NESTED = 3  # a variable's value may name variables, so many levels deep
 _NAMED = re.compile(r"\$\{(?P<name>\w+)\}")
+_PRIVATE = re.compile(r"^AGENTRL_|PASSWORD|SECRET")
+_LOGIN = re.compile(r"://[^/\s@]*:[^/\s@]*@")  # of a URL
 _SECRET_FILE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|URL)_FILE\Z")
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,59}\Z"  # names become folders, queues and columns
@@ -508,6 +511,16 @@ def secret(variable: str) -> str:
             mend="letters, digits and signs of ASCII alone",
         )
     return value
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program that is not ours: nothing of AGENTRL_, no password or login."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not _PRIVATE.search(name)
+        and (not _LOGIN.search(value) or name.lower().endswith("_proxy"))
+    }
 
 
 def secret_files() -> list[str]:

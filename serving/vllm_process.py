@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.config import without_secrets
 from core.logging import get_logger
 from core.process import session_nice, weigh_session
 from serving.request import EngineAway
@@ -177,7 +178,7 @@ class VllmProcess:
         place = ["--model", str(model), "--uds", str(folder / "socket")]
         command = [sys.executable, "-I", str(GUARD), str(folder), *launch.command, *place]
         shutil.copy(WORKER, folder)  # alone: beside our other modules it would hide some of others
-        environment = {**os.environ, **launch.environment}
+        environment = {**without_secrets(os.environ), **launch.environment}
         environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(folder)}
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         with launch.log.open("ab") as output:

@@ -20,6 +20,7 @@ from core.config import (
     secret,
     secret_files,
     with_secrets,
+    without_secrets,
 )
 from core.errors import ConfigError
 from core.loading import loads
@@ -182,6 +183,18 @@ def test_a_secret_may_lie_in_a_file_that_a_variable_names(
     monkeypatch.setenv("HUSH_TOKEN_FILE", str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match=r"HUSH_TOKEN_FILE: .*gone: No such file"):
         secret("HUSH_TOKEN")
+
+
+def test_a_program_that_is_not_ours_is_given_no_secret() -> None:
+    given = {
+        "PATH": "/bin",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "HTTPS_PROXY": "http://me:mine@proxy",
+        "AGENTRL_POLICY_TOKEN": "hush",
+        "POSTGRES_PASSWORD": "hush",
+        "STORE": "postgresql://me:hush@db/x",
+    }
+    assert list(without_secrets(given)) == ["PATH", "CUDA_VISIBLE_DEVICES", "HTTPS_PROXY"]
 
 
 def test_a_variable_may_name_the_variable_of_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
