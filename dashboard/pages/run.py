@@ -145,7 +145,9 @@ def health(view: Now) -> str:
     """Who lives, in one line; where nothing should, that alone."""
     if view.head.over:
         return f"Processes: the run is over; {_count(view.leases, 'live')} still hold a lease."
+    held = {lease.role for lease in view.leases}
     told = [_of_role(view.leases, role) for role in ("dispatcher", "worker", "policy server")]
+    told += [_of_role(view.leases, role) for role in ("trainer", "recorder") if role in held]
     told += [f"{role} last worked {duration(idle)} ago" for role, idle in view.idle.items()]
     return "Processes: " + " · ".join(told)
 

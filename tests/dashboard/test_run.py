@@ -49,10 +49,13 @@ def test_a_worker_that_was_lost_is_told_of(url: str) -> None:
     trained(store, run_id, 1)
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE workers SET ended_at = NULL, lease_until = 1.0")
+        connection.exec_driver_sql("UPDATE runs SET recorder = 'r', recorder_until = 1.0")
     said = health(now(store, run_id))
     assert "worker: 1 lost" in said
     assert "policy server: 1 live" in said
     assert "dispatcher: none live" in said
+    assert "recorder: 1 lost" in said
+    assert "trainer: " not in said
     store.close()
 
 
