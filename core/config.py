@@ -136,7 +136,7 @@ class Model(Section, frozen=True):
 
     path: str = "models/tiny"
     chat_template: str = ""  # a Jinja file that takes the place of the model's own template
-    call_style: Literal["plain", "hermes", "glm", "json"] = "plain"  # how it writes tool calls
+    call_style: Literal["plain", "hermes", "qwen_xml", "glm", "json"] = "plain"  # of tool calls
     dtype: Dtype = "float32"
     device: str = "cpu"  # as torch names it: cpu, cuda, cuda:1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from core import loading
-from core.config import Config, PolicyServer
+from core.config import Config, Model, PolicyServer
 from core.errors import ConfigError, ItemError, nearest
 from core.types import CURRENT
 from db import tracks
@@ -59,7 +59,7 @@ def check(config: Config) -> None:
         if server.engine == "vllm":
             check_tracks(config, server)
     config.policy_token_env()
-    check_model(Path(config.model.path), config.model.chat_template)
+    check_model(Path(config.model.path), config.model)
     check_context(config)
     check_tasks(config)
     check_eval(config)
@@ -125,14 +125,14 @@ def check_sampling(config: Config) -> None:
         )
 
 
-def check_model(path: Path, chat_template: str = "") -> None:
-    """A transformers directory whose template, or the file in its place, grows by appending."""
+def check_model(path: Path, model: Model) -> None:
+    """A transformers directory whose template, or the file in its place, serves the call style."""
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"model.path {path.resolve()} holds no model",
             mend="name a transformers directory, from the folder you are in, or hub:OWNER/NAME",
         )
-    ChatTemplate.load(path, chat_template).check_append_only()
+    ChatTemplate.load(path, model.chat_template).check(model.call_style)
 
 
 def check_context(config: Config) -> None:

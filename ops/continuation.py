@@ -106,7 +106,7 @@ def described(
 def _for(config: Config, target: Target) -> Config:
     """What serves the target. Raises ConfigError for one that reads other tokens."""
     model = manifest.base_of(target.path) or target.path
-    check_model(model, config.model.chat_template)
+    check_model(model, config.model)
     ours = Path(config.model.path) / "tokenizer.json"
     if (model / "tokenizer.json").read_bytes() != ours.read_bytes():
         raise ConfigError(

@@ -102,7 +102,7 @@ def versions(config: Config, wished: Sequence[str]) -> list[str]:
 def fitted(config: Config, target: Target) -> Config:
     """The configuration with the target as its model and no servers. Raises ConfigError."""
     path = manifest.base_of(target.path) or target.path
-    check_model(path, config.model.chat_template)
+    check_model(path, config.model)
     model = msgspec.structs.replace(config.model, path=str(path))
     return msgspec.structs.replace(config, model=model, policy=[])
 

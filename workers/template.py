@@ -118,12 +118,25 @@ class ChatTemplate:
                         mend=_OWN,
                     )
 
+    def check(self, style: Style) -> None:
+        """Raise ConfigError unless a policy that writes calls in this style can be played with it.
+
+        `plain` is the style of policies that know their tools by heart: theirs may be hidden.
+        """
+        self.check_append_only()
+        if style != "plain":
+            self.check_shows_tools()
+
     def check_shows_tools(self) -> None:
         """Raise ConfigError unless the first prompt names the tools that a policy may call."""
         for first in _FIRSTS:
             shown = self.render(first, [_PROBE], generate=True).count(_PROBE.name)
             if shown <= self.render(first, [], generate=True).count(_PROBE.name):
-                raise ConfigError(f"{self.source}: the chat template hides tools", mend=_OWN)
+                raise ConfigError(
+                    f"{self.source}: the chat template hides tools",
+                    mend="make a directory that shows them: agentrl model import, or name one in"
+                    " model.chat_template",
+                )
 
     def call_style(self) -> Style | None:
         """The style in which the template itself writes a tool call; None where it writes none."""

@@ -1,9 +1,13 @@
 """Assistant text to tool calls and back, in the style a model was trained on.
 
     plain    name{"argument":"value"}
-    hermes   <tool_call>{"name": "name", "arguments": {…}}</tool_call>                     (Qwen)
+    hermes   <tool_call>{"name": "name", "arguments": {…}}</tool_call>       (Qwen; SmolLM2: a list)
+    qwen_xml <tool_call><function=name><parameter=k>v</parameter></function></tool_call>
+                                                              (Qwen3-Coder, a line for each tag)
     glm      <tool_call>name\\n<arg_key>k</arg_key>\\n<arg_value>v</arg_value>\\n</tool_call>
-    json     {"name": "name", "arguments": {…}}, or a list of such
+    json     {"name": "name", "arguments": {…}}, or a list of such               (Llama 3, Mistral)
+
+`arguments` may be called `parameters`, and may be the text of an object, as OpenAI has it.
 
 Text around a call is passed over, thoughts (`<think>…</think>`) with it; the call itself is held to
 its tool's schema: type, enum, const, anyOf, items, properties, required, additionalProperties.
@@ -19,8 +23,14 @@ from typing import Any, Literal, NoReturn
 
 from envs.contract import Tool, ToolCall
 
-Style = Literal["plain", "hermes", "glm", "json"]
-STYLES: tuple[Style, ...] = ("hermes", "glm", "json", "plain")  # the most specific first
+Style = Literal["plain", "hermes", "qwen_xml", "glm", "json"]
+STYLES: tuple[Style, ...] = (
+    "qwen_xml",
+    "hermes",
+    "glm",
+    "json",
+    "plain",
+)  # the most specific first
 
 DEEPEST = 64  # levels of lists and objects in a call
 LARGEST = 1 << 63  # integers beyond 64 bits are refused
@@ -33,6 +43,8 @@ _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\{")
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _CALLED, _BRACE = re.compile(_CALL), re.compile(r"\{")
+_FUNCTION, _FUNCTION_END = re.compile(r"<function=([^>\n]*)>"), "</function>"
+_PARAMETER, _PARAMETER_END = re.compile(r"\s*<parameter=([^>\n]*)>"), "</parameter>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
 _BLANK = re.compile(r"\s*")
 _LOOKS_NAMED = re.compile(r'\{\s*"name"\s*:')
@@ -63,10 +75,16 @@ def render(call: ToolCall, style: Style) -> str:
         return call.name + _compact(call.arguments)
     if style == "glm":
         pairs = (
-            f"<arg_key>{key}</arg_key>\n<arg_value>{_glm_text(value)}</arg_value>\n"
+            f"<arg_key>{key}</arg_key>\n<arg_value>{_bare(value)}</arg_value>\n"
             for key, value in call.arguments.items()
         )
         return f"<tool_call>{call.name}\n{''.join(pairs)}</tool_call>"
+    if style == "qwen_xml":
+        pairs = (
+            f"<parameter={key}>\n{_bare(value)}\n</parameter>\n"
+            for key, value in call.arguments.items()
+        )
+        return f"<tool_call>\n<function={call.name}>\n{''.join(pairs)}</function>\n</tool_call>"
     named = {"name": call.name, "arguments": dict(call.arguments)}
     text = json.dumps(named, ensure_ascii=False)
     return f"<tool_call>\n{text}\n</tool_call>" if style == "hermes" else text
@@ -92,12 +110,48 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     while budget > 0 and (match := _opened(text, _CALLED, at)):
         at = match.end()
         try:
-            value, at = _object(text, at + _blanks(text, at))
+            values, at = _objects(text, at + _blanks(text, at))
         except ValueError as error:
             budget -= _read_in_vain(error, at)
             yield ToolCall("", {}, f"the call is not JSON: {error}")
         else:
-            yield _named(value)
+            yield from map(_named, values)
+
+
+def _xml_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
+    """Qwen3-Coder's; it may leave the tags around the function out."""
+    at = _after_thought(text)
+    while match := _opened(text, _FUNCTION, at):
+        name, at = match.group(1).strip(), match.end()
+        following = _FUNCTION.search(text, at)
+        body = text[at : following.start() if following else len(text)]
+        try:
+            arguments, length = _xml_arguments(body, known.get(name))
+        except ValueError as error:
+            yield ToolCall(name, {}, f"{_short(name)}: {error}")
+        else:
+            at += length
+            yield ToolCall(name, arguments)
+
+
+def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
+    """The parameters, and where the function ends. Raises ValueError."""
+    properties = tool.parameters.get("properties", {}) if tool else {}
+    found, at = [], 0
+    while match := _PARAMETER.match(body, at):
+        key, begin = match.group(1).strip(), match.end()
+        end = body.find(_PARAMETER_END, begin)
+        if end < 0:
+            raise ValueError(f"{_short(key)} has no end")
+        value = body[begin:end].removeprefix("\n").removesuffix("\n")
+        found.append((key, _typed(value, properties.get(key, {}))))
+        at = end + len(_PARAMETER_END)
+    at += _blanks(body, at)
+    if not body.startswith(_FUNCTION_END, at):
+        raise ValueError("the call was cut off" if at == len(body) else "no parameter there")
+    arguments = _once(found)
+    _check(arguments)
+    return arguments, at + len(_FUNCTION_END)
 
 
 def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
@@ -131,11 +185,18 @@ def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
                 at = max(at, getattr(error, "pos", at))
             at += 1
             continue
-        if "name" in value and ("arguments" in value or value["name"] in tuple(known)):
+        names = "arguments" in value or "parameters" in value
+        if "name" in value and (names or value["name"] in tuple(known)):
             yield _named(value)
 
 
-_READ = {"plain": _plain_calls, "hermes": _hermes_calls, "glm": _glm_calls, "json": _json_calls}
+_READ = {
+    "plain": _plain_calls,
+    "hermes": _hermes_calls,
+    "qwen_xml": _xml_calls,
+    "glm": _glm_calls,
+    "json": _json_calls,
+}
 
 
 def _after_thought(text: str) -> int:
@@ -181,9 +242,14 @@ def _blanks(text: str, at: int) -> int:
 
 
 def _named(value: Mapping[str, Any]) -> ToolCall:
-    name, arguments = value.get("name"), value.get("arguments")
+    name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if not isinstance(name, str):
         return ToolCall("", {}, "the call has no name")
+    if isinstance(arguments, str):
+        try:
+            arguments = _whole_object(arguments)
+        except ValueError as error:
+            return ToolCall(name, {}, f"{_short(name)}: arguments are not JSON: {error}")
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, f"{_short(name)}: arguments are no JSON object")
     return ToolCall(name, arguments)
@@ -251,6 +317,32 @@ def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
     return value, end
 
 
+def _whole_object(text: str) -> dict[str, Any]:
+    """The JSON object that a text is. Raises ValueError."""
+    value, end = _object(text, _blanks(text, 0))
+    if end + _blanks(text, end) != len(text):
+        raise ValueError("something follows the object")
+    return value
+
+
+def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
+    """The JSON object that begins at `at`, or the objects of a list. Raises ValueError."""
+    if not text.startswith("[", at):
+        value, at = _object(text, at)
+        return [value], at
+    found, at = [], at + 1
+    while True:
+        value, at = _object(text, at + _blanks(text, at))
+        found.append(value)
+        at += _blanks(text, at)
+        if not text.startswith(",", at):
+            break
+        at += 1
+    if not text.startswith("]", at):
+        raise ValueError("the list was cut off")
+    return found, at + 1
+
+
 def _check(value: Any, depth: int = 0) -> None:
     """Raise ValueError for what JSON's grammar allows and no one further down could carry."""
     if depth > DEEPEST:
@@ -295,7 +387,8 @@ def _short(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
-def _glm_text(value: Any) -> str:
+def _bare(value: Any) -> str:
+    """Strings as they are, everything else as JSON."""
     return value if isinstance(value, str) else _compact(value)
 
 
@@ -309,14 +402,14 @@ def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
         if not named or not (rest.startswith(_VALUE) and rest.endswith(_VALUE_END)):
             raise ValueError(f"{_short(key)} has no value")
         text = rest[len(_VALUE) : -len(_VALUE_END)]
-        arguments.append((key, _glm_value(text, properties.get(key, {}))))
+        arguments.append((key, _typed(text, properties.get(key, {}))))
     found = _once(arguments)
     _check(found)
     return found
 
 
-def _glm_value(text: str, schema: Mapping[str, Any]) -> Any:
-    """GLM writes strings bare and everything else as JSON; the schema tells which."""
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """What `_bare` wrote: the schema tells a string from JSON."""
     if schema.get("type") == "string":
         return text
     try:

@@ -76,7 +76,7 @@ def leave_in_time(
 def kit(config: Config, client: Completes, clock: "Clock", stop: threading.Event) -> Kit:
     """What every episode of a process shares. Raises ConfigError for an unfit model directory."""
     template = ChatTemplate.load(Path(config.model.path), config.model.chat_template)
-    template.check_append_only()
+    template.check(config.model.call_style)
     return Kit(
         template=template,
         style=config.model.call_style,

@@ -107,6 +107,15 @@ def test_a_template_that_hides_old_tool_answers_is_refused(model: Path) -> None:
         with_template(model, hiding).check_append_only()
 
 
+def test_a_template_that_hides_tools_is_refused_for_every_style_but_plain(model: Path) -> None:
+    hiding = with_template(model, tokenizer.TEMPLATE)
+    hiding.check("plain")
+    with pytest.raises(ConfigError, match="hides tools") as told:
+        hiding.check("hermes")
+    assert "agentrl model import" in told.value.mend
+    with_template(model, QWEN_LIKE).check("hermes")
+
+
 def test_a_template_without_an_end_token_is_refused(model: Path) -> None:
     with pytest.raises(ConfigError, match="ends no assistant turn"):
         with_template(model, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")

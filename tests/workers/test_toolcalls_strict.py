@@ -103,6 +103,7 @@ def test_lists_in_lists_are_read_to_a_depth_and_never_overflow(style: Style, dep
     text = {
         "plain": f'set{{"v":{nest}}}',
         "hermes": hermes(f'{{"v":{nest}}}'),
+        "qwen_xml": f"<function=set><parameter=v>{nest}</parameter></function>",
         "glm": f"<tool_call>set<arg_key>v</arg_key><arg_value>{nest}</arg_value></tool_call>",
         "json": f'{{"name": "set", "arguments": {{"v":{nest}}}}}',
     }[style]
@@ -203,8 +204,10 @@ def test_objects_that_are_no_calls_are_passed_over_in_json_style() -> None:
     ("text", "error"),
     [
         ('{"name": "act", "arguments": {"action": "lo', "the call is not JSON: Unterminated"),
-        ('{"name": "act", "arguments": "look"}', "act: arguments are no JSON object"),
-        ('{"name": "act", "parameters": {"action": "look"}}', "act: arguments are no JSON object"),
+        ('{"name": "act", "arguments": "look"}', "act: arguments are not JSON: Expecting value"),
+        ('{"name": "act", "arguments": "{} {}"}', "act: arguments are not JSON: something follows"),
+        ('{"name": "act", "arguments": [1]}', "act: arguments are no JSON object"),
+        ('{"name": "act", "parameters": [1]}', "act: arguments are no JSON object"),
         ('{"name": 3, "arguments": {}}', "the call has no name"),
         ('{"name": "fly", "arguments": {}}', "no tool 'fly'; tools: act"),
     ],
@@ -225,6 +228,7 @@ def test_an_error_repeats_little_of_what_the_policy_wrote() -> None:
 PIECES = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        *("<function=act>", "</function>", "<parameter=action>", "</parameter>"),
         *("<think>", "</think>", '{"name": "act", ', '"arguments": ', '{"action": ', "act{"),
         *("action", "\\ud800", *'{}[]":, 1e9', "null", "NaN", "1e999", "9" * 30),
         *("\x00", "\u2028", "🙂", '"a"'),
@@ -249,7 +253,11 @@ def test_what_a_policy_writes_can_be_recorded_and_answered(text: str, style: Sty
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(
-    "piece", ['{"name":', "<tool_call>a<arg_key>", "</arg_key><arg_value>", "<think>", "</think>{"]
+    "piece",
+    [
+        *('{"name":', "<tool_call>a<arg_key>", "</arg_key><arg_value>", "<think>", "</think>{"),
+        *("<function=a><parameter=b>", "<tool_call>["),
+    ],
 )
 def test_nonsense_of_a_whole_context_is_read_before_the_tests_time_is_over(
     style: Style, piece: str

@@ -89,7 +89,7 @@ def planned(wish: Wish, part: str) -> Iterator[Work]:
 def configured(wish: Wish, part: str) -> Config:
     """The configuration that the arms of a part share. Raises ConfigError."""
     config = loading.load(wish.configs / f"task-norm-{part}.toml")
-    check_model(Path(config.model.path))
+    check_model(Path(config.model.path), config.model)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
         near = nearest(task, config.tasks)
         raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
