@@ -157,8 +157,11 @@ class RabbitBroker:
 def _parameters(url: str) -> pika.URLParameters:
     try:
         parameters = pika.URLParameters(url)
-    except (ValueError, TypeError) as error:
-        raise BrokerError(f"broker.url is no AMQP URL: {error}", mend=CHECK_URL) from error
+    except (ValueError, TypeError):  # whose text may hold a part of the password
+        raise BrokerError(
+            "broker.url is no AMQP URL",
+            mend=f"{CHECK_URL}; in its login write @ as %40, / as %2F, : as %3A",
+        ) from None
     parameters.heartbeat = HEARTBEAT_S
     parameters.socket_timeout = 10
     parameters.stack_timeout = 20

@@ -52,12 +52,12 @@ class Server:
     @classmethod
     def at(cls, url: str, password: str) -> "Server":
         """`mysql://user@host:port/`. Raises ConfigError."""
+        form = "dbbench: server is not mysql://user@host:port/"
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port or 3306
-        except ValueError as error:
-            raise ConfigError(f"dbbench: server: {error}") from error
-        form = "dbbench: server is not mysql://user@host:port/"
+        except ValueError:  # whose text may hold a part of a password
+            raise ConfigError(form, mend="such as mysql://root@127.0.0.1:3306/") from None
         if parts.password:
             mend = "name the variable of its password in password_env"
             raise ConfigError(f"{form}: it holds a password", mend=mend)

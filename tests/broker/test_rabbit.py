@@ -317,6 +317,13 @@ def test_an_acknowledgement_from_before_a_cut_is_passed_over(
     fresh.close()
 
 
+@pytest.mark.parametrize("sign", ["/", "#", "?", "["])
+def test_a_url_that_is_none_is_refused_without_a_part_of_its_password(sign: str) -> None:
+    with pytest.raises(BrokerError, match="no AMQP URL") as refused:
+        connect(f"amqp://me:hush{sign}x@127.0.0.1:1/%2F")
+    assert "hush" not in f"{refused.value} {refused.value.mend} {refused.value.__cause__}"
+
+
 def test_an_unreachable_broker_is_one_line_that_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

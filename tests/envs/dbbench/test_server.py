@@ -216,11 +216,16 @@ def test_a_lost_server_fails_the_episode(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "postgres://h/", "mysql://", "mysql://u:secret@h/", "mysql://h:x"]
+    "url",
+    [
+        *("", "postgres://h/", "mysql://", "mysql://u:secret@h/", "mysql://h:x"),
+        *("mysql://u:secret/x@h/", "mysql://u:secret#x@h/", "mysql://u:secret[x@h/"),
+    ],
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="server"):
+def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="server") as refused:
         Server.at(url, "")
+    assert "secret" not in f"{refused.value} {refused.value.mend} {refused.value.__cause__}"
 
 
 def test_a_refused_address_says_how_one_looks_and_where_its_password_goes() -> None:
