@@ -12,11 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
 from core import metrics, tracing
+from core.errors import StoreUnavailable
 from core.logging import get_logger
 from db import bodies, runs
 from db.bodies import Unfit
@@ -24,6 +26,7 @@ from db.store import Store
 
 BULK = 256  # bodies of one transaction
 LEASE_S = 15.0
+LAST_WORD_S = 1.0  # for the database to hear that the recorder has ended
 
 Refused = tuple[Delivery, str]
 
@@ -54,7 +57,8 @@ def record(
         elif drain:
             break
     if drain:
-        store.transact(lambda session: runs.drop_recorder(session, run_id, owner))
+        with suppress(StoreUnavailable):  # the lease runs out by itself
+            store.transact(lambda s: runs.drop_recorder(s, run_id, owner), patience_s=LAST_WORD_S)
 
 
 def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refused]:
