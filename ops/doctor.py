@@ -18,8 +18,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from core import loading
-from core.config import Config
-from core.errors import AgentRLError
+from core.config import Config, secret
+from core.errors import AgentRLError, ConfigError
 from ops import needs
 from ops.findings import Finding, print_findings, try_finding
 from ops.hosts import hosts_envs
@@ -227,10 +227,12 @@ def _port(name: str, host: str, port: int) -> Finding:
 
 def _tokens(config: Config) -> Iterator[Finding]:
     for name in config.secret_names():
-        if name in os.environ:
-            yield Finding(name, "ok", "set")
+        try:
+            secret(name)
+        except ConfigError as error:
+            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.mend)
         else:
-            yield Finding(name, "missing", "not set", f"export {name}=…")
+            yield Finding(name, "ok", "set")
 
 
 def _docker(config: Config) -> Finding:
