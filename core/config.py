@@ -363,6 +363,7 @@ class Logs(Section, frozen=True):
 
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal alone
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"  # the least that is written
+    max_mib: Positive = 64  # of one process's file under run.home: then it becomes NAME.log.1
 
 
 class Trackers(Section, frozen=True):

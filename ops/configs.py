@@ -14,6 +14,7 @@ from core.types import CURRENT
 from db import tracks
 from db.external import track_of
 from envs import registry
+from envs.hosting import contained
 from ops import hub
 from serving.external_upstream import checked
 from serving.vllm_launch import check_tracks
@@ -34,12 +35,17 @@ def report(path: Path) -> str:
     """What to tell of a file a run could begin with; the items of its tasks are made, too."""
     config = loading.load(path)
     try:
-        check(hub.described(config))
-        items = check_items(config)
+        items = check_all(hub.described(config))
     except (ConfigError, ItemError) as error:
         raise ConfigError(f"{path}: {error}", mend=error.mend) from error
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
     return f"{path}: ok: {tasks}; model {config.model.path}"
+
+
+def check_all(config: Config) -> int:
+    """As `check`; makes the items of every task and plays none. Returns how many there are."""
+    check(config)
+    return check_items(config)
 
 
 def check(config: Config) -> None:
@@ -160,9 +166,15 @@ def check_tasks(config: Config) -> None:
         return
     for name, task in config.tasks.items():
         try:
-            known = registry.source(name, task.options).splits
+            source = registry.source(name, task.options)
         except ItemError as error:
             raise ConfigError(f"tasks.{name}: {error}", mend=error.mend) from error
+        if contained(source) and not config.envs.url:
+            raise ConfigError(
+                f"tasks.{name} plays in containers, which need an env server",
+                mend="name one in envs.url",
+            )
+        known = source.splits
         for key, split in (("split", task.split), ("eval_split", task.eval_split)):
             if split not in known:
                 raise ConfigError(

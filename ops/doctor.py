@@ -23,7 +23,7 @@ from core.errors import AgentRLError, ConfigError
 from ops import needs
 from ops.findings import Finding, print_findings, try_finding
 from ops.hosts import hosts_envs
-from ops.supervise import running_supervisor
+from ops.locks import running_supervisor
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
@@ -118,8 +118,8 @@ def _torch(config: Config | None, version: Version) -> Finding:
 def _checked(config: Config) -> str:
     from ops import configs, hub
 
-    configs.check(hub.described(config))
-    return "understood; model and tasks are fit"
+    items = configs.check_all(hub.described(config))
+    return f"understood; model and tasks are fit{f', {items} items' if items else ''}"
 
 
 def _memory(config: Config) -> Iterator[Finding]:

@@ -1,8 +1,10 @@
 """How a process of a run ended, in words for a person."""
 
+import os
 import signal
 from pathlib import Path
 
+END = 64 * 1024  # bytes of a log in which its last line is looked for
 FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # what its log says last is not why
 
 
@@ -28,6 +30,9 @@ def cause(code: int, words: str) -> str:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that says something."""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    """The last line of a log that says something; only the end of the log is read."""
+    with path.open("rb") as log:
+        log.seek(-min(END, path.stat().st_size), os.SEEK_END)
+        text = log.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "ended without a word"

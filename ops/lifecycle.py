@@ -27,8 +27,8 @@ from db.lifecycle import Fork, RunSummary
 from db.models import Checkpoint, Run
 from db.readonly import open_history, refuse_absent
 from db.store import Store, open_store
+from ops.locks import running_supervisor
 from ops.runs import checkpoints_home, shelf
-from ops.supervise import running_supervisor
 from trainer import checkpoints, retention
 
 ACTIONS = {

@@ -23,6 +23,7 @@ from db import runs
 from db.store import open_store
 from db.updates import TrainerReplaced
 from ops import hub, roles
+from ops.restarts import AWAY
 from ops.runs import RunOver, begin, queues_stand
 
 PR_SET_PDEATHSIG = 1
@@ -37,9 +38,15 @@ log = logging.get_logger()
 
 
 class Away(AgentRLError):
-    """A service is away, or does not take us. `up` reached it when it began: try again."""
+    """A service is away. The supervisor starts this process again until it can go on."""
 
-    exit_code = 1  # ops/supervise.py starts it again, and gives up after some tries
+    exit_code = AWAY
+
+
+class Unwell(AgentRLError):
+    """A service does not take us. `up` reached it when it began: try again."""
+
+    exit_code = 1  # the supervisor starts it again, and gives up after some tries
 
 
 def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None:
@@ -137,7 +144,8 @@ def _replaced(
             return False
         if not supervised or error.exit_code != AgentRLError.exit_code:
             raise
-        raise Away(str(error), mend=error.mend) from error
+        away = isinstance(error, StoreUnavailable | BrokerError)
+        raise (Away if away else Unwell)(str(error), mend=error.mend) from error
     return False
 
 

@@ -40,7 +40,8 @@ from ops.quickstart_view import View
 from ops.roles import sources
 from ops.runs import begin, clear_queues
 from ops.supervise import Supervisor, children
-from ops.up import StallGuard, watch
+from ops.troubles import LogWatcher
+from ops.up import Screen, StallGuard, watch
 
 CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.toml"
 READY_S = 90.0  # for the policy server to serve
@@ -107,6 +108,7 @@ class Quickstart:
 
         tell(f"run in {near(home)}; elsewhere: {agentrl()} status {near(path)}")
         supervisor = Supervisor(home, children(self._config, path), tell)
+        logs = LogWatcher(home / "logs")
         try:
             supervisor.start()
             with View(console, self._config) as view:
@@ -120,7 +122,7 @@ class Quickstart:
                         raise AgentRLError(words, mend=f"see {home}/logs")
                     view.training(totals, store, run_id)
 
-                last = watch(supervisor, store, run_id, self._stop, show)
+                last = watch(supervisor, store, run_id, self._stop, Screen(tell, show, logs))
                 if self._stop.is_set():
                     raise Interrupted("interrupted", mend=self._mend)
                 self._mend = measured(path)

@@ -12,7 +12,7 @@ from core.exposition import address
 from core.types import RUN_OVER, RunState
 from db import alarms, progress, registry, runs
 from db.readonly import open_history
-from ops.supervise import running_supervisor
+from ops.locks import running_supervisor
 from ops.tables import console, plain
 
 

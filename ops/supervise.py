@@ -3,13 +3,14 @@
     supervisor ─▶ policy servers · recorder · trainer · worker(s) · dispatcher
 
 A process that ends while the run goes on is started again with back-off. One that ends with 2
-before it ever stood, or is down for ten minutes, has met something a person must mend: the
-supervisor stops and says what it said. A lock on the home makes the supervisor one.
+before it ever stood, or dies again and again without progress of the run, has met something a
+person must mend: the supervisor stops and says what it said. One that a service keeps waiting is
+started again for ever. A lock on the home makes the supervisor one.
 """
 
 import contextlib
-import fcntl
 import json
+import math
 import os
 import signal
 import subprocess
@@ -26,30 +27,27 @@ from core.errors import AgentRLError
 from core.process import process_began
 from ops import ending
 from ops.hosts import hosts_envs
+from ops.locks import only_one
+from ops.logfiles import rotate
 from ops.process import SUPERVISOR
+from ops.restarts import AWAY, MEND, REPLACED, Deaths, Pace
 
 STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
+ROTATE_S = 10.0  # between two looks at the size of the logs
 ROOM = "make room there; the same command goes on"
 LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
-MEND = 2  # exit code of a clear error, which no restart mends where the process never stood
-REPLACED = 3  # exit code of one that another process of the run has replaced: no restart, ever
 
+PACE = Pace()
 RECORDER, TRAINER = "recorder", "trainer"
 EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds. A process that lived `steady_s` has stood, and starts its back-off anew."""
-
-    back_off_s: Sequence[float] = (0.5, 1.0, 2.0, 5.0, 10.0)
-    steady_s: float = 15.0
-    give_up_s: float = 600.0  # of deaths without standing again
+Reached = Callable[[str], int | None]  # how far the run is, for a child's name
 
 
 @dataclass(slots=True)
 class Child:
-    """A supervised process. `deaths`: since it last stood; `failing_since`: the first of them."""
+    """A supervised process. `stop_s`: between SIGTERM and SIGKILL."""
 
     name: str
     command: Sequence[str]
@@ -57,13 +55,13 @@ class Child:
     metrics: int = 0  # the port of its metrics, 0 for none
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
-    deaths: int = 0
-    failing_since: float = 0.0
+    deaths: Deaths = field(default_factory=Deaths)
     code: int = 0
     restarts: int = 0
     done: bool = False
     needed: bool = True
-    stood: bool = False
+    waits: bool = False  # for a service that is away; it has been told of
+    stop_s: float = STOP_S[0]
     due: float = field(default=0.0)
 
 
@@ -72,7 +70,8 @@ def children(config: Config, path: Path) -> list[Child]:
 
     def child(name: str, *arguments: str, phase: int) -> Child:
         command = [sys.executable, "-m", "cli.main", *arguments, "--supervised"]
-        return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK))
+        stop_s = max(STOP_S[phase], config.trainer.stop_s if name == TRAINER else 0.0)
+        return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK), stop_s=stop_s)
 
     file = str(path)
     servers = [
@@ -97,6 +96,22 @@ def children(config: Config, path: Path) -> list[Child]:
     return found
 
 
+def _anywhere(_name: str) -> int | None:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of a supervisor. `reached`: asked at a child's death; `log_bytes`: of one log, before it is
+    moved aside.
+    """
+
+    pace: Pace = PACE
+    reached: Reached = _anywhere
+    log_bytes: int = 64 * 1024**2
+    clock: Callable[[], float] = time.monotonic
+
+
 class Supervisor:
     """Owns the children; used by one thread, which must live as long as they do."""
 
@@ -105,31 +120,35 @@ class Supervisor:
         home: Path,
         all_children: Sequence[Child],
         tell: Callable[[str], None],
-        pace: Pace | None = None,
+        settings: Settings = Settings(),
     ) -> None:
         """`tell`: called with one line for every process that starts again."""
         self._home = home
         self._children = all_children
         self._tell = tell
-        self._pace = pace or Pace()
+        self._pace, self._reached = settings.pace, settings.reached
+        self._clock, self._log_bytes = settings.clock, settings.log_bytes
+        self._rotated_at = -math.inf
         self._lock: IO[bytes] | None = None
         self._over = False
         (home / "logs").mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
         """Start every child. Raises AgentRLError if another supervisor runs here."""
-        self._lock = _only_one(self._home)
+        self._lock = only_one(self._home)
         for child in self._children:
             self._launch(child)
         self._write()
 
     def poll(self) -> None:
         """Start again what died. Raises AgentRLError with the words of one that cannot go on."""
+        self._rotate()
         for child in self._children:
             if child.process is None:
-                if not child.done and time.monotonic() >= child.due:
-                    words = ending.last_line(self._log_file(child))
-                    self._tell(f"{child.name} {ending.restarted(child.code, words)}")
+                if not child.done and self._clock() >= child.due:
+                    if child.code != AWAY:
+                        words = ending.last_line(self._log_file(child))
+                        self._tell(f"{child.name} {ending.restarted(child.code, words)}")
                     child.restarts += 1
                     metrics.RESTARTS.add(name=child.name)
                     self._launch(child)
@@ -158,11 +177,7 @@ class Supervisor:
                     child.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
             for child in sorted(chosen, key=self._patience):
-                patience = self._patience(child)
-                if not _await_end(child, began + patience):
-                    loses = child.name == TRAINER and not self._over
-                    redone = "; what it had not saved is done again" if loses else ""
-                    self._tell(f"{child.name} did not end in {patience:g} s, was killed{redone}")
+                self._await_end(child, began, self._patience(child))
         (self._home / "processes.json").unlink(missing_ok=True)
         self._lock.close()
         self._lock = None
@@ -173,7 +188,28 @@ class Supervisor:
 
     def _patience(self, child: Child) -> float:
         """Seconds between SIGTERM and SIGKILL."""
-        return LAST_BODIES_S if self._over and child.name == RECORDER else STOP_S[child.phase]
+        return LAST_BODIES_S if self._over and child.name == RECORDER else child.stop_s
+
+    def _await_end(self, child: Child, began: float, patience: float) -> None:
+        """Wait until it has ended by itself; it is killed so long after `began` (monotonic)."""
+        if child.process is None:
+            return
+        soon = min(patience, max(STOP_S))
+        if not _ends(child.process, began + soon) and patience > soon:
+            self._tell(f"{child.name} is ending: it has {patience - soon:g} s more")
+        if not _ends(child.process, began + patience):
+            child.process.kill()
+            child.process.wait()
+            loses = child.name == TRAINER and not self._over
+            redone = "; what it had not saved is done again" if loses else ""
+            self._tell(f"{child.name} did not end in {patience:g} s, was killed{redone}")
+        child.process = None
+
+    def _rotate(self) -> None:
+        """Bound the logs, now and then."""
+        if self._clock() - self._rotated_at >= ROTATE_S:
+            rotate(self._home / "logs", self._log_bytes)
+            self._rotated_at = self._clock()
 
     def _launch(self, child: Child) -> None:
         environment = os.environ | {
@@ -193,31 +229,37 @@ class Supervisor:
                 env=environment,
                 start_new_session=True,
             )
-        child.started = time.monotonic()
+        child.started = self._clock()
 
     def _ended(self, child: Child, code: int) -> None:
-        """One that has stood is started again however it ends: a store may be away for long."""
-        ended, pace = time.monotonic(), self._pace
+        """Decide whether it is started again, and when. Raises AgentRLError where not."""
+        now, pace, deaths = self._clock(), self._pace, child.deaths
         child.process, child.code = None, code
-        if ended - child.started > pace.steady_s:
-            child.stood, child.deaths = True, 0
         if code == 0 and self._over:
             child.done = True
             self._write()
             return
-        if child.deaths == 0:
-            child.failing_since = ended
-        words = ending.last_line(self._log_file(child))
-        tries = len(pace.back_off_s)
-        often = child.deaths >= tries and not child.stood
-        if code == REPLACED or (code == MEND and not child.stood):
-            self._given_up(child, f"{child.name}: {words.removeprefix('agentrl: ')}")
-        elif often or ended - child.failing_since > pace.give_up_s:
+        words = ending.last_line(self._log_file(child)).removeprefix("agentrl: ")
+        if code == AWAY:
+            self._waits(child, now, words)
+            return
+        child.waits = False
+        deaths.add(pace, now, now - child.started, self._reached(child.name))
+        if code == REPLACED or (code == MEND and not deaths.stood):
+            self._given_up(child, f"{child.name}: {words}")
+        elif deaths.are_hopeless(pace, now):
+            times = f"{deaths.count} times without progress of the run"
+            why = ending.cause(code, words)
             mend = f"see {self._log_file(child)}"
-            words = ending.cause(code, words)
-            self._given_up(child, f"{child.name} dies again and again: {words}", mend)
-        child.due = ended + pace.back_off_s[min(child.deaths, tries - 1)]
-        child.deaths += 1
+            self._given_up(child, f"{child.name} died {times}: {why}", mend)
+        child.due = now + deaths.pause_s(pace)
+        self._write()
+
+    def _waits(self, child: Child, now: float, words: str) -> None:
+        """It ended because a service is away: that is no fault of it, and told of once."""
+        if not child.waits:
+            self._tell(f"{child.name} waits and is started again until it can go on: {words}")
+        child.waits, child.due = True, now + self._pace.back_off_s[-1]
         self._write()
 
     def _given_up(self, child: Child, words: str, mend: str = "") -> None:
@@ -254,44 +296,8 @@ class Supervisor:
             raise AgentRLError(f"{self._home}: {error.strerror}", mend=ROOM) from error
 
 
-def _await_end(child: Child, deadline: float) -> bool:
-    """Whether a child ended by itself; it is killed at the deadline (monotonic seconds)."""
-    if child.process is None:
-        return True
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Whether it has ended by the deadline (monotonic seconds)."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.process.wait(max(0.1, deadline - time.monotonic()))
-    if late := child.process.poll() is None:
-        child.process.kill()
-        child.process.wait()
-    child.process = None
-    return not late
-
-
-def _only_one(home: Path) -> IO[bytes]:
-    """A lock on the home until it is closed or its process ends. Raises AgentRLError."""
-    lock = (home / "supervisor.lock").open("ab")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        refuse_second(home)
-        raise AgentRLError(f"a supervisor begins or ends in {home}", mend="try again") from None
-    return lock
-
-
-def refuse_second(home: Path) -> None:
-    """Raise AgentRLError where a supervisor runs."""
-    if (other := running_supervisor(home)) is not None:
-        raise AgentRLError(
-            f"a supervisor (pid {other}) runs in {home} already", mend="agentrl down CONFIG"
-        )
-
-
-def running_supervisor(home: Path) -> int | None:
-    """The pid of the supervisor of a home, if it still runs."""
-    try:
-        state = json.loads((home / "processes.json").read_text())
-    except (OSError, ValueError):
-        return None
-    pid = int(state["supervisor"])
-    return pid if process_began(pid) == state["began"] else None
+        process.wait(max(0.1, deadline - time.monotonic()))
+    return process.poll() is not None

@@ -3,6 +3,7 @@
 begin ─▶ supervisor.start ─▶ poll until the run is over or a signal ─▶ supervisor.stop
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,19 +26,25 @@ from core.types import RUN_OVER, RunState
 from db import progress, registry, runs
 from db.progress import Totals
 from db.store import Store, open_store
-from ops import hub, memory
+from ops import configs, hub, memory
 from ops.ending import last_line
+from ops.locks import refuse_second, running_supervisor
 from ops.process import stop_on_signals
 from ops.runs import begin, clear_queues, make_home
-from ops.supervise import Supervisor, children, refuse_second, running_supervisor
+from ops.supervise import TRAINER, Settings, Supervisor, children
+from ops.troubles import LogWatcher
 
 START_S = 60.0  # for a detached supervisor to stand
-DOWN_S = 12.0  # for a supervisor to end after SIGTERM
+DOWN_S = 12.0  # for a supervisor to end after SIGTERM, and the trainer's own time
+LOOK_S = 1.0  # between two looks at children and run
 RESTS = 20.0  # times what counting a run took, before it is counted again
 RECENT_UPDATES = 5  # of which success is told
 STALL_S = 300.0  # without an episode or an update: worth a word
 
+MIB = 1024**2
+
 T = TypeVar("T")
+U = TypeVar("U")
 log = logging.get_logger()
 
 
@@ -46,6 +55,7 @@ def up(path: Path, *, detach: bool) -> None:
     for name in config.secret_names():
         secret(name)
     config.tasks_url()  # dispatcher and workers will ask for its variables
+    configs.check_all(config)
     if detach:
         _detach(config, path)
         return
@@ -61,12 +71,15 @@ def up(path: Path, *, detach: bool) -> None:
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    supervisor = Supervisor(config.home(), children(config, path), say)
+    settings = Settings(reached=partial(_reached, store, run_id), log_bytes=logs.max_mib * MIB)
+    supervisor = Supervisor(config.home(), children(config, path), say, settings)
     try:
         with exposition.exported(config.metrics, config.run.name, "supervisor"):
+            logs_seen = LogWatcher(config.home() / "logs")
             supervisor.start()
             say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
-            last = watch(supervisor, store, run_id, stop, _printer(say, store, run_id))
+            screen = Screen(say, _printer(say, store, run_id), logs_seen)
+            last = watch(supervisor, store, run_id, stop, screen)
             supervisor.stop()
             last = _newest(store, run_id, last)
             end = _end(store, run_id, last)
@@ -81,12 +94,13 @@ def up(path: Path, *, detach: bool) -> None:
 
 def down(path: Path) -> None:
     """End the supervisor of a config's home, and with it what it started."""
-    home = loading.load(path).home()
+    config = loading.load(path)
+    home = config.home()
     pid = running_supervisor(home)
     if pid is None:
         raise AgentRLError(f"nothing runs in {home}", mend=loading.command("up", path))
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + DOWN_S
+    deadline = time.monotonic() + DOWN_S + config.trainer.stop_s
     while running_supervisor(home) == pid:
         if time.monotonic() > deadline:
             raise AgentRLError(f"supervisor {pid} does not end", mend=f"kill -9 {pid}")
@@ -94,39 +108,66 @@ def down(path: Path) -> None:
     print(f"ended; resume with: {loading.command('up', path)}")
 
 
-def watch(
-    supervisor: Supervisor,
-    store: Store,
-    run_id: str,
-    stop: threading.Event,
-    show: Callable[[Totals], None],
-) -> Totals:
-    """Poll children and run once a second until the run is over or `stop`; the last totals.
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What people see of a run: lines, its totals, and what goes wrong again and again.
 
-    Counting takes at most one part in RESTS of the time, however long the run has become. A store
-    that is away for a while is waited for: the children wait too.
+    `look_s`: between two looks; `rests`: times what counting a run took, before the next count.
+    """
+
+    say: Callable[[str], None]
+    show: Callable[[Totals], None]
+    logs: LogWatcher
+    look_s: float = LOOK_S
+    rests: float = RESTS
+
+
+def watch(
+    supervisor: Supervisor, store: Store, run_id: str, stop: threading.Event, screen: Screen
+) -> Totals:
+    """Poll children and run until the run is over or `stop`; the last totals.
+
+    Counting takes one part in `screen.rests` of the time at most, however long the run has become.
+    A store that is away is waited for: the children wait too.
     """
     totals = store.ask(lambda session: progress.totals(session, run_id))
-    due = 0.0
-    while not (totals.state in RUN_OVER or stop.wait(1.0)):
+    due, away = -math.inf, False
+    while not (totals.state in RUN_OVER or stop.wait(screen.look_s)):
         supervisor.poll()
+        for line in screen.logs.look():
+            screen.say(line)
         began = time.monotonic()
         try:
             state = store.ask(lambda session: runs.run_state(session, run_id), patience_s=0.0)
+            if away:
+                screen.say("the store answers again")
+            away = False
             if state == totals.state and began < due:
                 continue
             totals = store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
-            due = time.monotonic() + RESTS * (time.monotonic() - began)
+            due = time.monotonic() + screen.rests * (time.monotonic() - began)
         except StoreError as error:
-            log.warning("store is away", error=str(error))
+            if not away:
+                screen.say(f"the run waits for its store: {error}")
+            away = True
             continue
-        show(totals)
+        screen.show(totals)
     if totals.state in RUN_OVER:
         supervisor.run_is_over()
     return totals
 
 
-def _asked(store: Store, question: Callable[[Session], T], otherwise: T) -> T:
+def _reached(store: Store, run_id: str, name: str) -> int | None:
+    """How far the run is: the trainer's versions, for others the episodes; None: nobody knows."""
+
+    def far(session: Session) -> int:
+        totals = progress.totals(session, run_id)
+        return totals.version if name == TRAINER else totals.episodes
+
+    return _asked(store, far, None)
+
+
+def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
     """The answer of a store that is there; `otherwise` without it."""
     try:
         return store.ask(question, patience_s=0.0)
@@ -219,7 +260,8 @@ def _detach(config: Config, path: Path) -> None:
     home = make_home(config)
     refuse_second(home)
     log = home / "supervisor.log"
-    with log.open("wb") as output:
+    log.unlink(missing_ok=True)
+    with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "cli.main", "up", str(path)],
             stdin=subprocess.DEVNULL,

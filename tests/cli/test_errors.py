@@ -144,7 +144,7 @@ def test_a_secret_that_is_not_set(person: Person) -> None:
 
 def test_a_store_that_does_not_answer(person: Person, closed: int) -> None:
     person.write(f'[store]\nurl = "postgresql+psycopg://me:hush@127.0.0.1:{closed}/x"\n')
-    line = person.types("recorder", str(person.file))
+    line = person.types("runs", str(person.file))
     assert f"store postgresql+psycopg://me:***@127.0.0.1:{closed}/x is unreachable" in line
     assert "mend store.url" in line
     assert "hush" not in line

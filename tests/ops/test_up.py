@@ -18,9 +18,10 @@ from db import registry, runs
 from db.progress import Totals
 from db.store import Store
 from db.updates import TrainerReplaced
-from ops import supervise
+from ops.restarts import REPLACED
 from ops.supervise import Supervisor
-from ops.up import StallGuard, _end, _newest, _printer, down, up, watch
+from ops.troubles import LogWatcher
+from ops.up import Screen, StallGuard, _end, _newest, _printer, down, up, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -35,7 +36,7 @@ def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not()
 
 
 def test_a_trainer_that_was_replaced_ends_with_the_code_that_is_final() -> None:
-    assert TrainerReplaced.exit_code == supervise.REPLACED
+    assert TrainerReplaced.exit_code == REPLACED
 
 
 def test_a_key_that_is_not_set_is_told_of_before_anything_is_made(
@@ -97,12 +98,11 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
     assert caught.value.mend == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
 
 
-@pytest.mark.parametrize(("rests", "fewest", "most"), [(1e9, 1, 1), (0.0, 2, 99)])
+@pytest.mark.parametrize(("rests", "counted"), [(1e9, 1), (0.0, 3)])
 def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: float, fewest: int, most: int
+    tmp_path: Path, rests: float, counted: int
 ) -> None:
-    """The run ends a while after it was shown so often."""
-    monkeypatch.setattr("ops.up.RESTS", rests)
+    """The run ends before the fourth look at it."""
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     shown: list[Totals] = []
 
@@ -110,18 +110,22 @@ def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
         with store.write() as session:
             runs.move_run(session, run_id, RunState.COMPLETED, "enough")
 
-    def show(totals: Totals) -> None:
-        shown.append(totals)
-        if len(shown) == fewest:
-            timer.start()
+    class Ending(LogWatcher):
+        """Logs are looked at before the run is."""
 
-    timer = threading.Timer(2.5, end)
+        looks = 0
+
+        def look(self) -> list[str]:
+            self.looks += 1
+            if self.looks == 4:
+                end()
+            return []
+
+    screen = Screen(print, shown.append, Ending(tmp_path), look_s=0.01, rests=rests)
     with closing(store):
-        last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), show)
-        timer.join()
+        last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), screen)
     assert last.state == RunState.COMPLETED
-    running = [totals for totals in shown if totals.state == RunState.RUNNING]
-    assert fewest <= len(running) <= most
+    assert [totals.state for totals in shown] == [RunState.RUNNING] * counted + [last.state]
 
 
 def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_end(

@@ -1,0 +1,39 @@
+"""One supervisor in each home: a lock while it lives, and processes.json, which names it."""
+
+import fcntl
+import json
+from pathlib import Path
+from typing import IO
+
+from core.errors import AgentRLError
+from core.process import process_began
+
+
+def only_one(home: Path) -> IO[bytes]:
+    """A lock on the home until it is closed or its process ends. Raises AgentRLError."""
+    lock = (home / "supervisor.lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        refuse_second(home)
+        raise AgentRLError(f"a supervisor begins or ends in {home}", mend="try again") from None
+    return lock
+
+
+def refuse_second(home: Path) -> None:
+    """Raise AgentRLError where a supervisor runs."""
+    if (other := running_supervisor(home)) is not None:
+        raise AgentRLError(
+            f"a supervisor (pid {other}) runs in {home} already", mend="agentrl down CONFIG"
+        )
+
+
+def running_supervisor(home: Path) -> int | None:
+    """The pid of the supervisor of a home, if it still runs."""
+    try:
+        state = json.loads((home / "processes.json").read_text())
+    except (OSError, ValueError):
+        return None
+    pid = int(state["supervisor"])
+    return pid if process_began(pid) == state["began"] else None

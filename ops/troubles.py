@@ -1,0 +1,82 @@
+"""What goes wrong again and again in the processes of a run, as their logs say it.
+
+logs/*.log ─▶ new errors, warnings said several times ─▶ a line for people, at most once a minute
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+OFTEN, WITHIN_S = 3, 30.0  # the same warning so many times in so many seconds is worth a word
+AGAIN_S = 60.0  # before the same is told again
+MOST = 1024 * 1024  # bytes of one log at one look; of more, the end
+WARNING, ERRORS = "warning", ("error", "critical")
+WAITING = ("Waiting for a service that is away", "The service answers again")
+CAUSES = ("error", "said", "reason", "detail", "service")  # fields that say why
+
+
+@dataclass(slots=True)
+class _Event:
+    """One sentence of one process: when it was said of late, and when people were told."""
+
+    times: list[float] = field(default_factory=list)
+    told_at: float | None = None
+
+
+class LogWatcher:
+    """Reads what is added to the logs of a folder; used by one thread."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._offsets = {path: path.stat().st_size for path in folder.glob("*.log")}
+        self._events: dict[tuple[str, str], _Event] = {}
+
+    def look(self) -> list[str]:
+        """What people are to be told now."""
+        told = []
+        for path in sorted(self._folder.glob("*.log")):
+            newest: dict[str, Mapping[str, Any]] = {}
+            for row in self._rows(path):
+                if row["event"] in WAITING or row.get("level") in (WARNING, *ERRORS):
+                    newest[str(row["event"])] = row
+                    event = self._events.setdefault((path.stem, str(row["event"])), _Event())
+                    event.times.append(self._clock())
+            told += [self._words(path.stem, said, row) for said, row in newest.items()]
+        return list(filter(None, told))
+
+    def _rows(self, path: Path) -> Iterator[Mapping[str, Any]]:
+        """The objects of the lines that are whole and new."""
+        try:
+            with path.open("rb") as log:
+                size = path.stat().st_size
+                start = self._offsets.get(path, 0)
+                start = 0 if start > size else start  # it was moved aside
+                log.seek(max(start, size - MOST))
+                text = log.read(MOST)
+                end = log.tell() - len(text) + text.rfind(b"\n") + 1
+        except OSError:
+            return
+        self._offsets[path] = end
+        for line in text[: text.rfind(b"\n") + 1].splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # of a library, or text
+                continue
+            if isinstance(row, dict) and "event" in row:
+                yield row
+
+    def _words(self, name: str, said: str, row: Mapping[str, Any]) -> str:
+        """What to tell, now that this was said again; empty for nothing."""
+        now, event = self._clock(), self._events[name, said]
+        event.times = [each for each in event.times if now - each < WITHIN_S]
+        recent = event.told_at is not None and now - event.told_at < AGAIN_S
+        rare = row.get("level") == WARNING and len(event.times) < OFTEN
+        if said not in WAITING and (recent or rare):
+            return ""
+        event.told_at = now
+        often = f", {len(event.times)} times" if len(event.times) > 1 else ""
+        why = next((str(row[key]) for key in CAUSES if row.get(key)), "")
+        return f"{name}: {said}{often}{f': {why}' if why else ''}"
