@@ -55,14 +55,15 @@ def warmstart(
     imported: Path | None = IMPORTED,
     phase: list[str] = PHASES,
     episodes: int = typer.Option(6000, min=1, help="Of experts, for each task and phase."),
-    batch_tokens: int = typer.Option(2048, min=1, help="Padded tokens of one step."),
+    batch_tokens: int = typer.Option(2048, min=1, help="Tokens of one step."),
     measured: int = typer.Option(200, min=1, help="Held-out items a task, at the end."),
     seed: int = typer.Option(0, help="Of demonstrations and learning."),
     threads: int = typer.Option(1, min=1, help="Of torch."),
 ) -> None:
     """Make a policy that acts, by cloning.
 
-    From the tasks' experts, or from imported episodes; training begins there.
+    From the tasks' experts, or from imported episodes; training begins there. Its products are in
+    model.dtype of CONFIG. Interrupted, the same command goes on.
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """
@@ -84,6 +85,7 @@ def warmstart(
             measured=measured,
             seed=seed,
             threads=threads,
+            dtype=file.model.dtype,
             command=shlex.join(["agentrl", *sys.argv[1:]]),
         )
     )

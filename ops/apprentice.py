@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.config import Task
+from core.config import Dtype, Task
 from envs.contract import TaskSource
 from ops import play, tokenizer
 from ops.play import Player
 from serving.engine import LocalEngine
 from trainer import cloning
-from trainer.model import copy_tokenizer
+from trainer.model import copy_tokenizer, save_as
 from workers.template import ChatTemplate
 from workers.toolcalls import Style
 
@@ -44,9 +44,14 @@ class Skill:
 
 
 class Apprentice:
-    """`base`: the directory of its tokenizer; `scratch`: where it is saved to be played."""
+    """`base`: the directory of its tokenizer; `scratch`: where it is saved to be played.
 
-    def __init__(self, model: Any, base: Path, scratch: Path, style: Style) -> None:
+    `dtype`: of the weights that are saved and played; those that learn are float32.
+    """
+
+    def __init__(
+        self, model: Any, base: Path, scratch: Path, style: Style, dtype: Dtype = "float32"
+    ) -> None:
         """Raises ConfigError for a template that cannot carry tool turns."""
         self.model = model
         self.template = ChatTemplate.load(base)
@@ -54,11 +59,14 @@ class Apprentice:
         self._base = base
         self._scratch = scratch
         self._style = style
-        self._engine = LocalEngine()
+        self._dtype = dtype
+        self._engine = LocalEngine(dtype=dtype)
         self._saved = 0
 
     @classmethod
-    def new(cls, texts: Sequence[str], scratch: Path, style: Style, seed: int) -> "Apprentice":
+    def new(
+        cls, texts: Sequence[str], scratch: Path, style: Style, seed: int, dtype: Dtype = "float32"
+    ) -> "Apprentice":
         """A tiny Qwen3 of random weights, with a tokenizer of the words in `texts`."""
         base = scratch / "base"
         base.mkdir()
@@ -70,11 +78,11 @@ class Apprentice:
             "eos_token_id": template.end_id,
             "pad_token_id": template.tokenizer.token_to_id(tokenizer.PAD),
         }
-        return cls(cloning.new_model(shape, seed), base, scratch, style)
+        return cls(cloning.new_model(shape, seed), base, scratch, style, dtype)
 
     def save(self, directory: Path) -> None:
-        """Write what plain transformers loads."""
-        self.model.save_pretrained(directory)
+        """Write what plain transformers loads, in the policy's dtype."""
+        save_as(self.model, directory, self._dtype)
         copy_tokenizer(self._base, directory)
 
     def success(self, source: TaskSource, task: Task, items: int) -> float:

@@ -6,22 +6,25 @@ may try, until it succeeds now and then: reinforcement learning needs groups tha
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import nan
 from random import Random
 from statistics import fmean
 from types import MappingProxyType
 
-from core.config import Task
+from core.config import Dtype, Task
 from envs.contract import TaskSource
 from ops import demonstrations
 from ops.apprentice import Apprentice, Skill
 from ops.demonstrations import Transcript
+from ops.interruption import Interruption
 from trainer import cloning
 from trainer.cloning import Cloner, Demonstration
+from trainer.snapshots import State
 
-REPORT_EVERY = 10  # steps
+LOSSES = 10  # steps that a reported loss is the mean of
 FRESH = 3e-3  # learning rate of random weights
 GENTLE = 4e-4  # of weights that know something: more, and what they copy by is lost
 
@@ -45,13 +48,17 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a warm start stands. `success`: of tasks, sampled, when it was just measured."""
+    """Where a warm start stands. `success`: of tasks, sampled, when it was just measured.
+
+    `left_s`: seconds until the end of this phase at the pace so far, without measurements.
+    """
 
     phase: int
     step: int
     steps: int
     loss: float
     tokens_per_s: float
+    left_s: float
     success: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -60,10 +67,26 @@ Transcripts = Mapping[str, Sequence[Transcript]]  # of a phase, by task
 
 
 @dataclass
+class PhaseRecord:
+    """How far a phase is: `steps` done, and the success measured after each of its parts.
+
+    `cloner`: what it goes on from; None at its beginning. `earlier`: steps of the phases before.
+    `loss`: mean of the latest steps, nats a token.
+    """
+
+    phase: int
+    steps: int = 0
+    successes: list[dict[str, float]] = field(default_factory=list)
+    cloner: State | None = None
+    earlier: int = 0
+    loss: float = nan
+
+
+@dataclass
 class School:
     """Teaches an apprentice phase by phase. `fresh`: its weights are random.
 
-    `batch_tokens`: padded tokens of one step.
+    `batch_tokens`: tokens of one step. `save`: keeps a record, at least every `save_s` seconds.
     """
 
     apprentice: Apprentice
@@ -72,32 +95,76 @@ class School:
     batch_tokens: int
     seed: int
     fresh: bool
+    dtype: Dtype
     progress: Watch
+    interruption: Interruption
+    save: Callable[[PhaseRecord, State], None]
+    save_s: float = 300.0
+    clock: Callable[[], float] = time.monotonic
     before: dict[str, list[Demonstration]] = field(default_factory=dict)
 
-    def learn(self, number: int, phase: Phase, transcripts: Transcripts) -> tuple[int, float]:
-        """One phase; the steps it took and the mean loss of the last ones."""
+    def learn(self, phase: Phase, transcripts: Transcripts, begun: PhaseRecord) -> PhaseRecord:
+        """Learn one phase, from where `begun` stands, to its end.
+
+        Raises KeyboardInterrupt at a signal, after a record has been saved.
+        """
         rate = phase.rate or (FRESH if self.fresh else GENTLE)
-        cloner = Cloner(self.apprentice.model, rate, phase.steps)
-        random = Random(f"{self.seed} {number}")
+        cloner = Cloner(self.apprentice.model, rate, phase.steps, self.dtype)
+        if begun.cloner is not None:
+            cloner.load_state(begun.cloner)
         now = {name: self._encoded(each) for name, each in transcripts.items()}
-        clock = _Clock(number, phase.steps)
-        success: dict[str, float] = {}
-        while clock.step < phase.steps:
-            lessons = self._lessons(now, phase, success)
+        record = PhaseRecord(begun.phase, earlier=begun.earlier, loss=begun.loss)
+        pace = _Pace(begun.phase, phase.steps, self.clock)
+        try:
+            for batch in self._batches(now, phase, begun, record, pace):
+                with self.interruption.whole():
+                    loss = cloner.step(batch)
+                    record.steps += 1
+                    record.loss = pace.tick(record.steps, loss, batch)
+                    if pace.is_due(self.save_s):
+                        self.save(record, cloner.state())
+                self.progress(pace.progress())
+        except KeyboardInterrupt:
+            self.save(record, cloner.state())
+            raise
+        self.save(record, cloner.state())
+        self.before, self.fresh = now, False
+        return record
+
+    def pass_over(self, transcripts: Transcripts) -> None:
+        """A phase that an earlier process has learned."""
+        self.before = {name: self._encoded(each) for name, each in transcripts.items()}
+        self.fresh = False
+
+    def _batches(
+        self,
+        now: Mapping[str, list[Demonstration]],
+        phase: Phase,
+        begun: PhaseRecord,
+        record: PhaseRecord,
+        pace: "_Pace",
+    ) -> Iterator[list[Demonstration]]:
+        """The batches of a phase that are still to learn; measures success between its parts.
+
+        What an earlier process learned and measured is passed over, in the same order.
+        """
+        random = Random(f"{self.seed} {begun.phase}")
+        measured = list(begun.successes)
+        while record.steps < phase.steps:
+            lessons = self._lessons(now, phase, record.successes[-1] if record.successes else {})
             batches = cloning.batches(lessons, self.batch_tokens, random)
             ahead = phase.steps if phase.until is None else phase.check_every
-            end = min(clock.step + ahead, phase.steps)
-            for batch in islice(batches, end - clock.step):
-                clock.tick(cloner.step(batch), sum(len(lesson.mask) for lesson in batch))
-                if clock.step % REPORT_EVERY == 0 and clock.step < end:
-                    self.progress(clock.progress())
-            success = self._success(phase)
-            self.progress(clock.progress(success))
+            end = min(record.steps + ahead, phase.steps)
+            for batch in islice(batches, end - record.steps):
+                if record.steps < begun.steps:
+                    record.steps += 1
+                else:
+                    yield batch
+            success = measured.pop(0) if measured else self._success(phase)
+            record.successes.append(success)
+            self.progress(pace.progress(success))
             if phase.until is not None and max(success.values(), default=0.0) <= phase.until:
-                break
-        self.before, self.fresh = now, False
-        return clock.step, fmean(clock.losses)
+                return
 
     def _lessons(
         self, now: Mapping[str, list[Demonstration]], phase: Phase, success: Mapping[str, float]
@@ -124,20 +191,38 @@ class School:
         }
 
 
-class _Clock:
-    """How far a phase is and how fast it learns."""
+class _Pace:
+    """How fast a phase goes, its latest losses, and when it was saved last."""
 
-    def __init__(self, phase: int, steps: int) -> None:
-        self._phase, self._steps = phase, steps
-        self._began, self._tokens = time.monotonic(), 0
-        self.losses: deque[float] = deque(maxlen=REPORT_EVERY)
-        self.step = 0
+    def __init__(self, phase: int, steps: int, clock: Callable[[], float]) -> None:
+        self._phase, self._steps, self._clock = phase, steps, clock
+        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._spent, self._tokens, self._ticks, self._step = 0.0, 0, 0, 0
+        self._last = self._saved = clock()
 
-    def tick(self, loss: float, tokens: int) -> None:
-        self.losses.append(loss)
-        self._tokens += tokens
-        self.step += 1
+    def tick(self, step: int, loss: float, batch: Sequence[Demonstration]) -> float:
+        """Count a step; return the mean loss of the latest ones."""
+        now = self._clock()
+        self._spent += now - self._last
+        self._last = now
+        self._losses.append(loss)
+        self._tokens += sum(len(lesson.mask) for lesson in batch)
+        self._ticks += 1
+        self._step = step
+        return fmean(self._losses)
+
+    def is_due(self, every_s: float) -> bool:
+        """Whether so much time has passed since it was so last."""
+        if self._clock() - self._saved < every_s:
+            return False
+        self._saved = self._clock()
+        return True
 
     def progress(self, success: Mapping[str, float] = MappingProxyType({})) -> Progress:
-        speed = self._tokens / (time.monotonic() - self._began)
-        return Progress(self._phase, self.step, self._steps, fmean(self.losses), speed, success)
+        """Where the phase stands. A measurement counts as no time of a step."""
+        if success:
+            self._last = self._clock()
+        speed = self._tokens / self._spent if self._spent else 0.0
+        left = (self._steps - self._step) * self._spent / self._ticks if self._ticks else nan
+        loss = fmean(self._losses) if self._losses else nan
+        return Progress(self._phase, self._step, self._steps, loss, speed, left, success)

@@ -1,17 +1,20 @@
 """What `agentrl warmstart` says while it works and when it is done."""
 
+import math
 import sys
+import time
+from collections.abc import Callable
 
 from core.errors import AgentRLError
 from ops.school import Progress, Watch
 from ops.tables import console, plain
 from ops.warmstart import WarmstartOptions, WarmstartReport, warmstart
 
-EVERY = 20  # steps between two lines where nothing was measured
+EVERY_S = 10.0  # seconds between two lines where nothing was measured
 
 
 class Interrupted(AgentRLError):
-    """Ctrl-C: nothing is kept."""
+    """Ctrl-C or SIGTERM: what was learned is kept."""
 
 
 def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
@@ -20,27 +23,36 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
     Raises Interrupted, and what `warmstart` does.
     """
     try:
-        report = warmstart(options, watch or told)
+        report = warmstart(options, watch or ProgressLines())
     except KeyboardInterrupt:
         if options.out.exists():  # its last act was to make it
             raise
         raise Interrupted(
-            "interrupted: nothing is kept", mend="the same command begins anew"
+            "interrupted; what was learned is kept", mend="the same command goes on from there"
         ) from None
     show(report)
 
 
-def told(progress: Progress) -> None:
-    """One line of progress."""
-    if progress.step % EVERY and not progress.success:
-        return
-    success = " · ".join(f"{task} {mean:.0%}" for task, mean in progress.success.items())
-    print(
-        f"phase {progress.phase + 1} · step {progress.step}/{progress.steps} · "
-        f"loss {progress.loss:.3f} · {progress.tokens_per_s:.0f} tokens/s"
-        + (f" · sampled success: {success}" if success else ""),
-        file=sys.stderr,
-    )
+class ProgressLines:
+    """Prints one line every few seconds, and after each measurement, with or without a terminal."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._printed = -math.inf
+
+    def __call__(self, progress: Progress) -> None:
+        if not progress.success and self._clock() - self._printed < EVERY_S:
+            return
+        self._printed = self._clock()
+        success = " · ".join(f"{task} {mean:.0%}" for task, mean in progress.success.items())
+        left = f" · {progress.left_s / 60:.0f} min left" if progress.left_s >= 0 else ""
+        print(
+            f"phase {progress.phase + 1} · step {progress.step}/{progress.steps} · "
+            f"loss {progress.loss:.3f} · {progress.tokens_per_s:.0f} tokens/s{left}"
+            + (f" · sampled success: {success}" if success else ""),
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def show(report: WarmstartReport) -> None:

@@ -3,24 +3,33 @@
 experts or imported episodes ─▶ phase 1: clean ─▶ phase 2: faulty ─▶ measured ─▶ directory
                                                    │      ▲
                                                    └──────┘ until it succeeds seldom enough
+
+While it learns, its state is kept in `.NAME.warmstart` beside the directory it makes: the same
+command goes on from there after an interruption.
 """
 
+import hashlib
+import json
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
-from core.config import Task
+from core.config import Dtype, Task
 from core.errors import ConfigError
 from envs.contract import TaskSource
 from envs.registry import source
 from ops import demonstrations
 from ops.apprentice import Apprentice, Skill
 from ops.demonstrations import Demonstrator
-from ops.school import Phase, School, Transcripts, Watch
+from ops.interruption import handle_interruption
+from ops.school import Phase, PhaseRecord, School, Transcripts, Watch
+from ops.warmstart_state import WarmstartState
 from trainer import cloning
 from trainer.checkpoints import publish
 from workers.toolcalls import Style
@@ -29,7 +38,7 @@ CARD = """\
 # {name}
 
 A starting policy, made by behaviour cloning and not yet trained by reinforcement: it knows the form
-of the tasks and fails most of the time. {parameters:,} parameters, fp32; {origin}.
+of the tasks and fails most of the time. {parameters:,} parameters, {dtype}; {origin}.
 
     {command}
 
@@ -54,8 +63,10 @@ class WarmstartOptions:
     """`out`: the directory to make. `model`: the one to start from; None makes a new tiny one.
 
     `imported`: JSONL of messages to learn from instead of experts. `episodes`: of experts, for each
-    task and phase. `batch_tokens`: padded tokens of one step. `measured`: held-out items a task.
-    `command`: what was typed, for the model card.
+    task and phase. `batch_tokens`: tokens of one step. `measured`: held-out items a task.
+    `dtype`: of the products, of what is played, and of the weights that are written; those that
+    learn are float32. `save_s`: seconds between two saves of its state. `command`: what was typed,
+    for the model card.
     """
 
     out: Path
@@ -69,6 +80,8 @@ class WarmstartOptions:
     measured: int = 200
     seed: int = 0
     threads: int = 1
+    dtype: Dtype = "float32"
+    save_s: float = 300.0
     command: str = "agentrl warmstart"
 
 
@@ -86,17 +99,19 @@ class WarmstartReport:
 
 
 def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> WarmstartReport:
-    """Make `options.out`, whole or not at all, and measure it.
+    """Make `options.out`, whole or not at all, and measure it; go on where one was interrupted.
 
-    Same options, same demonstrations in the same order. Raises ConfigError, ItemError,
-    CheckpointError.
+    Same options, same demonstrations in the same order. Raises KeyboardInterrupt at SIGINT and
+    SIGTERM, once its state is kept; ConfigError, ItemError, CheckpointError.
     """
     if options.out.exists():
         raise ConfigError(f"{options.out} exists already", mend="choose another directory")
+    kept = WarmstartState(options.out, _fingerprint(options))
+    begun = kept.load()
     began = time.monotonic()
     torch.set_num_threads(options.threads)
     sources = {name: source(name, task.options) for name, task in options.tasks.items()}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
         transcripts = [_transcripts(options, sources, n) for n in range(len(options.phases))]
         apprentice = _apprentice(options, transcripts, Path(scratch))
         try:
@@ -107,25 +122,47 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
                 batch_tokens=options.batch_tokens,
                 seed=options.seed,
                 fresh=options.model is None,
+                dtype=options.dtype,
                 progress=progress,
+                interruption=interruption,
+                save=kept.save,
+                save_s=options.save_s,
             )
-            results = [
-                school.learn(number, phase, transcripts[number])
-                for number, phase in enumerate(options.phases)
-            ]
+            steps, loss = 0, math.nan
+            for number, phase in enumerate(options.phases):
+                if number < begun.phase:
+                    school.pass_over(transcripts[number])
+                    continue
+                record = begun if number == begun.phase else PhaseRecord(number, earlier=steps)
+                ended = school.learn(phase, transcripts[number], record)
+                steps, loss = ended.earlier + ended.steps, ended.loss
             report = WarmstartReport(
                 out=options.out,
                 parameters=sum(weight.numel() for weight in apprentice.model.parameters()),
                 demonstrations=sum(len(each) for phase in transcripts for each in phase.values()),
-                steps=sum(steps for steps, _ in results),
-                loss=results[-1][1],
+                steps=steps,
+                loss=loss,
                 skills=school.skills(options.measured),
                 seconds=time.monotonic() - began,
             )
             _publish(apprentice, options, report)
         finally:
             apprentice.close()
+    kept.remove()
     return report
+
+
+def _fingerprint(options: WarmstartOptions) -> str:
+    """What decides the weights, as a hash."""
+    deciding = {
+        "tasks": msgspec.to_builtins(dict(options.tasks)),
+        "phases": [asdict(phase) for phase in options.phases],
+        "model": str(options.model),
+        "imported": str(options.imported),
+        "sizes": [options.episodes, options.batch_tokens, options.seed],
+        "style": [options.style, options.dtype],
+    }
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
 def _transcripts(
@@ -147,10 +184,11 @@ def _apprentice(
     options: WarmstartOptions, transcripts: Sequence[Transcripts], scratch: Path
 ) -> Apprentice:
     if options.model:
-        return Apprentice(cloning.load(options.model), options.model, scratch, options.style)
+        model = cloning.load(options.model)
+        return Apprentice(model, options.model, scratch, options.style, options.dtype)
     every = (each for phase in transcripts for task in phase.values() for each in task)
     texts = [text for transcript in every for text in transcript.texts()]
-    return Apprentice.new(texts, scratch, options.style, options.seed)
+    return Apprentice.new(texts, scratch, options.style, options.seed, options.dtype)
 
 
 def card(options: WarmstartOptions, report: WarmstartReport) -> str:
@@ -171,6 +209,7 @@ def card(options: WarmstartOptions, report: WarmstartReport) -> str:
         skills=skills,
         command=options.command,
         seed=options.seed,
+        dtype=options.dtype,
         measured=options.measured,
         **{name: getattr(report, name) for name in REPORTED},
     )

@@ -1,6 +1,6 @@
 """Behaviour cloning: a causal language model learns to say what demonstrators said.
 
-    demonstrations ─▶ batches of like length ─▶ cross-entropy on the demonstrators' tokens ─▶ step
+    demonstrations ─▶ batches, packed end to end ─▶ cross-entropy on their own tokens ─▶ step
 
 Muon orthogonalises the updates of matrices, AdamW moves the rest. A policy of a million parameters
 learned to copy names from its prompt this way, and did not with AdamW alone.
@@ -17,11 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from core.config import Dtype
+from core.errors import CheckpointError
+from trainer.attention import pack, states
 from trainer.model import load_model
+from trainer.scores import scores
+from trainer.snapshots import State
 
 POOL = 16  # batches whose demonstrations are sorted by length together
 WARMUP = 20  # steps
 MATRICES = 6.0  # Muon's learning rate over AdamW's
+CHUNK_LOGITS = 2**25  # logits held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +42,14 @@ class Cloner:
     """Holds a model and its optimizers over one phase of `steps` steps.
 
     `rate`: AdamW's learning rate; Muon's is `MATRICES` times it. They rise over the first steps,
-    then fall linearly, to a tenth at the last one.
+    then fall linearly, to a tenth at the last one. `dtype`: of the products; weights and optimizer
+    states stay as they are.
     """
 
-    def __init__(self, model: Any, rate: float, steps: int) -> None:
+    def __init__(self, model: Any, rate: float, steps: int, dtype: Dtype = "float32") -> None:
         self.model = model
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._is_packed = _try_pack(model)
         self._steps, self._done = steps, 0
         embeddings = {id(weight) for weight in _embeddings(model)}
         every = [weight for weight in model.parameters() if weight.requires_grad]
@@ -54,12 +63,13 @@ class Cloner:
 
     def step(self, demonstrations: Sequence[Demonstration]) -> float:
         """One optimizer step on a batch; its mean loss in nats a token."""
-        tokens, positions = _pad(demonstrations)
-        hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-        predicting = hidden.flatten(0, 1)[positions - 1]
-        logits = self.model.get_output_embeddings()(predicting)
-        loss = torch.nn.functional.cross_entropy(logits.float(), tokens.flatten()[positions])
-        loss.backward()  # type: ignore[no-untyped-call]
+        rows = [demonstrations] if self._is_packed else [[each] for each in demonstrations]
+        count = sum(int(each.mask[1:].sum()) for each in demonstrations)
+        mean = 0.0
+        for row in rows:
+            loss = self._loss(row) / count
+            loss.backward()  # type: ignore[no-untyped-call]
+            mean += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         scale = self._scale()
         for optimizer, rate in self._optimizers:
@@ -68,7 +78,45 @@ class Cloner:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._done += 1
-        return float(loss.detach())
+        return mean
+
+    def state(self) -> State:
+        """Weights, optimizer states and the steps done: enough to go on bit by bit."""
+        tensors = {f"model/{name}": weight for name, weight in self.model.named_parameters()}
+        for number, (optimizer, _) in enumerate(self._optimizers):
+            for index, entries in optimizer.state_dict()["state"].items():
+                found = {f"optimizer/{number}/{index}/{k}": value for k, value in entries.items()}
+                tensors |= found
+        return State({name: each.detach() for name, each in tensors.items()}, {"done": self._done})
+
+    def load_state(self, state: State) -> None:
+        """Go on from a state of the same model. Raises CheckpointError where it is of another."""
+        entries: list[dict[int, dict[str, Tensor]]] = [{} for _ in self._optimizers]
+        own = dict(self.model.named_parameters())
+        for name, tensor in state.tensors.items():
+            kind, _, rest = name.partition("/")
+            if kind == "optimizer":
+                number, index, key = rest.split("/")
+                entries[int(number)].setdefault(int(index), {})[key] = tensor
+            elif rest not in own or own[rest].shape != tensor.shape:
+                raise CheckpointError(f"{rest}: not a weight of this model")
+            else:
+                own[rest].data.copy_(tensor)
+        for (optimizer, _), found in zip(self._optimizers, entries, strict=True):
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": found, "param_groups": groups})
+        self._done = int(state.values["done"])
+
+    def _loss(self, row: Sequence[Demonstration]) -> Tensor:
+        """Summed negative log-likelihood of the demonstrators' tokens, nats."""
+        tokens, lengths, learned = _join(row)
+        head = self.model.get_output_embeddings()
+        low = self._dtype != torch.float32
+        with torch.autocast("cpu", dtype=self._dtype if low else None, enabled=low):
+            hidden = states(self.model, tokens, lengths, learned - 1)
+            most = max(1, CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
+            ones = torch.ones(len(learned))
+            return -scores(head, hidden, ones, tokens[learned], most)[0].sum()
 
     def _scale(self) -> float:
         rise = (self._done + 1) / (WARMUP + 1)
@@ -122,16 +170,27 @@ def _embeddings(model: Any) -> list[Tensor]:
     return [module.weight for module in modules if module is not None]
 
 
-def _pad(demonstrations: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """Tokens [B, T] padded on the right, and the flat positions [K] of the tokens to learn.
+def _try_pack(model: Any) -> bool:
+    """Whether several demonstrations may lie in one row of this model."""
+    try:
+        pack(model)
+    except CheckpointError:
+        return False
+    return True
 
-    No attention mask: under causal attention no kept position sees the padding on its right.
+
+def _join(row: Sequence[Demonstration]) -> tuple[Tensor, tuple[int, ...], Tensor]:
+    """Tokens [T] end to end, lengths, and places [K] in T of the tokens to learn.
+
+    What follows a demonstration's last token to learn is left out.
     """
-    longest = max(len(demonstration.mask) for demonstration in demonstrations)
-    tokens = np.zeros((len(demonstrations), longest), np.int64)
-    learned = np.zeros_like(tokens, bool)
-    for row, demonstration in enumerate(demonstrations):
-        tokens[row, : len(demonstration.mask)] = demonstration.token_ids
-        learned[row, : len(demonstration.mask)] = demonstration.mask
-    learned[:, 0] = False  # nothing predicts an episode's first token
-    return torch.from_numpy(tokens), torch.from_numpy(np.flatnonzero(learned))
+    masks = []
+    for each in row:
+        mask = each.mask.astype(bool)
+        mask[0] = False  # nothing predicts an episode's first token
+        last = np.flatnonzero(mask)
+        masks.append(mask[: last[-1] + 1] if last.size else mask[:1])
+    tokens = np.concatenate([e.token_ids[: len(m)] for e, m in zip(row, masks, strict=True)])
+    places = np.flatnonzero(np.concatenate(masks))
+    lengths = tuple(map(len, masks))
+    return torch.from_numpy(tokens.astype(np.int64)), lengths, torch.from_numpy(places)

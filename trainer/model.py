@@ -1,6 +1,7 @@
 """The model directory that a learner trains: weights, configuration, tokenizer, chat template."""
 
 import fnmatch
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from core.config import Dtype
 from core.errors import CheckpointError
 
 TOKENIZER_FILES = (
@@ -56,6 +58,14 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
     if not torch.allclose(apart, logits, atol=1e-4):
         raise CheckpointError(f"{path}: {type(model).__name__} changes its logits after the head")
     return model
+
+
+def save_as(model: Any, directory: Path, dtype: Dtype) -> None:
+    """Write the model with its weights cast to `dtype`; the model itself stays as it is."""
+    weights = {k: v.to(getattr(torch, dtype)) for k, v in model.state_dict().items()}
+    model.save_pretrained(directory, state_dict=weights)
+    path = directory / "config.json"  # where transformers wrote the type of the model's own weights
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": dtype}, indent=2) + "\n")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

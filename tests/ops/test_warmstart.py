@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ops import demonstrations
 from ops.demonstrations import Demonstrator
 from ops.school import Phase, Progress
 from ops.tokenizer import OPENINGS
-from ops.warming import Interrupted, make
+from ops.warming import Interrupted, ProgressLines, make
 from ops.warmstart import WarmstartOptions, warmstart
 from workers.template import ChatTemplate
 
@@ -119,15 +120,66 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_interrupts_is_told_that_nothing_is_kept(tmp_path: Path) -> None:
-    def watch(_: Progress) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 4])
+def test_an_interrupted_warm_start_goes_on_to_the_same_weights(
+    made: tuple[Path, list[Progress]], tmp_path: Path, at: int
+) -> None:
+    """In its first phase, and in its second between two measurements."""
+    steps: list[int] = []
+
+    def interrupt(progress: Progress) -> None:
+        steps.append(progress.step)
+        if len(steps) == at:
+            raise KeyboardInterrupt
+
+    small = options(tmp_path / "again")
+    with pytest.raises(Interrupted, match="what was learned is kept") as caught:
+        make(small, interrupt)
+    assert caught.value.mend == "the same command goes on from there"
+    assert [path.name for path in tmp_path.iterdir()] == [".again.warmstart"]
+    report = warmstart(small)
+    assert report.steps == 2 + 3
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
+    first, again = (load_file(each / "model.safetensors") for each in (made[0], tmp_path / "again"))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_warm_start_with_other_options_is_not_continued(tmp_path: Path) -> None:
+    def interrupt(_: Progress) -> None:
         raise KeyboardInterrupt
 
     small = options(tmp_path / "out", episodes=2, batch_tokens=64)
-    with pytest.raises(Interrupted, match="nothing is kept") as caught:
-        make(small, watch)
-    assert caught.value.mend == "the same command begins anew"
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(small, interrupt)
+    with pytest.raises(ConfigError, match="with other options"):
+        warmstart(replace(small, seed=7))
+
+
+@pytest.mark.slow
+def test_weights_are_written_in_the_dtype_of_the_policy(tmp_path: Path) -> None:
+    out = tmp_path / "low"
+    one = (Phase(noise={}, steps=1, checked=1),)
+    warmstart(options(out, dtype="bfloat16", phases=one, episodes=2))
+    weights = load_file(out / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_progress_is_printed_every_ten_seconds_and_after_a_measurement(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = [0.0]
+    lines = ProgressLines(lambda: seconds[0])
+    for seconds[0], step in ((0.0, 1), (4.0, 2), (11.0, 3), (12.0, 4)):
+        lines(Progress(0, step, 100, 0.5, 80.0, 120.0))
+    lines(Progress(0, 5, 100, 0.25, 80.0, 120.0, {"dbbench": 0.5}))
+    assert capsys.readouterr().err.splitlines() == [
+        "phase 1 · step 1/100 · loss 0.500 · 80 tokens/s · 2 min left",
+        "phase 1 · step 3/100 · loss 0.500 · 80 tokens/s · 2 min left",
+        "phase 1 · step 5/100 · loss 0.250 · 80 tokens/s · 2 min left · "
+        "sampled success: dbbench 50%",
+    ]
 
 
 @pytest.mark.parametrize(

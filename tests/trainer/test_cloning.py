@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.errors import CheckpointError
 from trainer.cloning import Cloner, Demonstration, batches, new_model
+from trainer.snapshots import State
 
 SHAPE = {
     "vocab_size": 32,
@@ -61,6 +63,37 @@ def test_the_loss_is_the_mean_over_learned_tokens_alone() -> None:
         expected.append(-torch.log_softmax(logits, -1)[tokens[position]].item())
     loss = Cloner(model, 3e-3, steps=1).step(lessons)
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-5)
+
+
+def test_a_cloner_goes_on_bit_by_bit_from_its_state() -> None:
+    lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
+    whole = Cloner(new_model(SHAPE, seed=0), 0.01, steps=6)
+    for _ in range(3):
+        whole.step(lessons)
+    kept = whole.state()
+    kept = State({name: each.clone() for name, each in kept.tensors.items()}, dict(kept.values))
+    expected = [whole.step(lessons) for _ in range(3)]
+    again = Cloner(new_model(SHAPE, seed=1), 0.01, steps=6)
+    again.load_state(kept)
+    assert [again.step(lessons) for _ in range(3)] == expected
+    weights = zip(whole.model.parameters(), again.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    kept = Cloner(new_model(SHAPE | {"hidden_size": 16}, seed=0), 0.01, steps=1).state()
+    with pytest.raises(CheckpointError, match="not a weight of this model"):
+        Cloner(new_model(SHAPE, seed=0), 0.01, steps=1).load_state(kept)
+
+
+def test_products_in_bfloat16_keep_float32_weights_and_lose_a_little() -> None:
+    lessons = [demonstration([1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 1])]
+    exact = Cloner(new_model(SHAPE, seed=0), 0.01, steps=1).step(lessons)
+    low = Cloner(new_model(SHAPE, seed=0), 0.01, steps=1, dtype="bfloat16")
+    loss = low.step(lessons)
+    assert loss != exact
+    assert loss == pytest.approx(exact, rel=2e-2)
+    assert {weight.dtype for weight in low.model.parameters()} == {torch.float32}
 
 
 def test_a_model_learns_what_it_is_shown_and_nothing_else() -> None:
