@@ -69,6 +69,12 @@ class Consumer(Protocol):
         back-off by itself; unacknowledged deliveries then come again.
         """
 
+    def is_empty(self) -> bool:
+        """Whether all that was ever published to the queue has been received.
+
+        False also where the broker cannot be asked.
+        """
+
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge; a delivery of a connection that is gone is passed over, it comes again."""
 

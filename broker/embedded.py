@@ -110,6 +110,14 @@ class EmbeddedConsumer:
             if not rows:
                 self._file.await_commit(mark, left)
 
+    def is_empty(self) -> bool:
+        later = "SELECT 1 FROM messages WHERE queue = ? AND id > ? LIMIT 1"
+        try:
+            with self._file.read() as connection:
+                return connection.execute(later, (self._queue, self._cursor)).fetchone() is None
+        except BrokerUnavailable:
+            return False
+
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """A file that takes nothing for now gets them with the next ones."""
         self._acks += [delivery.tag for delivery in deliveries]

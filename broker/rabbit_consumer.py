@@ -24,6 +24,7 @@ from core.logging import get_logger
 PREFETCH = 128  # unacknowledged deliveries held at once
 PATIENCE_S = 120.0  # without its queue before `receive` says so
 NO_QUEUE = 404  # AMQP's code of a queue that is not there
+ANSWER_S = 5.0  # for the broker to count a queue
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 
 
@@ -63,6 +64,22 @@ class RabbitConsumer:
         ):
             raise self._link.failure()
         return deliveries
+
+    def is_empty(self) -> bool:
+        counts: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def ask(channel: Any) -> None:
+            channel.queue_declare(
+                self._queue,
+                passive=True,
+                callback=lambda frame: counts.put(frame.method.message_count),
+            )
+
+        self._link.call(ask)
+        try:  # what the broker sent before its answer has arrived before it
+            return counts.get(timeout=ANSWER_S) == 0 and self._arrived.empty()
+        except queue.Empty:
+            return False
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         tags = [delivery.tag for delivery in deliveries if isinstance(delivery.tag, _Tag)]

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, exists, or_, select, tuple_, update
+from sqlalchemy import CursorResult, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from core.types import (
@@ -27,9 +27,9 @@ from core.types import (
     Status,
     Transition,
 )
-from db import prepared, refusals
+from db import groups, prepared, refusals
 from db.groups import hold_group, lock_group, member_ended
-from db.models import Episode, Group, StoredTrajectory, Worker
+from db.models import Episode, Group, Run, StoredTrajectory, Worker
 from db.store import now
 
 
@@ -231,7 +231,12 @@ def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Cl
 
 
 def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[Claimed]:
-    """Finished members of open groups whose body has not arrived by its deadline."""
+    """Finished members of open groups whose body has not arrived by its deadline, and never will.
+
+    A recorder that is away or behind may yet bring it: not before it has stored all that was
+    published until the episode ended is a body lost. A group that the trainer learns from needs
+    none.
+    """
     stored = exists().where(
         StoredTrajectory.episode_id == Episode.episode_id,
         StoredTrajectory.fence == Episode.fence,
@@ -240,10 +245,13 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
     query = (
         select(Episode)
         .join(Group, Group.group_id == Episode.group_id)
+        .join(Run, Run.run_id == Episode.run_id)
         .where(
             Episode.run_id == run_id,
             Episode.state == EpisodeState.FINISHED,
             Episode.due_at < now(),
+            Episode.ended_at < Run.recorded_until,
+            func.coalesce(Group.taken_epoch, -1) != Run.trainer_epoch,
             Group.run_id == run_id,  # of an index that open groups are found by
             Group.state.in_(GROUP_OPEN),
             ~stored,
@@ -257,9 +265,12 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
 def lose_body(
     session: Session, claimed: Claimed, *, max_attempts: int, reason: Reason = Reason.BODY_LOST
 ) -> bool:
-    """finished → queued with the next fence, or → failed(reason); its group opens again."""
+    """finished → queued with the next fence, or → failed(reason); its group opens again.
+
+    Not of a group that the trainer learns from.
+    """
     group = lock_group(session, claimed.group_id)
-    if group is None or group.state not in GROUP_OPEN:
+    if group is None or group.state not in GROUP_OPEN or groups.is_taken(session, group):
         refusals.of_episode(session, Transition.LOSE_BODY, claimed.episode_id, claimed.fence)
         return False
     again = claimed.attempt < max_attempts

@@ -115,6 +115,24 @@ def member_ended(session: Session, group_id: str) -> None:
     )
 
 
+def take(session: Session, group_ids: Sequence[str], epoch: int) -> bool:
+    """The trainer of an epoch holds all bodies of these groups; False unless all are ready."""
+    taken = session.scalars(
+        update(Group)
+        .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
+        .values(taken_epoch=epoch)
+        .returning(Group.group_id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(taken.all()) == len(group_ids)
+
+
+def is_taken(session: Session, group: Group) -> bool:
+    """Whether the run's trainer learns from the group."""
+    epoch = session.scalar(select(Run.trainer_epoch).where(Run.run_id == group.run_id))
+    return group.taken_epoch is not None and group.taken_epoch == epoch
+
+
 def close_groups(
     session: Session, group_ids: Sequence[str], state: GroupState, reason: Reason | None
 ) -> int:

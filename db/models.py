@@ -82,6 +82,8 @@ class Run(Base):
     trainer_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
     recorder: Mapped[str] = mapped_column(default="", server_default="")
     recorder_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    # every body that was published before is stored, or never will be
+    recorded_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
     forked_from: Mapped[str | None]
     created_at: Mapped[float]
     ended_at: Mapped[float | None]
@@ -109,6 +111,7 @@ class Group(Base):
     size: Mapped[int]
     pending: Mapped[int]  # members without a terminal row
     state: Mapped[GroupState]
+    taken_epoch: Mapped[int | None]  # of the trainer that holds its bodies and learns from it
     reason: Mapped[Reason | None]
     admitted_version: Mapped[int]
     admitted_at: Mapped[float]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from typing import Any
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
@@ -117,13 +118,18 @@ def drop_trainer(session: Session, run_id: str, epoch: int) -> None:
     )
 
 
-def hold_recorder(session: Session, run_id: str, owner: str, *, lease_s: float) -> bool:
-    """Say that a recorder lives; False where the run is deleted. Several may take turns."""
+def hold_recorder(
+    session: Session, run_id: str, owner: str, *, lease_s: float, recorded_until: float | None
+) -> bool:
+    """Say that a recorder lives; False where the run is deleted. Several may take turns.
+
+    `recorded_until`: when its queue was empty last, on the database's clock; None: it was not.
+    """
+    values: dict[str, Any] = {"recorder": owner, "recorder_until": now() + lease_s}
+    if recorded_until is not None:
+        values["recorded_until"] = recorded_until
     held = session.scalar(
-        update(Run)
-        .where(Run.run_id == run_id)
-        .values(recorder=owner, recorder_until=now() + lease_s)
-        .returning(Run.run_id)
+        update(Run).where(Run.run_id == run_id).values(values).returning(Run.run_id)
     )
     return held is not None
 

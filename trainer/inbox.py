@@ -100,9 +100,14 @@ class Inbox:
             if state == RunState.PAUSED:
                 continue
             chosen = self._choose(members, version, epoch)
-            if len(chosen) >= self._bounds.min_groups:
+            if len(chosen) >= self._bounds.min_groups and self._take(chosen, epoch):
                 return chosen
         return ()
+
+    def _take(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
+        """Keep others from re-issuing what is learned from now; False where one has already."""
+        names = [group.group_id for group in chosen]
+        return self._store.transact(lambda session: groups.take(session, names, epoch))
 
     def _look(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
         limit = 4 * self._bounds.max_groups

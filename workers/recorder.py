@@ -38,14 +38,19 @@ def record(
 ) -> None:
     """Store, then acknowledge, until `stop`; with `drain` until the queue is empty.
 
-    A lease says that the recorder lives, so that nobody deletes the run meanwhile.
+    A lease says that the recorder lives, so that nobody deletes the run meanwhile, and up to when
+    it has stored all that was published: what is not there then is lost.
     """
     log.info("recorder begins", run_id=run_id)
-    owner, beat_at = f"{socket.gethostname()}, pid {os.getpid()}", -math.inf
+    owner, beaten_at = f"{socket.gethostname()}, pid {os.getpid()}", -math.inf
+
+    def beat(at: float) -> None:
+        until = at if consumer.is_empty() else None
+        store.transact(
+            lambda s: runs.hold_recorder(s, run_id, owner, lease_s=LEASE_S, recorded_until=until)
+        )
+
     while not stop.is_set():
-        if time.monotonic() >= beat_at:
-            beat_at = time.monotonic() + LEASE_S / 5
-            store.transact(lambda s: runs.hold_recorder(s, run_id, owner, lease_s=LEASE_S))
         deliveries = consumer.receive(BULK, 0.5)
         if deliveries:
             refused = keep(store, run_id, deliveries)
@@ -54,7 +59,10 @@ def record(
                 metrics.BODIES.add(status="refused")
             gone = {id(delivery) for delivery, _ in refused}
             consumer.ack([delivery for delivery in deliveries if id(delivery) not in gone])
-        elif drain:
+        if not 0.0 <= (clock := store.clock()) - beaten_at < LEASE_S / 5:
+            beat(clock)
+            beaten_at = clock
+        if drain and not deliveries:
             break
     if drain:
         with suppress(StoreUnavailable):  # the lease runs out by itself

@@ -187,6 +187,17 @@ def test_a_consumer_waits_for_what_comes_later_and_gives_up_after_its_timeout(
     consumer.close()
 
 
+def test_a_queue_is_empty_once_all_of_it_was_received(broker: Broker, run_id: str) -> None:
+    consumer = broker.consumer(trainer_queue(run_id))
+    assert consumer.is_empty()
+    publish(broker, run_id, 2)
+    assert not consumer.is_empty()
+    held = drain_unacknowledged(consumer, 2)
+    assert consumer.is_empty()
+    consumer.ack(held)
+    consumer.close()
+
+
 def test_what_a_killed_process_held_goes_to_the_next_consumer_at_once(
     broker: Broker, run_id: str, url: str
 ) -> None:

@@ -207,6 +207,7 @@ def test_a_lost_body_is_issued_again_and_opens_its_group(world: World) -> None:
     for claimed, body in zip(claims, bodies, strict=True):
         world.finish(claimed, body, body_timeout_s=-1.0)
     world.keep(bodies[1:])
+    world.caught_up()
     lost = world.store.ask(lambda session: episodes.bodies_overdue(session, world.run_id))
     assert lost == [claims[0]]
     assert _lose(world, lost[0])
@@ -225,6 +226,7 @@ def test_a_body_of_another_hash_or_fence_is_lost_too(world: World) -> None:
     for each in (claimed, other):
         world.finish(each, world.body(each, 1.0), body_timeout_s=-1.0)
     world.keep([world.body(claimed, 0.0)])
+    world.caught_up()
     lost = world.store.ask(lambda session: episodes.bodies_overdue(session, world.run_id))
     assert lost == [claimed, other]
 

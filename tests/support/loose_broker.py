@@ -87,6 +87,9 @@ class LooseConsumer:
         self._held += taken
         return [Delivery(decode(wire), wire, wire) for wire in taken]
 
+    def is_empty(self) -> bool:
+        return not self._waiting
+
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         pause("ack")
         for delivery in deliveries:

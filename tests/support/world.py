@@ -134,6 +134,10 @@ class World:
             steps=tuple(msgspec.structs.replace(s, requested_at=asked) for s in plain.steps),
         )
 
+    def caught_up(self) -> None:
+        """The recorder says that all that was published till now is stored."""
+        self.sql("UPDATE runs SET recorded_until = 1e12 WHERE run_id = :r", r=self.run_id)
+
     def finish(self, claimed: Claimed, body: Trajectory, *, body_timeout_s: float = 60.0) -> bool:
         """Move the row to finished, as a worker does after it published the body."""
         sha256, reward = body_sha256(body), body.reward

@@ -11,6 +11,7 @@ from core.config import Config, Task, Trainer
 from core.errors import BrokerError, ConfigError
 from core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
 from db import episodes, groups, refusals, registry, runs
+from db.episodes import Claimed
 from db.models import PolicyServer
 from db.store import Store
 from workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
@@ -227,8 +228,46 @@ def test_what_was_lost_is_issued_again_with_the_next_fence(world: World) -> None
     claimed = world.claim(again.episode_id, 2)
     assert claimed is not None
     world.finish(claimed, world.body(claimed), body_timeout_s=-1.0)
+    world.caught_up()
     (third,) = tick(dispatcher)
     assert (third.episode_id, third.fence) == (command.episode_id, 3)
+
+
+def overdue(world: World) -> RunEpisode:
+    """An episode finished, its body published, and the time for it to be stored is over."""
+    (group_id,) = world.admit(90, size=2, task="a")
+    claims = world.claimed(group_id)
+    bodies = [world.body(claimed, 1.0) for claimed in claims]
+    for claimed, body in zip(claims, bodies, strict=True):
+        assert world.finish(claimed, body, body_timeout_s=-1.0)
+    world.keep(bodies[1:])
+    return RunEpisode(run_id=world.run_id, episode_id=claims[0].episode_id, fence=2)
+
+
+def test_a_body_that_a_recorder_may_yet_bring_is_not_lost(world: World) -> None:
+    """However long the recorder is down: only once it has emptied its queue since."""
+    dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
+    again = overdue(world)
+    for until in (0.0, world.store.clock() - 1000.0):
+        world.sql("UPDATE runs SET recorded_until = :u", u=until)
+        assert tick(dispatcher) == []
+    world.caught_up()
+    assert tick(dispatcher) == [again]
+
+
+def test_what_the_trainer_learns_from_is_not_issued_again(world: World) -> None:
+    dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
+    again = overdue(world)
+    world.caught_up()
+    group_id = world.episode(again.episode_id).group_id
+    epoch = world.run().trainer_epoch
+    assert world.store.transact(lambda s: groups.take(s, [group_id], epoch))
+    assert tick(dispatcher) == []
+    claimed = Claimed.of(world.episode(again.episode_id))
+    assert not world.store.transact(lambda s: episodes.lose_body(s, claimed, max_attempts=3))
+    world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
+    assert tick(dispatcher) == [again]
+    assert not world.store.transact(lambda s: groups.take(s, [group_id], epoch))
 
 
 def test_an_episode_that_takes_its_workers_with_it_fails_and_its_group_goes_on(

@@ -2,13 +2,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from world import World
 
 import broker
-from broker.api import Broker, Delivery
+from broker.api import Broker, Consumer, Delivery
 from broker.messages import EpisodeFinished, RunControl, Trajectory, decode
 from broker.topology import TRAJECTORIES, recorder_queue
 from core.errors import StoreError
@@ -47,6 +48,36 @@ def test_bodies_and_steps_are_stored_and_then_acknowledged(world: World, link: B
     assert first == ("current", 0, 5)
 
 
+def test_the_recorder_says_up_to_when_it_has_stored_what_was_published(
+    world: World, link: Broker
+) -> None:
+    def until() -> float:
+        ((found,),) = world.ask("SELECT recorded_until FROM runs")
+        return float(found)
+
+    class Behind:
+        """A consumer whose queue holds more than it has brought."""
+
+        def __init__(self, inner: Consumer) -> None:
+            self._inner = inner
+
+        def is_empty(self) -> bool:
+            return False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    for body in world.ready(0, stored=False):
+        link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
+    queue = recorder_queue(world.run_id)
+    with closing(link.consumer(queue)) as consumer:
+        record(world.store, Behind(consumer), world.run_id, threading.Event(), drain=True)
+    assert until() == 0.0
+    ended = world.ask("SELECT MAX(ended_at) FROM episodes")[0][0]
+    _record(world, link)
+    assert until() > ended
+
+
 def test_a_text_with_nul_and_any_unicode_is_stored(world: World, link: Broker) -> None:
     body = world.ready(0, stored=False)[0]
     text = "a\0b \N{GRINNING FACE} \\N \t\n\x01"
@@ -81,6 +112,9 @@ class Once:
     def receive(self, _limit: int, _timeout_s: float) -> list[Delivery]:
         self._stop.set()
         return []
+
+    def is_empty(self) -> bool:
+        return True
 
 
 def test_a_recorder_holds_a_lease_until_it_has_drained(world: World, link: Broker) -> None:
