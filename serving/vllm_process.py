@@ -162,7 +162,8 @@ class VllmProcess:
                 return
             words = last_line(self._launch.log)
             self._deaths += 1
-            self._problem = f"vLLM is down: {trouble}; it said: {words} ({self._launch.log})"
+            said = f"it said: {words}" if words else "it said nothing"
+            self._problem = f"vLLM is down: {trouble}; {said} ({self._launch.log})"
             if self._deaths > 1:
                 self._problem = f"{self._problem}; {self._deaths} times so far"
             log.error("vLLM is down", reason=trouble, said=words, log=str(self._launch.log))

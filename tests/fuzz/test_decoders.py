@@ -214,12 +214,13 @@ TEXTS = [
     'add{"n":1,"of":[1,2]}',
     '<think>so</think><tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>',
     "<tool_call>add\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+    "<tool_call>\n<function=add>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
     '[{"name": "add", "arguments": {"n": 1}}, {"name": "x", "arguments": {}}]',
 ]
 
 
 def _calls(text: bytes) -> object:
-    for style in ("plain", "hermes", "glm", "json"):
+    for style in toolcalls.STYLES:
         toolcalls.parse(text[:TURN].decode(errors="replace"), TOOLS, style)
     raise MessageError("nothing is refused: ill-formed calls come back as errors")
 

@@ -1,0 +1,135 @@
+"""A real pretrained model in bfloat16: trained, published, proven and served by every engine."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import eventually
+from tokenizers import Tokenizer
+
+from core import config as sections
+from core import manifest
+from core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
+from db.models import Checkpoint
+from serving.engine import LocalEngine
+from serving.proof import Holder, median_gap, tolerance
+from serving.request import Request
+from serving.vllm import VllmEngine
+from trainer import checkpoints
+from trainer.learner import Hardware
+from trainer.learner_torch import TorchLearner
+from trainer.presets import settings
+from trainer.tuning import trained
+
+DTYPE = "bfloat16"
+QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+CHUNK = 256  # tokens of a prompt that vLLM reads at once
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module", params=[0, 4], ids=["whole", "adapter"])
+def rank(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Checkpoint]:
+    """Version 0, the model itself, and version 1, moved away from it."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("published")
+
+    def publish(version: int, fill: Any) -> Checkpoint:
+        path = folder / f"r-v{version:06d}"
+        checkpoints.publish(path, fill, checkpoint_id=path.name, version=version, parent=None)
+        return Checkpoint(checkpoint_id=path.name, run_id="r", version=version, path=str(path))
+
+    def copy(target: Path) -> None:
+        for file in smollm2.iterdir():
+            shutil.copy(file, target / file.name)
+
+    first = publish(0, copy)
+    chosen = settings(Trainer(lora=Lora(rank=rank)))
+    learner = TorchLearner(Path(first.path), chosen, Hardware(dtype=DTYPE))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in trained(learner._model).items():
+            if not rank or "lora_B" in name:
+                parameter.add_(0.003 * torch.randn_like(parameter))
+
+    def save(target: Path) -> manifest.Probe:
+        learner.save(target)
+        return learner.probe()
+
+    return [first, publish(1, save)]
+
+
+def holder_of(engine: Any, folder: Path) -> Holder:
+    return Holder(engine, tolerance(DTYPE), folder)
+
+
+def gaps(engine: Any, row: Checkpoint) -> tuple[float, float]:
+    """The median and the largest difference from what the trainer says."""
+    probe = manifest.read(Path(row.path)).probe
+    assert probe is not None
+    found = engine.score(row.checkpoint_id, probe.token_ids)
+    most = max(abs(a - b) for a, b in zip(found, probe.logprobs, strict=True))
+    return median_gap(found, probe.logprobs), most
+
+
+def test_the_local_engine_serves_it(rows: list[Checkpoint], tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(Path(rows[0].path) / "tokenizer.json"))
+    prompt = tokenizer.encode(QUESTION, add_special_tokens=False).ids
+    stop = frozenset({tokenizer.token_to_id("<|im_end|>")})
+    with closing(LocalEngine(dtype=DTYPE, max_batch=4)) as engine:
+        holder = holder_of(engine, tmp_path)
+        assert [holder.load(row) for row in rows] == [True, True]
+        assert gaps(engine, rows[1])[0] < tolerance(DTYPE) / 2
+        request = Request(rows[0].checkpoint_id, prompt, 16, 0.0, stop)
+        answer = engine.submit(request).result(200)
+    assert "Paris" in tokenizer.decode(answer.token_ids)
+
+
+@pytest.fixture
+def vllm(rank: int, smollm2: Path, vllm_python: Path, tmp_path: Path) -> Iterator[VllmEngine]:
+    arguments = ["--enable-chunked-prefill", "--max-num-batched-tokens", str(CHUNK)]
+    section = Vllm(python=str(vllm_python), context=1024, args=arguments)
+    server = PolicyServer(name="p", engine="vllm", vllm=section)
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=sections.Run(home=str(tmp_path / "home")),
+        model=sections.Model(path=str(smollm2), dtype=DTYPE),
+        policy=[server],
+        trainer=Trainer(lora=Lora(rank=rank)),
+    )
+    with closing(VllmEngine(config, server, threading.Event())) as engine:
+        yield engine
+
+
+def test_vllm_serves_it_and_survives_a_seeded_prompt_that_is_read_in_chunks(
+    vllm: VllmEngine, rows: list[Checkpoint], tmp_path: Path
+) -> None:
+    holder = holder_of(vllm, tmp_path)
+    for row in rows:
+        eventually(
+            lambda row=row: holder.load(row) or holder.problem(),  # type: ignore[misc]
+            within_s=900,
+            text=lambda: "vLLM does not start",
+        )
+        assert holder.problem() == ""
+    median, _ = gaps(vllm, rows[1])
+    assert median < tolerance(DTYPE) / 2
+    generation = vllm._process.generation()
+    asked = [
+        vllm.submit(
+            Request(rows[1].checkpoint_id, [at * 7 + n for at in range(3 * CHUNK)], 8, seed=n)
+        )
+        for n in range(3)
+    ]
+    assert [len(each.result(300).token_ids) for each in asked] == [8, 8, 8]
+    assert vllm._process.generation() == generation  # it did not die
