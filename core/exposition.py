@@ -32,11 +32,13 @@ log = get_logger()
 
 
 @contextlib.contextmanager
-def exported(config: Metrics, run: str, role: str, process: str = "") -> Iterator[str]:
+def exported(
+    config: Metrics, run: str, role: str, process: str = "", *, scrape_s: float = SCRAPE_S
+) -> Iterator[str]:
     """Metrics of the role are counted and answered for within; the URL, empty where none are.
 
-    `process`: the label; the role where empty. Raises ConfigError: no prometheus-client, no
-    token off loopback, an address not to be had.
+    `process`: the label; the role where empty. `scrape_s`: of a client's silence. Raises
+    ConfigError: no prometheus-client, no token off loopback, an address not to be had.
     """
     if not config.port:
         yield ""
@@ -50,7 +52,7 @@ def exported(config: Metrics, run: str, role: str, process: str = "") -> Iterato
     registry = _registry()
     chosen = metrics.instruments(role)
     with contextlib.ExitStack() as stack:
-        server = _listen(config, _page(registry), token)
+        server = _listen(config, _page(registry), token, scrape_s)
         stack.callback(server.server_close)
         own = {"run": run, "process": process or role}
         for each in chosen:
@@ -172,11 +174,13 @@ class _Server(socketserver.ThreadingTCPServer):
         """A client that hung up is nobody's error."""
 
 
-def _listen(config: Metrics, page: Callable[[], tuple[str, bytes]], token: str) -> _Server:
+def _listen(
+    config: Metrics, page: Callable[[], tuple[str, bytes]], token: str, scrape_s: float
+) -> _Server:
     """Raises ConfigError."""
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = SCRAPE_S
+        timeout = scrape_s
 
         def do_GET(self) -> None:
             if not admits(token, self.headers.get("authorization", "")):

@@ -48,11 +48,11 @@ def exported(config: Tracing, run: str, role: str, process: str = "") -> Iterato
 class Sender:
     """Sends spans from a thread of its own; safe for many threads. `dropped`, `sent`: counts."""
 
-    def __init__(self, endpoint: str, resource: Mapping[str, str]) -> None:
-        """Raises ConfigError: no OpenTelemetry, no URL."""
+    def __init__(self, endpoint: str, resource: Mapping[str, str], *, held: int = HELD) -> None:
+        """`held`: spans that may wait. Raises ConfigError: no OpenTelemetry, no URL."""
         self._make = _converter(resource)
         self._exporter = _exporter(endpoint)
-        self._spans: queue.Queue[Span] = queue.Queue(HELD)
+        self._spans: queue.Queue[Span] = queue.Queue(held)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.sent = self.dropped = 0

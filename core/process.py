@@ -14,6 +14,7 @@ from core.logging import get_logger
 
 TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
 TOLD = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before
+LOCKS = Path("/proc/locks")
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
 
@@ -115,10 +116,10 @@ def weigh_session(nice: int, pid: int | None = None) -> None:
         time.sleep(AGAIN_S)
 
 
-def unlocked(database: str | Path) -> str:
+def unlocked(database: str | Path, locks: Path = LOCKS) -> str:
     """What a person does about an SQLite file that another process keeps locked, and which one.
 
-    /proc/locks tells: the lock for writing lies on the index of the write-ahead log, or on the file
+    `locks` tells: the lock for writing lies on the index of the write-ahead log, or on the file
     itself. The holder is not to be seen from within another container.
     """
     files, holders = set(), set()
@@ -126,7 +127,7 @@ def unlocked(database: str | Path) -> str:
         with suppress(OSError):
             files.add(_file(Path(name)))
     inodes = {str(inode) for _, inode in files}
-    for fields in _locks():
+    for fields in _read_locks(locks):
         pid, inode = fields[4], fields[5].rpartition(":")[2]
         if fields[3] == "WRITE" and inode in inodes and _holds(pid, files):
             holders.add(f"pid {pid} ({_command(pid)})")
@@ -153,10 +154,10 @@ def _holds(pid: str, files: set[tuple[int, int]]) -> bool:
     return False
 
 
-def _locks() -> list[list[str]]:
+def _read_locks(path: Path) -> list[list[str]]:
     """The lines of /proc/locks: number, kind, mode, access, pid, device and inode, range."""
     try:
-        return [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        return [line.split() for line in path.read_text().splitlines()]
     except OSError:
         return []
 

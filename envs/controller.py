@@ -19,7 +19,6 @@ from core.logging import get_logger
 from envs import wire
 from envs.threads import Threads
 
-BEAT_S = 8.0
 TIMEOUT_S = 5.0
 
 log = get_logger()
@@ -28,7 +27,7 @@ log = get_logger()
 class Controller:
     """`url`: empty for none; `address`: under which it reaches this server, without the task."""
 
-    def __init__(self, url: str, address: str, concurrency: int, *, beat_s: float = BEAT_S) -> None:
+    def __init__(self, url: str, address: str, concurrency: int, *, beat_s: float) -> None:
         self._url = url.rstrip("/")
         self._address = address.rstrip("/")
         self._concurrency = concurrency

@@ -48,7 +48,8 @@ class EnvServer:
             timings = timings or Timings(call_s=envs.call_timeout_s)
             self._sessions = Sessions(envs.concurrency, envs.idle_timeout_s, timings)
             address = envs.advertise or self.url
-            controller = Controller(envs.controller, address, envs.concurrency)
+            beat_s = timings.beat_s
+            controller = Controller(envs.controller, address, envs.concurrency, beat_s=beat_s)
             face = Face(hosted, self._sessions, token, controller, tend)
             self._http.start(face.application())
             undo.pop_all()

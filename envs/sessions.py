@@ -36,7 +36,8 @@ class Timings:
 
     `queue_s`: how long a start waits for a place; `kept_s`: how long a final answer can be had
     again; `close_s`: how long the end of the server waits for a turn under way; `tend_s`: between
-    two looks at what is idle; `call_s`: how long an environment may take for one call.
+    two looks at what is idle; `call_s`: how long an environment may take for one call; `beat_s`:
+    between two heartbeats to a controller.
     """
 
     queue_s: float = 30.0
@@ -44,6 +45,7 @@ class Timings:
     close_s: float = 2.0
     tend_s: float = 1.0
     call_s: float = 240.0
+    beat_s: float = 8.0
 
 
 class Refused(Exception):

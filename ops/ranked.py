@@ -89,7 +89,9 @@ def _spawned(
     )
 
 
-def _watch(ranks: Sequence[Rank], stop: threading.Event, stop_s: float) -> int:
+def _watch(
+    ranks: Sequence[Rank], stop: threading.Event, stop_s: float, together_s: float = TOGETHER_S
+) -> int:
     """Until all have ended well, or the first has not. Raises RankLost."""
     told, over = 0.0, 0.0
     while alive := [rank for rank in ranks if rank.process.poll() is None]:
@@ -99,7 +101,7 @@ def _watch(ranks: Sequence[Rank], stop: threading.Event, stop_s: float) -> int:
             ranks[0].process.send_signal(signal.SIGTERM)
         if len(alive) < len(ranks) and not over:
             over = now
-        if over and now - over > TOGETHER_S:
+        if over and now - over > together_s:
             break
         if told and now - told > stop_s:
             log.warning("Ranks did not end in time", ranks=[rank.number for rank in alive])

@@ -119,22 +119,23 @@ def from_record(
     )
 
 
-def records(path: Path) -> Iterator[Any]:
+def records(path: Path, *, chunk: int = CHUNK) -> Iterator[Any]:
     """The elements of a JSON array, read bit by bit: the file may be larger than memory.
 
+    `chunk`: characters read at once.
     Raises ItemError where it is no array, or a record is over 64 Mi characters.
     """
     with path.open(encoding="utf-8") as file:
-        rest = file.read(CHUNK).lstrip()
+        rest = file.read(chunk).lstrip()
         if not rest.startswith("["):
             raise ItemError(f"webshop: {path}: not a JSON array")
-        rest = rest[1:].lstrip() or file.read(CHUNK).lstrip()
+        rest = rest[1:].lstrip() or file.read(chunk).lstrip()
         while not rest.startswith("]"):
-            record, rest = _next(rest.removeprefix(","), file, path)
+            record, rest = _next(rest.removeprefix(","), file, path, chunk)
             yield record
 
 
-def _next(buffer: str, file: TextIO, path: Path) -> tuple[Any, str]:
+def _next(buffer: str, file: TextIO, path: Path, chunk: int) -> tuple[Any, str]:
     """A record, and what follows it: a comma or the array's end, and more."""
     decoder = json.JSONDecoder()
     while len(buffer) <= MAX_RECORD:
@@ -147,7 +148,7 @@ def _next(buffer: str, file: TextIO, path: Path) -> tuple[Any, str]:
             rest = buffer[end:].lstrip()
         if rest.startswith((",", "]")):
             return record, rest
-        more = file.read(max(CHUNK, len(buffer)))
+        more = file.read(max(chunk, len(buffer)))
         if not more:
             break
         buffer += more

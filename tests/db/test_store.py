@@ -45,16 +45,17 @@ def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(tmp_path:
 
 
 def test_who_keeps_a_file_of_another_file_system_locked_is_not_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Inodes are numbered on each anew: our lock on one file may read like one on this."""
     path = tmp_path / "store.db"
     path.touch()
     like = f"1: POSIX ADVISORY WRITE {os.getpid()} 00:99:{path.stat().st_ino} 0 EOF"
-    monkeypatch.setattr("core.process._locks", lambda: [like.split()])
-    assert unlocked(path).startswith("another process writes to it")
+    locks = tmp_path / "locks"
+    locks.write_text(f"{like}\n")
+    assert unlocked(path, locks).startswith("another process writes to it")
     with path.open():
-        assert unlocked(path).startswith(f"pid {os.getpid()} (")
+        assert unlocked(path, locks).startswith(f"pid {os.getpid()} (")
 
 
 def test_a_file_that_cannot_be_used_is_to_be_looked_at(tmp_path: Path) -> None:

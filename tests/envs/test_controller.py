@@ -10,16 +10,18 @@ from running import eventually
 from structlog.testing import capture_logs
 
 from core.config import Config, Envs, Task
-from envs import controller, registry
+from envs import registry
 from envs.server import EnvServer
+from envs.sessions import Timings
 
 
 @contextmanager
 def counting(**envs: Any) -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(controller, "BEAT_S", 0.05)
         patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
-        server = EnvServer(Config(tasks={"counting": Task()}, envs=Envs(**envs)))
+        server = EnvServer(
+            Config(tasks={"counting": Task()}, envs=Envs(**envs)), Timings(beat_s=0.05)
+        )
         try:
             yield server
         finally:

@@ -30,7 +30,7 @@ def serving(source: TaskSource, tend: Callable[[], None] = nothing) -> Iterator[
     hosted: Mapping[str, Hosted] = {source.name: Hosted(source, 3)}
     sessions = Sessions(4, 60.0, Timings(tend_s=0.0))
     server = HttpServer("envs", "127.0.0.1", 0, guarded=False)
-    server.start(Face(hosted, sessions, "", Controller("", "", 4), tend).application())
+    server.start(Face(hosted, sessions, "", Controller("", "", 4, beat_s=8.0), tend).application())
     try:
         yield server.url
     finally:

@@ -74,12 +74,11 @@ def test_the_first_rank_says_its_error_itself_and_its_exit_code_stays(
 
 
 def test_a_rank_that_does_not_end_when_the_others_had_to_is_said_to_hang(
-    crew: list[Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crew: list[Rank], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ranked, "TOGETHER_S", 0.5)
     lost = f"import sys; sys.exit({RankLost.exit_code})"
     with pytest.raises(RankLost, match="rank 1 of 2 hangs"):
-        _watched(_ranks(crew, tmp_path, lost, WAIT))
+        ranked._watch(_ranks(crew, tmp_path, lost, WAIT), threading.Event(), 60.0, together_s=0.5)
 
 
 def test_a_signal_goes_to_the_first_rank_alone(crew: list[Rank], tmp_path: Path) -> None:

@@ -176,9 +176,8 @@ def test_a_follower_that_is_killed_while_it_tells_leaves_neither_a_gap_nor_a_dou
             alarms.add(session, run_id, None, 3, [(reading, None) for reading in raised])
         wanted += [(3, f"alarm/update/{reading.name}", 1.0) for reading in raised]
         since, process = time.time(), told_by(name)
-        while _written(folder, since) < midst:
+        while _written(folder, since) < midst:  # pytest's own limit ends a hang
             assert process.poll() is None, log.read_text()
-            assert time.time() - since < 200, log.read_text()
             time.sleep(0.005)
         process.kill()
         process.wait()

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import ItemError
-from envs.webshop import product
 from envs.webshop.product import Product, Wish, from_document, from_record, records
 
 RECORD = {
@@ -111,9 +110,7 @@ def test_an_array_is_read_bit_by_bit(
     path = tmp_path_factory.mktemp("records") / "items.json"
     for indent in (None, 2):
         path.write_text(json.dumps(values, indent=indent))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(product, "CHUNK", 7)
-            assert list(records(path)) == values
+        assert list(records(path, chunk=7)) == values
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"a"', "[1, 2", "", "{}", "[1 2]", "[,"])
