@@ -229,7 +229,8 @@ class Trainer(Section, frozen=True):
     and over their deviation (0.1 at least), of its loss tokens (`task`) or its trajectories
     (`environment`); `aggregate`: every loss token weighs the same, or every group.
     `inbox_bytes`: bound of the episodes held in memory, at least those of a batch; absent: those of
-    a batch, 512 MiB at least.
+    a batch, 512 MiB at least. `chunk_logits`: more of them make the head faster; absent: 2^22 on a
+    CPU, 2^27 on a GPU. Some copies of them are held in float32.
     """
 
     preset: Literal["default", "paper"] = "default"  # gives what is absent below
@@ -258,6 +259,7 @@ class Trainer(Section, frozen=True):
     min_groups: Positive | None = None  # fewest of a batch; dispatch.groups_per_update where absent
     max_groups: Positive | None = None  # most of a batch; twice min_groups where absent
     micro_batch_tokens: Positive = 1536  # most of one forward pass; a longer trajectory alone
+    chunk_logits: Positive | None = None  # logits held at once
     packing: bool = True  # several trajectories in one forward pass, none of which sees another
     gradient_checkpointing: bool = False  # less memory of a pass, for a third more computing
     optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: plain gradient descent

@@ -44,7 +44,7 @@ def learn(config: Config, stop: threading.Event) -> None:
         return
     with opened(config, stop) as run:
         path = _fetched(_first(run), config, stop)
-        hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+        hardware = Hardware.configured(config.model, config.trainer)
         _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
 
 
@@ -103,7 +103,7 @@ def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> 
     path = _fetched(first, config, stop)
     kind = config.model.device.partition(":")[0]
     device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
-    hardware = Hardware(device, config.model.dtype, config.trainer.threads)
+    hardware = Hardware.configured(config.model, config.trainer, device)
     return DeepSpeedLearner(
         path, settings(config.trainer), hardware, config.trainer.deepspeed, ranks
     )

@@ -24,8 +24,7 @@ VLLM_WORK = GIB  # what vLLM computes with at its largest batch
 VLLM_HOST = 3 * GIB  # its own processes
 VLLM_SHARE = 0.92  # of the card, where no argument names another
 SHARE = "--gpu-memory-utilization"
-CHUNK = 2**22  # logits that the learner holds at once: `Hardware.chunk_logits`
-CHUNK_COPIES = 6  # of them in fp32, while their loss is computed
+CHUNK_COPIES = 6  # of the logits held at once in fp32, while their loss is computed
 HOST_SLACK = 0.5  # what malloc keeps of what an update frees: 0 to 0.9 where measured
 CARD_SLACK = 0.15  # what torch keeps of it on a card: an allowance
 PASS = 4096  # tokens of a local engine's largest pass
@@ -136,12 +135,14 @@ def _update(config: Config, shape: Shape) -> Iterator[tuple[str, tuple[int, str]
     yield "gradients", (4 * _trained(config, shape), _RANK if lora else _LORA)
     kept = tokens * activations(config, shape)
     yield "activations", (kept, lower)
-    logits = CHUNK_COPIES * 4 * min(CHUNK, tokens * shape.vocabulary)
+    most = presets.chunk_logits(config.trainer, config.model.device)
+    logits = CHUNK_COPIES * 4 * min(most, tokens * shape.vocabulary)
     layer = 4 * width * tokens * shape.inner
     head = 0 if lora else 4 * shape.vocabulary * shape.hidden
     yield "logits", (logits + head + layer, lower)
     if width == 2 and not lora:
-        yield "matrices in bfloat16", (2 * shape.linear, _LORA)
+        again = config.trainer.gradient_checkpointing  # one layer's at a time then
+        yield "matrices in bfloat16", (2 * shape.linear // (shape.layers if again else 1), _LORA)
     slack = HOST_SLACK if device_of(config) == HOST else CARD_SLACK
     yield "freed, not given back", (int(slack * (kept + logits + head + layer)), lower)
 

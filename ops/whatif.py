@@ -169,7 +169,7 @@ def _scorer(asked: Asked, config: Config) -> "Scorer | None":
     from trainer.scoring import Scorer
 
     manifest.verify(path)
-    hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+    hardware = Hardware.configured(config.model, config.trainer)
     return Scorer(path, first, hardware)
 
 

@@ -88,6 +88,8 @@ def attend(
     if found or mask is not None or options.get("is_causal") is False:
         what = ", ".join(found) or "a mask of its own"
         raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", mend=MEND)
+    # Under autocast rotary positions and norms leave queries and keys in fp32, values in bf16.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     if query.shape[1] != key.shape[1] and not _groups(query):
         times = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from core.config import Model, Trainer
 from core.manifest import Probe
 from trainer.batch import Batch
+from trainer.presets import CHUNK_LOGITS, chunk_logits
 from trainer.snapshots import State
 
 
@@ -31,7 +33,13 @@ class Hardware:
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
-    chunk_logits: int = 2**22
+    chunk_logits: int = CHUNK_LOGITS["cpu"]
+
+    @classmethod
+    def configured(cls, model: Model, trainer: Trainer, device: str = "") -> "Hardware":
+        """What a run's configuration asks for. `device`: `model.device` where empty."""
+        device = device or model.device
+        return cls(device, model.dtype, trainer.threads, chunk_logits(trainer, device))
 
 
 class Learner(Protocol):

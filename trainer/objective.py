@@ -92,6 +92,7 @@ class Objective:
         predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
         with self.precision():
             hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths, predicts)
+        with self.precision(reuse_casts=True):  # every chunk passes the same head
             return self.score(head, hidden, fields.temperature, fields.targets, rows)
 
     def _fields(self, micro: MicroBatch, batch: Batch) -> Fields:
@@ -99,11 +100,16 @@ class Objective:
         arrays = [*(each[micro.sources] for each in chosen), micro.owners]
         return Fields(*(torch.from_numpy(each).to(self.hardware.device) for each in arrays))
 
-    def precision(self) -> torch.autocast:
-        """Entered around forward passes: products in the hardware's dtype."""
+    def precision(self, *, reuse_casts: bool = False) -> torch.autocast:
+        """Entered around forward passes: products in the hardware's dtype.
+
+        reuse_casts: keep the cast of each weight until the end. Without it a layer that is computed
+        again, or gathered by ZeRO 3, leaves no copy of its weights behind.
+        """
         dtype: torch.dtype = getattr(torch, self.hardware.dtype)
         kind, low = torch.device(self.hardware.device).type, dtype != torch.float32
-        return torch.autocast(kind, dtype=dtype if low else None, enabled=low)
+        dtype_of = dtype if low else None
+        return torch.autocast(kind, dtype=dtype_of, enabled=low, cache_enabled=reuse_casts)
 
 
 def _on_host(found: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from core.errors import ConfigError
 
 Kind = Literal["none", "truncated", "icepop"]
 
+CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**27}  # by kind of device
 INBOX_BYTES = 512 * 1024 * 1024  # least of what the inbox may hold by default
 BYTES_PER_TOKEN = 18  # of an episode in memory: its arrays have 10, its texts about 8
 
@@ -144,6 +145,12 @@ def given(key: str) -> dict[str, Any]:
     if bound:
         return {kind: value for kind, each in WEIGHTS.items() if (value := getattr(each, bound))}
     return {name: values[key] for name, values in (PRESETS | CLIPS).items() if key in values}
+
+
+def chunk_logits(trainer: Trainer, device: str) -> int:
+    """Logits that exist at once while a loss is computed. device: as torch names it."""
+    kind = device.partition(":")[0]
+    return trainer.chunk_logits or CHUNK_LOGITS.get(kind, CHUNK_LOGITS["cpu"])
 
 
 def batch_groups(trainer: Trainer, dispatch: Dispatch) -> tuple[int, int]:

@@ -169,7 +169,7 @@ class Rounds:
         self._weighing = Weighing(trainee.arm.sampling, config.dispatch.group_size)
         self._trainee = trainee
         self._settings: Settings = settings(config.trainer)
-        hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+        hardware = Hardware.configured(config.model, config.trainer)
         made = Path(config.model.path), self._settings, hardware
         self._learner = TorchLearner(*made)
         self._gauge = Gauge(*made) if trainee.design.gradients else None

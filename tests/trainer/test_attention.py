@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from core.errors import CheckpointError
 from trainer.attention import PROBE, pack, states
@@ -98,6 +99,30 @@ def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> Non
     states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
     model(input_ids=torch.arange(40)[None], use_cache=False)
     assert seen == [133, 133, 3, 40, 40, 1, 40, 40, 40]  # one where none is read
+
+
+class Attended(TorchFunctionMode):
+    """The types of queries, keys and values that each attention is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[tuple[torch.dtype, ...]] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.dtypes.add(tuple(each.dtype for each in args[:3]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama", "mistral with windows"])
+def test_under_autocast_queries_keys_and_values_have_one_low_type(name: str) -> None:
+    """Else a GPU's kernels take no groups of heads, and keys and values are repeated for them."""
+    model = _model(MODELS[name])
+    pack(model)
+    tokens = torch.arange(sum(LENGTHS)) % 96
+    with Attended() as attended, torch.autocast("cpu", dtype=torch.bfloat16):
+        states(model, tokens, LENGTHS)
+    assert attended.dtypes == {(torch.bfloat16,) * 3}
 
 
 def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Container
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from broker.messages import Trajectory
 from core.config import Trainer
+from trainer import recompute
 from trainer.attention import pack
 from trainer.batch import Batch, TrainableGroup, assemble
 from trainer.learner import Hardware
@@ -107,6 +109,62 @@ class Largest(TorchDispatchMode):
         sizes = [each.numel() for each in tree_leaves(found) if isinstance(each, Tensor)]
         self.elements = max(self.elements, *sizes, 0)
         return found
+
+
+class Casts(TorchDispatchMode):
+    """The most elements of layers' matrices that were there in bfloat16 at once."""
+
+    def __init__(self, shapes: Container[torch.Size]) -> None:
+        super().__init__()
+        self._shapes = shapes
+        self._alive: list[weakref.ref[Tensor]] = []
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and found.dtype == torch.bfloat16:
+            if found.shape in self._shapes:
+                self._alive.append(weakref.ref(found))
+            alive = [each for each in (ref() for ref in self._alive) if each is not None]
+            self.most = max(self.most, sum(each.numel() for each in alive))
+        return found
+
+
+def test_layers_that_are_computed_again_leave_no_copies_of_their_weights(
+    tiny: Path, batch: Batch
+) -> None:
+    """bfloat16 in products alone: the forward pass holds one matrix's cast at a time."""
+    model: Any = load_model(tiny, torch.device("cpu"))
+    pack(model)
+    recompute.enable(model)
+    matrices = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
+    objective = Objective(PLAIN, Hardware(dtype="bfloat16"), lambda: nullcontext(model))
+    [micro] = micro_batches(batch, 10_000)
+    with Casts({p.shape for p in matrices}) as casts:
+        objective.loss(model, micro, batch, Recorded.empty(batch.tokens.size))
+    assert 0 < casts.most <= 2 * max(p.numel() for p in matrices)
+
+
+def test_the_head_is_cast_once_for_all_its_chunks(model: Any, batch: Batch) -> None:
+    words, width = model.get_output_embeddings().weight.shape
+    few = Hardware(dtype="bfloat16", chunk_logits=5 * words)
+    objective = Objective(PLAIN, few, lambda: nullcontext(model))
+    [micro] = micro_batches(batch, 10_000)
+    casts: list[torch.Size] = []
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._to_copy.default and found.dtype == torch.bfloat16:
+                casts.append(found.shape)
+            return found
+
+    with Counted():
+        objective.loss(model, micro, batch, Recorded.empty(batch.tokens.size))
+    assert micro.predicts.size > 5
+    assert casts.count(torch.Size([words, width])) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

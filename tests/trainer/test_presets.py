@@ -1,9 +1,10 @@
 import msgspec
 import pytest
 
-from core.config import DeepSpeed, Dispatch, Sampling, Trainer
+from core.config import DeepSpeed, Dispatch, Model, Sampling, Trainer
 from core.errors import ConfigError
-from trainer.presets import Importance, inbox_bytes, settings
+from trainer.learner import Hardware
+from trainer.presets import Importance, chunk_logits, inbox_bytes, settings
 
 
 def test_the_default_is_decoupled_centred_and_without_kl() -> None:
@@ -83,6 +84,14 @@ def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: st
 def test_a_bound_that_nothing_reads_is_refused(config: Trainer, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.{key}"):
         settings(config)
+
+
+def test_a_gpu_holds_more_logits_at_once_than_a_cpu() -> None:
+    assert chunk_logits(Trainer(), "cpu") == 2**22
+    assert chunk_logits(Trainer(), "cuda:1") == 2**27
+    assert chunk_logits(Trainer(chunk_logits=1000), "cuda") == 1000
+    hardware = Hardware.configured(Model(device="cuda", dtype="bfloat16"), Trainer(threads=2))
+    assert hardware == Hardware("cuda", "bfloat16", 2, 2**27)
 
 
 def test_the_inbox_holds_what_a_batch_may_need() -> None:

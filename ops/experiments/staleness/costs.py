@@ -81,7 +81,7 @@ def measured(trainee: Trainee) -> Costs:
     config = trainee.config
     waves: list[tuple[Sequence[float], float]] = []
     updates: list[tuple[Sequence[float], float]] = []
-    hardware = Hardware(config.model.device, config.model.dtype, config.trainer.threads)
+    hardware = Hardware.configured(config.model, config.trainer)
     learner = TorchLearner(Path(config.model.path), settings(config.trainer), hardware)
     with rounds(trainee) as played:
         for count in ROUNDS:
