@@ -26,6 +26,7 @@ from torch import distributed as dist
 
 from core.errors import RankLost
 from core.process import Place
+from core.threads import vital_thread
 
 BEAT_S = 2.0  # between two beats
 JOIN_S = 300.0  # for all to come together: each imports and loads first
@@ -74,7 +75,7 @@ class Ranks:
             # DeepSpeed waits in this one, too: from here on as long as in the others.
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))  # noqa: SLF001
         self._over, self._gone = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="beats", daemon=True)
+        self._thread = vital_thread("beats", self._beat)
         self._thread.start()
 
     def group(self, timeout: timedelta | None = None, backend: str | None = None) -> Any:
