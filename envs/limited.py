@@ -35,8 +35,15 @@ class LimitedEnvironment:
     Raises EnvironmentFailure where it is passed, and for every request after that.
     """
 
-    def __init__(self, make: Callable[[], Environment], limit_s: float) -> None:
-        """As `make` raises."""
+    def __init__(
+        self,
+        make: Callable[[], Environment],
+        limit_s: float,
+        *,
+        get: Callable[..., Answer] = SimpleQueue.get,
+    ) -> None:
+        """As `make` raises. `get`: takes an answer from a queue, or raises Empty at its timeout."""
+        self._get = get
         self._limit_s = limit_s
         self._requests: SimpleQueue[Callable[[Environment], Any] | None] = SimpleQueue()
         self._answers: SimpleQueue[Answer] = SimpleQueue()
@@ -80,7 +87,7 @@ class LimitedEnvironment:
 
     def _answer(self) -> Any:
         try:
-            found, error = self._answers.get(timeout=self._limit_s)
+            found, error = self._get(self._answers, timeout=self._limit_s)
         except Empty:
             self._over = f"a call of the environment took over {self._limit_s:g} s"
             self._requests.put(lambda inner: inner.close())

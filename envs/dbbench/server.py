@@ -136,7 +136,8 @@ class ServerDatabase:
         try:
             shown = self._shown(sql)
             late = time.monotonic() - began >= self._timeout_s
-            return TIMED_OUT if late else shown  # a benchmark() that was cut answers 0
+            cut = late and "benchmark" in sql.lower()  # the server answers 0 for one that it ended
+            return TIMED_OUT if cut else shown
         except pymysql.Error as error:
             return self._mishap(error)
         except (UnicodeError, ValueError, TypeError) as error:

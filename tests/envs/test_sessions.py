@@ -179,22 +179,22 @@ def test_an_item_that_breaks_at_a_turn_is_refused_and_frees_its_place() -> None:
 
 def test_an_environment_that_hangs_is_given_up_and_closed_should_it_come_back() -> None:
     class Hanging(Closing):
-        def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-            self.may_close.wait()
-            return super().call(calls)
+        def start(self) -> Observation:
+            self.may_start.wait()
+            return super().start()
+
+        may_start = threading.Event()
 
     async def play() -> None:
         sessions, hanging = Sessions(1, 60.0, Timings(call_s=0.05)), Hanging()
-        await start(sessions, 0, hanging)
-        hanging.may_close.clear()
-        answer = await sessions.interact(("t", 0), SAID, 1, 9)
+        answer = await start(sessions, 0, hanging)
         assert (answer["status"], answer["error"]) == (
             "task error",
             "a call of the environment took over 0.05 s",
         )
+        assert not sessions._places.locked()
         assert hanging.closed == 0, "its thread is in a call"
-        await start(sessions, 1, Closing())  # its place is free
-        hanging.may_close.set()
+        hanging.may_start.set()
         await asyncio.to_thread(hanging.closing.wait)
         await sessions.close()
 

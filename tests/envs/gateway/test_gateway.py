@@ -207,20 +207,24 @@ def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(
     play: Play, tmp_path: Path
 ) -> None:
     """As the retries of HTTP clients do; the policy is asked once."""
-    gave_up = tmp_path / "gave-up"
+    asked, gone = tmp_path / "asked", tmp_path / "gone"
     environment = play(
-        "request = urllib.request.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions',\n"
+        "import http.client, urllib.parse\n"
+        "url = urllib.parse.urlsplit(os.environ['OPENAI_BASE_URL'])\n"
+        "link = http.client.HTTPConnection(url.netloc)\n"
+        "link.request('POST', url.path + '/chat/completions',\n"
         "    json.dumps({'model': 'm', 'messages': [user('?')]}).encode(),\n"
         "    {'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']})\n"
-        "try:\n"
-        "    urllib.request.urlopen(request, timeout=0.3)\n"
-        "except TimeoutError:\n"
-        "    pass\n" + until(gave_up) + "print(said(ask([user('?')]))['content'])"
+        + until(asked)
+        + "link.close()\n"
+        + until(gone)
+        + "print(said(ask([user('?')]))['content'])"
     )
     environment.start()
-    asked = environment._asked  # type: ignore[attr-defined]
-    awaited(lambda: not asked.waiting)
-    gave_up.touch()
+    asked.touch()
+    waits = environment._asked  # type: ignore[attr-defined]
+    awaited(lambda: not waits.waiting)
+    gone.touch()
     assert environment.call("blue").reward == 1.0
 
 
