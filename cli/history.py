@@ -111,11 +111,16 @@ def fork(
     """
     from core import loading
     from ops.lifecycle import fork as begin
-    from ops.lifecycle import place
+    from ops.lifecycle import place, write_config
 
-    run_id = begin(place(run, store), at, name)
-    own = os.environ | {f"{loading.PREFIX}RUN__NAME": name}
-    print(f"run {run_id}; start it with: {loading.command('up', Path('CONFIG'), own)}")
+    where = place(run, store)
+    run_id = begin(where, at, name)
+    if where.home is not None:  # of a file, which means the new run under another name
+        own = os.environ | {f"{loading.PREFIX}RUN__NAME": name}
+        start = loading.command("up", Path(run), own)
+    else:
+        start = loading.command("up", write_config(where, name), {})
+    print(f"run {run_id}; start it with: {start}")
 
 
 def delete(

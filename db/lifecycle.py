@@ -1,7 +1,8 @@
 """The life of a run as a whole: all runs at a glance, which checkpoint, forked, deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -29,6 +30,7 @@ class RunSummary:
     success: dict[str, float]
     age_s: float
     forked_from: str | None
+    alive: bool  # a process of it holds a lease
 
 
 def summaries(session: Session) -> list[RunSummary]:
@@ -48,6 +50,7 @@ def summaries(session: Session) -> list[RunSummary]:
             success=progress.recent_success(session, run.run_id, RECENT_UPDATES),
             age_s=clock - run.created_at,
             forked_from=run.forked_from,
+            alive=bool(live_processes(session, run.run_id)),
         )
         for run in session.scalars(select(Run).order_by(Run.created_at.desc(), Run.run_id)).all()
     ]
@@ -152,6 +155,28 @@ def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> N
             created_at=now(),
         )
     )
+
+
+def relocate(session: Session, run_id: str, folder: Path, present: Collection[str]) -> str:
+    """Let rows name the directories of `folder`, where one of that name is `present`.
+
+    Returns the folder that they named before; empty where nothing moved.
+    """
+    former = ""
+    kept = Checkpoint.state != CheckpointState.DELETED
+    for row in session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id, kept)):
+        for key in ("path", "snapshot_path"):
+            path = Path(getattr(row, key) or "")
+            if path.parent != folder and path.is_absolute() and path.name in present:
+                former = str(path.parent)
+                setattr(row, key, str(folder / path.name))
+    return former
+
+
+def folders(session: Session, run_id: str) -> set[Path]:
+    """Where the directories lie that rows name; a URL is none."""
+    rows = session.scalars(select(Checkpoint.path).where(Checkpoint.run_id == run_id))
+    return {Path(path).parent for path in rows if Path(path).is_absolute()}
 
 
 def delete_run_rows(session: Session, run_id: str) -> int:

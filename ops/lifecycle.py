@@ -27,6 +27,8 @@ from db.lifecycle import Fork, RunSummary
 from db.models import Checkpoint, Run
 from db.readonly import open_history, refuse_absent
 from db.store import Store, open_store
+from ops import moved
+from ops.hold import held
 from ops.locks import running_supervisor
 from ops.runs import checkpoints_home, shelf
 from trainer import checkpoints, retention
@@ -40,17 +42,20 @@ ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store, and the name of a run in it where one was given."""
+    """A store, and the name of a run in it where one was given. `home`: as its file says."""
 
     url: str
     run: str = ""
+    home: Path | None = None
 
 
 def place(target: str, store: str = "") -> Place:
     """Of a TOML file, or of a run's name and a store's URL. Raises ConfigError."""
     if target.endswith(".toml") or Path(target).is_file():
         config = loading.load(Path(target))
-        return Place(with_secrets(store, "--store") or config.store_url(), config.run.name)
+        if store:
+            return Place(with_secrets(store, "--store"), config.run.name)
+        return Place(config.store_url(), config.run.name, config.home())
     if not store:
         what = f"{target} is no file" if target else "no store is named"
         raise ConfigError(what, mend="name the run's TOML file, or add --store URL")
@@ -94,14 +99,16 @@ def fork(where: Place, version: str, name: str) -> str:
     """
     check_name(name, "--name")
     with _opened(where) as (store, run):
+        config = _here(where, store, run)
         with store.read() as session:
             if runs.run_named(session, name) is not None:
                 raise StoreError(f"a run named {name} exists", mend="choose another --name")
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
-        config = loading.from_json(run.config, f"run {run.name}")
         new, place = _fork(config, name)
-        _copy(weights.fetch(parent.path, config.cache()), parent, place.local(new.checkpoint_id))
+        with held(where.url, parent):
+            path = weights.fetch(parent.path, config.cache())
+            _copy(path, parent, place.local(new.checkpoint_id))
         try:
             place.put(new.checkpoint_id)
             with store.write() as session:
@@ -119,7 +126,7 @@ def delete(where: Place) -> str:
     Raises StoreError while a process of it lives.
     """
     with _opened(where) as (store, run):
-        config = loading.from_json(run.config, f"run {run.name}")
+        config = _here(where, store, run)
         _refuse_alive(store, run, config)
         with store.write() as session:
             runs.move_run(session, run.run_id, RunState.STOPPED, "deleted")
@@ -128,12 +135,37 @@ def delete(where: Place) -> str:
         link.close()
         _delete_tasks(config, run.run_id)
         home = checkpoints_home(config, run.run_id)
-        if home.exists():
+        found = home.exists()
+        if found:
             shutil.rmtree(home)
         _delete_elsewhere(config, run.run_id)
         with store.write() as session:
+            others = lifecycle.folders(session, run.run_id) - {home}
             rows = lifecycle.delete_run_rows(session, run.run_id)
-    return f"run {run.name} is gone: {rows} rows, its queues and {home}"
+    gone = f"run {run.name} is gone: {rows} rows, its queues"
+    stays = f"; what may lie in {', '.join(map(str, others))} stays" if others else ""
+    return f"{gone} and {home}" if found else f"{gone}; no checkpoint was found in {home}{stays}"
+
+
+def write_config(where: Place, name: str) -> Path:
+    """Write the file of a run that no file tells of into its home; the file."""
+    with _opened(where) as (store, _), store.read() as session:
+        run = runs.require_run(session, name)
+        config = loading.from_json(run.config, f"run {name}")
+    path = config.home() / f"{name}.toml"
+    path.write_text(loading.to_toml(config))
+    return path
+
+
+def _here(where: Place, store: Store, run: Run) -> Config:
+    """The configuration of a run with its home as it is now, which its rows name from here on.
+
+    The file's home wins, then the folder of an embedded store, then what the run was begun with.
+    """
+    config = loading.from_json(run.config, f"run {run.name}")
+    home = where.home or moved.beside(config, where.url) or config.home()
+    moved.settle(store, run.run_id, home)
+    return moved.with_home(config, home)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from core.types import RunState
 from db.lifecycle import RunSummary
 from ops.lifecycle import Place, summaries
 from ops.tables import console, plain
@@ -30,4 +31,6 @@ def ago(seconds: float) -> str:
 def _cells(run: RunSummary) -> list[str]:
     success = " · ".join(f"{task} {mean:.0%}" for task, mean in sorted(run.success.items()))
     state = f"{run.state} ({run.reason})" if run.reason else run.state
+    if run.state == RunState.RUNNING and not run.alive:
+        state = "no process runs"
     return [state, str(run.version), str(run.updates), str(run.episodes), success, ago(run.age_s)]

@@ -21,15 +21,17 @@ from broker.weights import Shelf
 from core import loading
 from core.config import Config, Model
 from core.errors import ConfigError, StoreError
-from core.logging import bind_process
+from core.logging import bind_process, get_logger
 from core.types import RUN_OVER, CheckpointState, RunState
 from db import migrate, registry, runs
 from db.models import Checkpoint, Run
 from db.store import Store, now, open_store
-from ops import configs, hub
+from ops import configs, hub, moved
 from trainer import checkpoints
 from workers.app import celery_app, purge
 from workers.template import TEMPLATE
+
+log = get_logger()
 
 
 class RunOver(StoreError):
@@ -92,6 +94,8 @@ def begin(config: Config, *, paused: str = "", stop: threading.Event | None = No
             migrate.ensure(store)
             run_id = _found_or_made(store, config, paused)
             with _alone(config.home()):
+                if former := moved.settle(store, run_id, config.home()):
+                    log.warning("The run was moved", former=former, home=str(config.home()))
                 _first_checkpoint(store, config, run_id)
         link.declare_run(run_id)
     return run_id
@@ -161,7 +165,7 @@ def _found_or_made(store: Store, config: Config, paused: str) -> str:
                 session.add(run)
             elif run.state in RUN_OVER:
                 raise RunOver(run)
-            run.config = loading.dumps(config)
+            run.config = loading.dumps(moved.with_home(config, config.home()))
             return run.run_id
     except IntegrityError:
         with store.read() as session:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ from core.errors import ConfigError
 from db import registry
 from db.store import open_store
 from ops import configs, tokenizer
+from ops.configs import report
+from ops.doctor import examine
 from ops.runs import begin
+from ops.up import up
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"
@@ -65,3 +69,18 @@ def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, 
     configs.check(config(tmp_path, 'sampling.strategy = "adaptive"\n'))
     with pytest.raises(ConfigError, match=error):
         configs.check(config(tmp_path, more))
+
+
+def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    model = f'[model]\npath = "{ROOT / "models" / "tiny"}"\n'
+    file.write_text(f'[run]\nhome = "{tmp_path / "home"}"\n{model}[tasks.os.options]\nitems = 4\n')
+    config = loading.load(file)
+    [finding] = [each for each in examine(config) if each.name == "config"]
+    assert finding.state == "missing"
+    needs = r"tasks\.os plays in containers, which need an env server"
+    assert re.search(needs, finding.detail)
+    for verb in (lambda: report(file), lambda: up(file, detach=False), lambda: begin(config)):
+        with pytest.raises(ConfigError, match=needs):
+            verb()
+    assert not (tmp_path / "home").exists()

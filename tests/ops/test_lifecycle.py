@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from core.types import CheckpointState, RunState
 from db import evaluations, groups, registry, runs
 from db.groups import NewGroup
 from db.lifecycle import checkpoint_at
-from db.models import Base, Checkpoint, Evaluation, Run
+from db.models import Base, Checkpoint, Evaluation, PolicyServer, Run, Serving
 from db.store import open_store
 from ops import lifecycle
 from ops.lifecycle import Place, control, delete, fork, place, summaries
@@ -97,8 +98,9 @@ def test_a_fork_begins_where_a_checkpoint_stands(
     monkeypatch.setenv("AGENTRL__RUN__NAME", "shy")
     history.fork(run.run, "0", "bolder", run.url)
     run_id, told = capsys.readouterr().out.removeprefix("run ").strip().split("; ")
-    variables = "AGENTRL__RUN__HOME=runs/it AGENTRL__RUN__NAME=bolder"
-    assert told == f"start it with: {variables} agentrl up CONFIG"
+    file = config.home() / "bolder.toml"
+    assert told == f"start it with: agentrl up {file}"
+    assert loading.load(file, {}).run.name == "bolder"
     own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name="bolder"))
     assert begin(own) == run_id
     store = open_store(run.url)
@@ -151,6 +153,102 @@ def test_a_fork_that_cannot_be_leaves_nothing(config: Config, run: Place, tmp_pa
         with pytest.raises(ConfigError, match="is no name"):
             fork(run, "latest", name)
     assert sorted(tmp_path.rglob("*.json")) == before
+
+
+def test_a_fork_of_a_file_is_started_with_that_file(
+    config: Config, run: Place, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "my run.toml"
+    file.write_text(loading.to_toml(config))
+    history.fork(str(file), "latest", "bolder", "")
+    told = capsys.readouterr().out.strip().partition("start it with: ")[2]
+    assert told == f"AGENTRL__RUN__NAME=bolder agentrl up '{file}'"
+    delete(Place(run.url, "bolder"))
+
+
+def test_a_fork_holds_its_parent_until_the_copy_is_made(config: Config, run: Place) -> None:
+    fork(run, "latest", "bolder")
+    store = open_store(run.url)
+    with store.read() as session:
+        [held] = session.scalars(select(PolicyServer)).all()
+        [serving] = session.scalars(select(Serving)).all()
+        source = runs.require_run(session, run.run)
+    assert held.run_id == source.run_id
+    assert held.ended_at is not None
+    assert serving.checkpoint_id == f"{source.run_id}-v000000"
+    with store.write() as session:
+        session.get_one(Checkpoint, serving.checkpoint_id).state = CheckpointState.DELETED
+    with pytest.raises(StoreError, match="no checkpoint"):
+        fork(run, "latest", "other")
+    store.close()
+    delete(Place(run.url, "bolder"))
+
+
+@pytest.fixture
+def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A run whose home is told from the folder it was begun in: `a/runs/one`."""
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    model = Model(path=str(Path(__file__).parents[2] / "models" / "tiny"))
+    run = RunSection(name="one", home="runs/one")
+    config = Config(tasks={"dbbench": Task(options={"items": 4})}, run=run, model=model)
+    begin(config)
+    return msgspec.structs.replace(
+        config, run=msgspec.structs.replace(run, home=str(tmp_path / "a/runs/one"))
+    )
+
+
+def first_of(home: Path) -> list[str]:
+    """Checkpoints of version 0 in a home, by the name of their run."""
+    return sorted(path.parent.name.rpartition("-")[0] for path in home.rglob("*-v000000"))
+
+
+def test_a_run_is_deleted_from_another_folder(
+    embedded: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert first_of(embedded.home()) == ["one"]
+    told = delete(Place(embedded.store_url(), "one"))
+    assert f"its queues and {embedded.home()}/checkpoints/one-" in told
+    assert first_of(tmp_path) == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_was_not_found_is_told_of(embedded: Config, tmp_path: Path) -> None:
+    (embedded.home() / "checkpoints").rename(tmp_path / "elsewhere")
+    told = delete(Place(embedded.store_url(), "one"))
+    assert f"; no checkpoint was found in {embedded.home()}/checkpoints/one-" in told
+
+
+def test_a_copied_run_acts_on_its_own_copy(embedded: Config, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(embedded.home(), copy)
+    where = Place(f"sqlite:///{copy}/store.db", "one")
+    fork(where, "latest", "other")
+    assert first_of(copy) == ["one", "other"]
+    assert first_of(embedded.home()) == ["one"]
+    delete(where)
+    assert first_of(copy) == ["other"]
+    assert first_of(embedded.home()) == ["one"]
+
+
+def test_a_run_that_was_moved_is_noticed_and_begun_where_it_lies(
+    embedded: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "moved"
+    embedded.home().rename(home)
+    run = msgspec.structs.replace(embedded.run, home=str(home))
+    moved = msgspec.structs.replace(embedded, run=run)
+    run_id = begin(moved)
+    assert "The run was moved" in capsys.readouterr().out
+    store = open_store(moved.store_url())
+    with store.read() as session:
+        [first] = registry.live_checkpoints(session, run_id)
+        assert first.path == str(home / "checkpoints" / run_id / first.checkpoint_id)
+        assert loading.from_json(session.get_one(Run, run_id).config, "").home() == home
+    store.close()
+    begin(moved)
+    assert "The run was moved" not in capsys.readouterr().out
 
 
 def measured(store: Store, run_id: str) -> None:
@@ -226,12 +324,13 @@ def test_the_list_tells_a_run_at_a_glance(run: Place) -> None:
     assert (one.version, one.updates, one.episodes) == (4, 4, 32)
     assert one.success == {"alfworld": 0.625, "dbbench": 0.625}
     assert 0 <= one.age_s < 120
+    assert one.alive
 
 
 def test_a_place_is_a_file_or_a_name_with_a_store(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(f'[run]\nname = "mine"\nhome = "{tmp_path}"\n[tasks.dbbench]\n')
-    assert place(str(file)) == Place(f"sqlite:///{tmp_path}/store.db", "mine")
+    assert place(str(file)) == Place(f"sqlite:///{tmp_path}/store.db", "mine", tmp_path)
     assert place(str(file), "sqlite:///x") == Place("sqlite:///x", "mine")
     assert place("other", "sqlite:///x") == Place("sqlite:///x", "other")
     with pytest.raises(ConfigError, match="other is no file"):

@@ -1,0 +1,38 @@
+"""The folder of a run, wherever it lies now: its rows name what is in it, not in another one.
+
+A person moves a run's folder, or copies it with its store: whoever opens the run then works on what
+lies beside the store, or where the file says.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from core.config import Config
+from db import lifecycle
+from db.store import Store
+
+
+def with_home(config: Config, home: Path) -> Config:
+    """The configuration with that `run.home`, which means the same from every folder."""
+    run = msgspec.structs.replace(config.run, home=str(home))
+    return msgspec.structs.replace(config, run=run)
+
+
+def beside(config: Config, url: str) -> Path | None:
+    """The home of a run whose store lies in it; None where the store is elsewhere."""
+    if config.store.url != "embedded" or not url.startswith("sqlite"):
+        return None
+    return Path(url.partition(":///")[2]).resolve().parent
+
+
+def settle(store: Store, run_id: str, home: Path) -> str:
+    """Let the run's rows name the checkpoints that lie in this home; the folder they named before.
+
+    Empty where nothing moved. What is not here is left as it is.
+    """
+    folder = home / "checkpoints" / run_id
+    if not folder.is_dir():
+        return ""
+    present = {path.name for path in folder.iterdir()}
+    return store.transact(lambda session: lifecycle.relocate(session, run_id, folder, present))
