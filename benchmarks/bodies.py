@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 import pika
 import psycopg
+from sqlalchemy import text
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -41,8 +42,10 @@ from broker.messages import (
     encode,
 )
 from broker.topology import TRAJECTORIES, recorder_queue
-from core.types import Status
-from db import lifecycle, migrate
+from core.types import RunState, Status
+from db import groups, lifecycle, migrate
+from db.groups import NewGroup
+from db.models import Run
 from db.store import Store, open_store
 from workers import recorder
 
@@ -148,6 +151,30 @@ def bare(url: str, bodies: Sequence[bytes]) -> float:
     return seconds
 
 
+def admit(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> None:
+    """The run, and the attempts that the bodies are of: the recorder passes others over."""
+    clock = store.clock()
+    with store.write() as session:
+        session.add(
+            Run(
+                run_id=run_id,
+                name=run_id,
+                config="{}",
+                seed=0,
+                state=RunState.RUNNING,
+                created_at=clock,
+            )
+        )
+        session.flush()
+        group = NewGroup(f"{run_id}-g", "alfworld", 0, 0, "i", len(bodies))
+        groups.admit(session, session.get_one(Run, run_id), [group])
+        session.flush()
+        ids = [
+            {"old": f"{run_id}-g-{place}", "new": b.episode_id} for place, b in enumerate(bodies)
+        ]
+        session.execute(text("UPDATE episodes SET episode_id = :new WHERE episode_id = :old"), ids)
+
+
 def kept(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> float:
     """Seconds that the recorder takes for bodies that were received."""
     began = time.perf_counter()
@@ -182,9 +209,11 @@ def recorded(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> tuple[f
             msgspec.structs.replace(body, episode_id=body.episode_id + suffix) for body in bodies
         ]
 
+    own = named("r")
+    admit(store, run_id, own)
     deliveries = [
         Delivery(message, encode(message), None)
-        for message in (EpisodeFinished(trajectory=body) for body in named("r"))
+        for message in (EpisodeFinished(trajectory=body) for body in own)
     ]
     again = named("c")
     rows = {
