@@ -1,17 +1,16 @@
 """The running hash of each checkpoint, recomputed from the bodies that updates name."""
 
 from collections.abc import Iterator
-from itertools import groupby
-from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from core.trained_hash import ROOT, running_hash
 from core.types import UpdateState
 from db.models import Checkpoint, Update, UpdateGroup
 
-ROWS = 10_000  # fetched at a time
+AT_ONCE = 100  # updates whose members are fetched together
 
 
 def differing(session: Session, run_id: str) -> Iterator[str]:
@@ -27,25 +26,34 @@ def differing(session: Session, run_id: str) -> Iterator[str]:
             Update.episodes,
             Checkpoint.trained_hash,
             parent.trained_hash.label("before"),
-            UpdateGroup.sha256,
         )
         .join(Checkpoint, Checkpoint.checkpoint_id == Update.checkpoint_id)
         .join(parent, parent.checkpoint_id == Checkpoint.parent_id)
-        .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
         .where(
             Update.run_id == run_id,
             Update.state != UpdateState.ROLLED_BACK,
             Checkpoint.trained_hash.is_not(None),
         )
-        .order_by(Update.version, Update.update_id)
-        .execution_options(yield_per=ROWS)
+        .order_by(Update.version)
     )
-    for update_id, rows in groupby(session.execute(query), key=attrgetter("update_id")):
-        members = list(rows)
-        first = members[0]
-        found = running_hash(first.before or ROOT, (row.sha256 for row in members))
-        if len(members) == first.episodes and found != first.trained_hash:
+    updates = session.execute(query).all()
+    for start in range(0, len(updates), AT_ONCE):
+        yield from _differing(session, updates[start : start + AT_ONCE])
+
+
+def _differing(session: Session, updates: Any) -> Iterator[str]:
+    """Of a few updates: rows of update_id, version, episodes, trained_hash, before."""
+    query = (
+        select(UpdateGroup.update_id, func.aggregate_strings(UpdateGroup.sha256, ","))
+        .where(UpdateGroup.update_id.in_([row.update_id for row in updates]))
+        .group_by(UpdateGroup.update_id)
+    )
+    bodies = {update_id: joined.split(",") for update_id, joined in session.execute(query)}
+    for row in updates:
+        members = bodies.get(row.update_id, [])
+        found = running_hash(row.before or ROOT, members)
+        if members and len(members) == row.episodes and found != row.trained_hash:
             yield (
-                f"update {update_id} to version {first.version}: its bodies make {found[:12]}…, "
-                f"its checkpoint says {first.trained_hash[:12]}…"
+                f"update {row.update_id} to version {row.version}: its bodies make "
+                f"{found[:12]}…, its checkpoint says {row.trained_hash[:12]}…"
             )

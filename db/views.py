@@ -28,16 +28,17 @@ SELECT CASE WHEN t.episode_id IS NULL THEN 'episode_without_body'
        CASE WHEN t.episode_id IS NULL THEN 'finished, its body is not stored'
             WHEN t.sha256 <> e.body_sha256
               THEN 'stored ' || t.sha256 || ', claimed ' || e.body_sha256
-            ELSE e.turns || ' turns, no step of them is stored' END AS detail, e.reason AS reason
+            ELSE e.turns || ' turns, the first of them is not stored' END AS detail,
+       e.reason AS reason
 FROM {episodes} e JOIN runs r ON r.run_id = e.run_id JOIN groups g ON g.group_id = e.group_id
 LEFT JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
+LEFT JOIN steps s ON s.episode_id = e.episode_id AND s.fence = e.fence AND s.number = 0
 WHERE e.state = 'finished'
   AND CASE WHEN t.episode_id IS NULL THEN
              e.due_at + {grace} < {now} OR (r.ended_at IS NOT NULL AND g.state = 'trained'
              AND r.ended_at + {grace} < {now})
            WHEN t.sha256 <> e.body_sha256 THEN TRUE
-           ELSE e.turns > 0 AND NOT EXISTS (
-             SELECT 1 FROM steps s WHERE s.episode_id = e.episode_id AND s.fence = e.fence) END
+           ELSE e.turns > 0 AND s.episode_id IS NULL END
 UNION ALL
 SELECT 'body_differs', t.run_id, NULL, t.episode_id, t.fence,
        'stored ' || LENGTH(t.body) || ' bytes, ' || t.body_bytes || ' came', NULL
