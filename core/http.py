@@ -15,6 +15,7 @@ import uvicorn
 
 from core.access import loopback
 from core.errors import ConfigError
+from core.structs import prepare_structs
 
 START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body
@@ -142,6 +143,7 @@ class HttpServer:
 
     def start(self, application: Any) -> None:
         """Answer. Raises ConfigError."""
+        prepare_structs()  # before a request can be decoded by each of several threads
         settings = uvicorn.Config(
             application, http=_protocol(), log_config=None, access_log=False, ws="none"
         )

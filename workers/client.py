@@ -1,5 +1,6 @@
 """Token-in, token-out over HTTP: the subset of OpenAI's `/v1/completions` that vLLM serves."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
@@ -13,6 +14,9 @@ from core.config import secret
 from core.errors import PolicyError
 from db.registry import LivePolicy
 
+CONNECT_S = 5.0  # to a policy server
+LARGEST = 64 * 2**20  # bytes of an answer; a token takes some ten
+PIECE = 2**16
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
 
@@ -106,20 +110,39 @@ class PolicyClient:
                 f"{policy.url}{path}",
                 body=msgspec.json.encode(body),
                 headers=self._headers | tracing.headers(),
-                timeout=urllib3.Timeout(connect=5, read=timeout_s),
+                timeout=urllib3.Timeout(connect=CONNECT_S, read=timeout_s),
                 retries=False,
+                preload_content=False,
             )
+            data = _read(response, time.monotonic() + timeout_s)
         except urllib3.exceptions.HTTPError as error:
             raise NotServed(f"policy server {policy.url}: {error}") from error
         if response.status in (404, 503):
             raise NotServed(f"policy server {policy.url} does not serve {policy.checkpoint_id}")
         if response.status != 200:
-            reason = response.data[:200].decode(errors="replace")
+            reason = data[:200].decode(errors="replace")
             raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")
-        return response.data
+        return data
 
     def close(self) -> None:
         self._http.clear()
+
+
+def _read(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+    """The whole body. Raises urllib3's HTTPError for one that is too long, or comes too slowly."""
+    body = bytearray()
+    try:
+        while piece := response.read1(PIECE):
+            body += piece
+            if len(body) > LARGEST:
+                raise urllib3.exceptions.HTTPError(f"an answer of more than {LARGEST} bytes")
+            if time.monotonic() > deadline:
+                raise urllib3.exceptions.HTTPError("the answer came too slowly")
+    except BaseException:
+        response.close()
+        raise
+    response.release_conn()
+    return bytes(body)
 
 
 def _completion(policy: LivePolicy, data: bytes) -> Completion:

@@ -33,6 +33,7 @@ from core.errors import (
     in_words,
 )
 from core.logging import get_logger
+from core.structs import prepare_structs
 from core.threads import vital_thread
 from core.types import Reason, Status
 from db import episodes, runs
@@ -75,6 +76,7 @@ def leave_in_time(
 
 def kit(config: Config, client: Completes, clock: "Clock", stop: threading.Event) -> Kit:
     """What every episode of a process shares. Raises ConfigError for an unfit model directory."""
+    prepare_structs()
     template = ChatTemplate.load(Path(config.model.path), config.model.chat_template)
     template.check(config.model.call_style)
     return Kit(

@@ -1,7 +1,7 @@
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from core.errors import ConfigError, PolicyError
 from db.registry import LivePolicy
 from serving.request import Limits
 from serving.scripted import ScriptedEngine
-from workers.client import Ask, NotServed, PolicyClient
+from workers.client import LARGEST, Ask, NotServed, PolicyClient
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 
@@ -89,3 +89,38 @@ def test_an_ill_formed_answer_is_a_policy_error(body: bytes) -> None:
 def test_a_token_that_is_not_set_is_named() -> None:
     with pytest.raises(ConfigError, match="NO_SUCH_TOKEN is not set"):
         PolicyClient(token_env="NO_SUCH_TOKEN")
+
+
+def test_an_answer_that_trickles_for_ever_ends_with_the_time_given() -> None:
+    """Each byte comes in time; all of them never do."""
+    over = threading.Event()
+
+    class Trickle(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "1000000000")
+            self.end_headers()
+            with suppress(OSError):
+                while not over.wait(0.01):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Trickle) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with closing(PolicyClient()) as client, pytest.raises(NotServed, match="too slowly"):
+            client.complete(LivePolicy("s", url, "current", "c", 0), ASK, timeout_s=0.2)
+        over.set()
+        server.shutdown()
+        thread.join()
+
+
+def test_an_answer_without_end_is_cut_off() -> None:
+    with (
+        _server(200, b" " * (LARGEST + 1)) as policy,
+        closing(PolicyClient()) as client,
+        pytest.raises(NotServed, match="more than"),
+    ):
+        client.complete(policy, ASK, timeout_s=200.0)
