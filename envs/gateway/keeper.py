@@ -9,8 +9,9 @@ SECONDS to every process that is left, those that made a session of their own am
 reparented here).
 
 OWN_USER 1, of root alone: the program runs as a user that no other process is, with a HOME of its
-own. A root that stays root loses every capability. HIDDEN: files, separated by colons, that the
-program cannot read; nor can it inspect a process that it did not start (Landlock, where there is).
+own, where we have the rights. A root that stays root loses every capability. HIDDEN: files,
+separated by colons, that the program cannot read; nor can it inspect a process that it did not start
+(Landlock, where there is).
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from collections.abc import Iterator
 FIRST_USER = 1_000_000  # a program's user: this and its keeper's process id
 NO_NEW_PRIVS = 38  # prctl: no exec gains what this process has not; Landlock asks for it
 CAPABILITY_VERSION = 0x20080522
+CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7  # CHOWN, KILL, SETGID, SETUID
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls of Landlock
 PATH_BENEATH, READ_FILE = 1, 1 << 2
 SUBREAPER = 36  # prctl: orphans of the program become children of this process
@@ -42,7 +44,7 @@ def main() -> None:
     grace_s, item, own_user, hidden = float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5]
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, which a program does not inherit
-    home = tempfile.mkdtemp(prefix="agentrl-program-") if own_user == "1" else ""
+    home = _own_home() if own_user == "1" else ""
     _confine([os.path.realpath(path) for path in hidden.split(":") if path])
     if not home and os.getuid() == 0:
         _drop_capabilities()
@@ -57,8 +59,6 @@ def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
     """Start the program, and tell how it ended. `home`: of its own user; empty for ours."""
     try:
         user = FIRST_USER + os.getpid() if home else None
-        if user is not None:
-            os.chown(home, user, user)
         program = subprocess.Popen(
             argv,
             stdin=item,
@@ -79,6 +79,22 @@ def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
     _end(grace_s)
     with contextlib.suppress(OSError):  # nobody listens any more
         _tell(-signal.SIGKILL if code is None else code, out, err)
+
+
+def _own_home() -> str:
+    """A folder of the program's own user; empty where we may not start and end processes of one."""
+    with open("/proc/self/status") as status:  # noqa: PTH123
+        held = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
+    home = tempfile.mkdtemp(prefix="agentrl-program-")
+    user = FIRST_USER + os.getpid()
+    try:
+        os.chown(home, user, user)  # some containers have no such user
+        if held & CAPABILITIES == CAPABILITIES:
+            return home
+    except OSError:
+        pass
+    os.rmdir(home)  # noqa: PTH106
+    return ""
 
 
 def _confine(hidden: "list[str]") -> None:
