@@ -10,8 +10,8 @@ reparented here).
 
 OWN_USER 1, of root alone: the program runs as a user that no other process is, with a HOME of its
 own, where we have the rights. A root that stays root loses every capability. HIDDEN: files,
-separated by colons, that the program cannot read; nor can it inspect a process that it did not start
-(Landlock, where there is).
+separated by colons, that the program cannot read; nor can it inspect a process that it did not
+start (Landlock, where there is).
 """
 
 import contextlib
