@@ -71,7 +71,7 @@ class VllmEngine:
         self._base = self._launched = Path()  # of all adapters; what vLLM was launched with
         self._good = Path()  # in place: what served last
         self._warm = 0  # the generation that has scored
-        self._holds: tuple[int, Path] | None = None  # in place: generation, weights
+        self._holds: tuple[int, Path] | None = None  # generation, weights whose bytes are known
         self._shapes: dict[str, tuple[int, ...]] = {}  # in place: of its tensors, the same for ever
         self._paths: dict[str, tuple[int, Path]] = {}  # name: generation, directory
         self._limits: dict[str, Limits] = {}
@@ -105,6 +105,7 @@ class VllmEngine:
         if not generation:
             raise EngineAway("vLLM is starting")
         if self._lora.rank:
+            self._prove_base(generation)
             self._add(name, path, base)
         else:
             self._check_kind(path)
@@ -217,6 +218,17 @@ class VllmEngine:
         return Limits(limits.vocabulary, context)
 
     # --- weights ------------------------------------------------------------------------------
+
+    def _prove_base(self, generation: int) -> None:
+        """Load the adapters' base once more, before the first of them: its bytes are known then."""
+        if self._holds == (generation, self._base):
+            return
+        try:
+            self._swap(self._base)
+        except VllmError as error:
+            self._process.restart(f"the base of its adapters could not be loaded: {error}")
+            raise
+        self._holds = generation, self._base
 
     def _add(self, name: str, path: Path, base: Path) -> None:
         if not same_model(base, self._base):

@@ -85,7 +85,7 @@ class VllmProcess:
         self._child: _Child | None = None
         self._generation = 0
         self._up = False
-        self._dead = self._problem = ""
+        self._dead = self._problem = self._reason = ""
         self._deaths = 0
         self._closed = threading.Event()
         self._again = threading.Event()
@@ -120,6 +120,7 @@ class VllmProcess:
     def restart(self, reason: str) -> None:
         """End the vLLM that is up and launch another; returns at once."""
         log.error("vLLM is started again", reason=reason)
+        self._reason = reason
         self._up = False
         self._again.set()
         self._cut()
@@ -246,7 +247,7 @@ class VllmProcess:
         if self._closed.is_set():
             return "closed"
         if self._again.is_set():
-            return "asked to start again"
+            return self._reason
         code = child.guard.poll()
         return "" if code is None else f"vLLM ended with {code}"
 

@@ -219,7 +219,7 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
             set_faults(tmp_path, start=500)
         _killed(tmp_path)
     [error] = ended
-    words = {"lies": "are off by", "does not start": "vLLM does not start"}
+    words = {"lies": "of the probe's text is", "does not start": "vLLM does not start"}
     assert words[fault] in str(error)
     assert 0 < episodes(config) < 40
     assert fakes_of(tmp_path) == []

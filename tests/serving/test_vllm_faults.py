@@ -272,6 +272,15 @@ def test_a_checkpoint_of_which_vllm_read_other_bytes_is_not_served(start: Start)
     assert {name for name, _ in bench.rows()} == {"c0"}
 
 
+def test_a_base_of_which_vllm_read_other_bytes_serves_no_adapter(start: Start) -> None:
+    bench = start(rank=4)
+    bench.publish()
+    bench.live[0].path = str(_unprobed(bench))
+    set_faults(bench.folder, collective_rpc="torn")
+    bench.step_until(lambda: "read other bytes" in bench.follower.problem())
+    assert bench.served.checkpoints() == []
+
+
 def test_a_torn_checkpoint_does_not_even_stop_the_old_one(start: Start) -> None:
     bench = start()
     bench.publish()
