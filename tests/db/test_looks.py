@@ -199,7 +199,7 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
         ("policy server", "live"),
     ]
     runs.hold_dispatcher(session, run_id, "here", lease_s=60.0)
-    assert runs.hold_recorder(session, run_id, "there", lease_s=60.0)
+    assert runs.hold_recorder(session, run_id, "there", lease_s=60.0, recorded_until=None)
     epoch = session.get_one(Run, run_id).trainer_epoch
     assert not runs.hold_trainer(session, run_id, epoch - 1, lease_s=60.0)
     assert runs.hold_trainer(session, run_id, epoch, lease_s=60.0)
