@@ -9,28 +9,29 @@ longer the run's commits nothing and ends.
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import zip_longest
+from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from broker.messages import CheckpointPublished, Message, body_sha256
+from broker.messages import CheckpointPublished, Message
 from broker.weights import Shelf
 from core.config import Config
 from core.errors import BrokerError, CheckpointError, StoreUnavailable
 from core.logging import get_logger
 from core.trained_hash import running_hash
-from core.types import CheckpointState, RunState, Transition, UpdateState
+from core.types import RunState, Transition
 from db import refusals, registry, runs, updates
 from db.alarms import Reading
 from db.models import Checkpoint
-from db.store import Store, now
-from db.updates import NewUpdate, TrainedMember, UpdateRefused
-from trainer import retention
+from db.store import Store
+from db.updates import UpdateRefused
+from trainer import pending, retention
 from trainer.batch import TrainableGroup
 from trainer.learner import Learner, Metrics
+from trainer.pending import UpdateRecord
 from trainer.recovery import find_restart
 from trainer.stop_rules import StopRules
 from trainer.watch import Watch, tell
@@ -72,6 +73,7 @@ class Ledger:
         Raises CheckpointError where no snapshot that there is can be used.
         """
         self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
+        self._commit_kept()
         found = find_restart(self._store.ask(self._live), self._shelf.home)
         checkpoint = found.checkpoint
         if found.state is not None:
@@ -115,10 +117,11 @@ class Ledger:
         """Publish and record the update from `at`; returns where the trainer stands then.
 
         Raises UpdateRefused: nothing was committed, and the weights are those of no checkpoint.
-        StoreUnavailable and WeightsAway, once the trainer is told to stop, say the same.
+        StoreUnavailable and WeightsAway, once the trainer is told to stop, say the same; with the
+        former the update is kept for the next trainer.
         """
         version = at.version + 1
-        members = _members(trained)
+        members = pending.members(trained)
         then = Position(
             version,
             f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",
@@ -131,31 +134,58 @@ class Ledger:
             snapshot = self._save_snapshot(learner, then)
             figures["snapshot_failed"] = float(snapshot is None)
 
-        def write(session: Session) -> list[Reading]:
-            checkpoint = Checkpoint(
-                checkpoint_id=then.checkpoint_id,
-                run_id=self._run_id,
-                version=version,
-                parent_id=at.checkpoint_id,
-                path=path,
-                snapshot_path=snapshot,
-                state=CheckpointState.LIVE,
-                created_at=now(),
-                trained_hash=then.trained_hash,
-            )
-            new = self._new_update(checkpoint, members, figures, metrics.skipped, started_at)
-            return self._watch.commit(session, new)
-
+        record = UpdateRecord(
+            checkpoint_id=then.checkpoint_id,
+            parent_id=at.checkpoint_id,
+            version=version,
+            path=path,
+            snapshot_path=snapshot,
+            trained_hash=then.trained_hash,
+            members=members,
+            metrics=figures,
+            skipped=metrics.skipped,
+            started_at=started_at,
+        )
         try:
             with self._counted(Transition.COMMIT):
-                told = self._store.transact(write)
+                told = self._store.transact(partial(self._write, record))
         except UpdateRefused:
             retention.remove([path, snapshot or path], self._shelf.stop)
+            raise
+        except StoreUnavailable:
+            self._keep(learner, then, record)
             raise
         tell(told, version, metrics.skipped)
         self._announce(then)
         self._retain()
         return then
+
+    def _write(self, record: UpdateRecord, session: Session) -> list[Reading]:
+        """The update's transaction; what is to be told of it."""
+        return self._watch.commit(session, record.rows(self._run_id, self.epoch))
+
+    def _keep(self, learner: Learner, then: Position, record: UpdateRecord) -> None:
+        """Leave an update to the next trainer, which commits it."""
+        path = record.snapshot_path or self._writer.snapshot(learner, then)
+        if path is None:
+            return
+        try:
+            pending.keep(record, Path(path))
+        except OSError as error:
+            log.error("Update not kept for the next trainer", path=path, error=str(error))
+
+    def _commit_kept(self) -> None:
+        """Commit the update that the trainer before this one could not; what is refused is lost."""
+        live = self._store.ask(self._live)
+        record = pending.find(self._shelf.home, self._run_id, live[-1].checkpoint_id)
+        if record is None:
+            return
+        try:
+            tell(self._store.transact(partial(self._write, record)), record.version)
+        except UpdateRefused as error:
+            log.warning("Update of the last trainer refused", reason=str(error))
+        else:
+            log.info("Update of the last trainer committed", version=record.version)
 
     @contextmanager
     def _counted(self, transition: Transition) -> Iterator[None]:
@@ -245,39 +275,3 @@ class Ledger:
             return False
         retention.remove(doomed)
         return bool(doomed)
-
-    def _new_update(
-        self,
-        checkpoint: Checkpoint,
-        members: Sequence[TrainedMember],
-        metrics: Mapping[str, float],
-        skipped: str,
-        started_at: float,
-    ) -> NewUpdate:
-        return NewUpdate(
-            update_id=f"{checkpoint.checkpoint_id}.update",
-            run_id=self._run_id,
-            epoch=self.epoch,
-            state=UpdateState.SKIPPED if skipped else UpdateState.COMMITTED,
-            reason=skipped,
-            checkpoint=checkpoint,
-            members=members,
-            metrics=dict(metrics),
-            started_at=started_at,
-        )
-
-
-def _members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
-    """What an update learned from, as the database keeps it."""
-    return [
-        TrainedMember(
-            episode_id=member.episode_id,
-            group_id=group.group_id,
-            fence=member.fence,
-            sha256=body_sha256(member),
-            loss_tokens=int(member.mask().sum()),
-            advantage=advantage,
-        )
-        for group in trained
-        for member, advantage in zip_longest(group.members, group.advantages)
-    ]

@@ -19,7 +19,7 @@ from broker.topology import EVENTS
 from broker.weights import Shelf, WeightsAway
 from core import manifest
 from core.config import Config, PolicyServer, Run, Task, Trainer
-from core.errors import BrokerError, CheckpointError
+from core.errors import BrokerError, CheckpointError, StoreUnavailable
 from core.manifest import Probe
 from core.trained_hash import ROOT, running_hash
 from core.types import GroupState, RunState
@@ -379,6 +379,52 @@ def test_a_snapshot_that_its_trainer_could_not_name_is_found(
     assert fresh.count == at.version
     named = world.ask("SELECT version FROM checkpoints WHERE snapshot_path IS NOT NULL")
     assert (at.version,) in named
+
+
+def _stopped_while_the_database_is_away(
+    world: World, publisher: Publisher, home: Path, group: TrainableGroup
+) -> None:
+    """A trainer makes an update from version 1 that it cannot commit."""
+    ledger, learner = _ledger(world, publisher, home), Counter()
+    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    learner.count += 1
+
+    @event.listens_for(world.store.engine, "before_cursor_execute")
+    def away(_c: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        if statement.startswith("INSERT INTO update_groups"):
+            raise StoreUnavailable("the database is away")
+
+    with pytest.raises(StoreUnavailable):
+        ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
+    event.remove(world.store.engine, "before_cursor_execute", away)
+    assert world.run().version == 1
+
+
+def test_an_update_that_was_not_committed_before_the_stop_is_committed_by_the_next_trainer(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    (group,) = _groups(world, 7)
+    _stopped_while_the_database_is_away(world, publisher, tmp_path, group)
+    fresh, after = Counter(), _ledger(world, publisher, tmp_path)
+    at = after.resume(fresh)
+    assert (at.version, fresh.count, world.run().version) == (2, 2, 2)
+    assert world.group(group.group_id).state == GroupState.TRAINED
+    assert world.ask("SELECT state, COUNT(*) FROM updates GROUP BY state") == [("committed", 2)]
+    at = _step(world, after, fresh, at, 1)
+    assert at.version == 3
+    assert world.accounting() == []
+
+
+def test_an_update_that_was_kept_and_whose_group_changed_since_is_not_committed(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    (group,) = _groups(world, 7)
+    _stopped_while_the_database_is_away(world, publisher, tmp_path, group)
+    world.sql("UPDATE groups SET state = 'open' WHERE group_id = :g", g=group.group_id)
+    fresh = Counter()
+    at = _ledger(world, publisher, tmp_path).resume(fresh)
+    assert (at.version, fresh.count) == (0, 0), "there is no snapshot before it"
+    assert [*(tmp_path / "checkpoints").glob("*.snapshot")] == []
 
 
 def test_a_snapshot_that_learned_from_other_bodies_than_its_row_says_is_passed_over(
