@@ -128,5 +128,9 @@ def test_a_run_could_begin_with_the_configuration(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    tiny = {"AGENTRL__MODEL__PATH": "models/tiny", "AGENTRL__SAMPLING__MAX_TOKENS": "1024"}
+    tiny = {
+        "AGENTRL__MODEL__PATH": "models/tiny",
+        "AGENTRL__MODEL__CALL_STYLE": "plain",
+        "AGENTRL__SAMPLING__MAX_TOKENS": "1024",
+    }
     configs.check(loading.load(ROOT / "configs" / f"{name}.toml", tiny))
