@@ -1,36 +1,35 @@
-"""Judge the one mutant that lies in the current folder: cosmic-ray's test command.
+"""Judge one mutant with the gate's tests that execute its line.
 
-Runs the gate's tests that execute the changed line, those of the module's own test file first,
-until one fails. A line outside functions is executed at import: every test of the module judges
-it. A line that no test executes in its own process is judged by all tests of its package. Exits
-with 0 if the mutant survives.
+Those of the module's own test file come first, then the others, the fastest first, until one
+fails. A line outside functions is executed at import: every test of the module judges it. A line
+that no test executes in its own process is judged by all tests of its package.
 """
 
 import ast
-import json
+import importlib
 import os
-import re
-import subprocess
+import signal
 import sys
-import tempfile
-from collections.abc import Iterable
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from coverage import CoverageData
 
 TEST_TIMEOUT_S = 120  # of one test; the slowest of the gate takes a few seconds on a quiet machine
+# Imported once, so that each mutant's process starts at once. None of ours: they are what changes.
+LIBRARIES = (
+    "alembic.command", "docker", "numpy", "peft", "pika", "psycopg", "sqlalchemy", "torch",
+    "transformers.models.qwen3.modeling_qwen3", "urllib3",
+)  # fmt: skip
+
+HUNG = "ended by the time limit"
 
 Test = tuple[str, str]  # path of the test file, name of the function
-
-
-def changed_line() -> tuple[Path, int]:
-    """Path of the mutated module and its first changed line."""
-    diff = subprocess.run(["git", "diff", "-U0"], check=True, capture_output=True, text=True).stdout
-    path = re.search(r"^--- a/(.+)$", diff, re.MULTILINE)
-    line = re.search(r"^@@ -(\d+)", diff, re.MULTILINE)
-    if path is None or line is None:
-        sys.exit("no mutant here: `git diff` is empty")
-    return Path(path.group(1)), int(line.group(1))
+Seconds = dict[str, dict[str, float]]  # of every test that passes, by file and function
 
 
 def statement_lines(tree: ast.Module, line: int) -> range | None:
@@ -48,12 +47,9 @@ def statement_lines(tree: ast.Module, line: int) -> range | None:
     return max(heads, key=lambda head: head.start, default=range(line, line + 1))
 
 
-def covering(path: Path, line: int, seconds: dict[str, dict[str, float]]) -> set[Test]:
+def covering(data: CoverageData, path: Path, source: str, line: int, seconds: Seconds) -> set[Test]:
     """Tests that execute `line`; what a fixture executes, every test of the file may judge."""
-    data = CoverageData(os.environ["COVERAGE_FILE"])
-    data.read()
     contexts = data.contexts_by_lineno(str(path))
-    source = subprocess.run(["git", "show", f"HEAD:{path}"], check=True, capture_output=True).stdout
     lines = statement_lines(ast.parse(source), line) or contexts
     found: set[Test] = set()
     for context in {context for each in lines for context in contexts.get(each, []) if context}:
@@ -64,39 +60,65 @@ def covering(path: Path, line: int, seconds: dict[str, dict[str, float]]) -> set
     return found
 
 
-def survives(tests: Iterable[Test]) -> bool:
-    """Whether all of `tests` pass."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as chosen:
-        chosen.write("\n".join("::".join(test) for test in tests))
-        chosen.flush()
-        options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}"]
-        options += ["-m", os.environ["MUTANTS_MARKS"], f"@{chosen.name}"]
-        return (
-            subprocess.run([sys.executable, "-m", "pytest", *options], check=False).returncode == 0
-        )
-
-
-def main() -> None:
-    seconds = json.loads(Path(os.environ["MUTANTS_SECONDS"]).read_text())
-    budget = float(os.environ["MUTANTS_BUDGET_S"])
-    path, line = changed_line()
-    package = f"tests/{path.parts[0]}/"
-    tests = covering(path, line, seconds)
-    if not tests:
-        print("no test executes this line in its own process: the package's tests judge it")
-        tests = {
-            (file, name) for file in seconds if file.startswith(package) for name in seconds[file]
-        }
+def in_order(tests: set[Test], path: Path, seconds: Seconds, budget_s: float) -> list[list[Test]]:
+    """The tests to run, first those of the module's own file; others as far as `budget_s` goes."""
     own = {test for test in tests if Path(test[0]).stem == f"test_{path.stem}"}
     others = sorted(tests - own, key=lambda test: seconds[test[0]][test[1]])
-    while others and sum(seconds[file][name] for file, name in others) > budget:
+    while len(others) > 1 and sum(seconds[file][name] for file, name in others) > budget_s:
         others.pop()
-    print(
-        f"{path}:{line}: {len(tests)} tests, {len(own)} of its own file; run: {len(others)} others"
-    )
-    sys.stdout.flush()
-    sys.exit(0 if all(survives(chosen) for chosen in (sorted(own), others) if chosen) else 1)
+    return [part for part in (sorted(own), others) if part]
 
 
-if __name__ == "__main__":
-    main()
+class Judge:
+    """Runs tests in forks of this process, whose libraries are imported already."""
+
+    def __init__(self, tree: Path, marks: str, timeout_s: float) -> None:
+        self._tree, self._marks, self._timeout_s = tree, marks, timeout_s
+        for name in LIBRARIES:
+            importlib.import_module(name)
+
+    def survives(self, parts: Iterable[Sequence[Test]], output: Path) -> bool:
+        """Whether all of the tests pass in time; what pytest prints goes to `output`."""
+        until = time.monotonic() + self._timeout_s
+        with output.open("w") as opened:
+            return all(self._passes(part, opened.fileno(), until) for part in parts)
+
+    def _passes(self, tests: Sequence[Test], output: int, until: float) -> bool:
+        child = os.fork()
+        if not child:
+            self._run(tests, output)
+        status = None
+        while status is None and time.monotonic() < until:
+            ended, code = os.waitpid(child, os.WNOHANG)
+            status = code if ended else None
+            time.sleep(0.05)
+        with suppress(ProcessLookupError):  # what tests started, too
+            os.killpg(child, signal.SIGKILL)
+        if status is None:
+            os.waitpid(child, 0)
+            os.write(output, HUNG.encode())
+        return status == 0
+
+    def _run(self, tests: Sequence[Test], output: int) -> None:
+        """In the fork: pytest, and no way back."""
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(self._tree)
+        os.environ["PYTHONPATH"] = sys.path[0] = str(self._tree)
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        sys.dont_write_bytecode = True  # a mutant lives for less than a file's time stamp tells
+        options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}"]
+        options += [
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",
+        ]  # of what is imported already
+        code = 1
+        try:
+            code = pytest.main([*options, "-m", self._marks, *("::".join(test) for test in tests)])
+        except BaseException:  # a fork never returns into its parent's code
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)

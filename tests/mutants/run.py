@@ -7,17 +7,21 @@ an interrupted run is used again: coverage, the sample, the verdicts so far.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+from cosmic_ray.mutating import use_mutation
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import TestOutcome, WorkResult
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
+from coverage import CoverageData
+from judge import HUNG, Judge, Seconds, Test, covering, in_order
 
 HERE = Path(__file__).parent
 CONFIG = HERE / "cosmic-ray.toml"
@@ -29,96 +33,131 @@ class Run:
     def __init__(self, commit: str, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder / commit[:12]
         self._commit, self._settings = commit, settings
-        self._tree = self.folder / "tree"
         self._gate = settings["filters"]["gate"]
-        self._environment = os.environ | {
-            "COVERAGE_FILE": str(self.folder / "coverage.sqlite"),
-            "MUTANTS_BUDGET_S": str(self._gate["budget_s"]),
-            "MUTANTS_JUDGE": str(HERE / "judge.py"),
-            "MUTANTS_MARKS": self._gate["marks"],
-            "MUTANTS_PYTHON": sys.executable,
-            "MUTANTS_SECONDS": str(self.folder / "seconds.json"),
-            "PYTHONPATH": str(self._tree),
-        }
+        self._tree = self.folder / "tree"
+        self._coverage = self.folder / "coverage.sqlite"
+        self._seconds = self.folder / "seconds.json"
+        self._session = self.folder / "session.sqlite"
 
     def clone(self) -> None:
-        """Check the commit out afresh: an interrupted run leaves a mutant behind."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self._tree, ignore_errors=True)
-        self._call(
-            "git", "clone", "-q", "--shared", "--no-checkout", str(Path.cwd()), str(self._tree)
-        )
-        self._call("git", "-C", str(self._tree), "checkout", "-q", self._commit)
+        """Check the commit out; an interrupted run may have left a mutant behind."""
+        if not self._tree.exists():
+            self._call("git", "clone", "-q", "--shared", "--no-checkout", ".", str(self._tree))
+        self._call("git", "-C", str(self._tree), "checkout", "-q", "-f", self._commit)
 
     def cover(self) -> None:
         """Run the gate once and keep which test executes which line, and how long it takes."""
-        if (self.folder / "seconds.json").exists():
+        if self._seconds.exists():
             return
         print("Running the gate once to see which test executes which line", flush=True)
-        coverage = self.folder / "coverage.ini"
+        options = self.folder / "coverage.ini"
         packages = ",".join(self._settings["module-path"])
-        coverage.write_text(f"[run]\nsource = {packages}\nrelative_files = true\n")
+        options.write_text(f"[run]\nsource = {packages}\nrelative_files = true\n")
         report = self.folder / "times.xml"
-        options = ["--cov", f"--cov-config={coverage}", "--cov-context=test", "--cov-report="]
-        options += [
-            "-q",
-            f"--junitxml={report}",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            self._gate["marks"],
-        ]
-        self._call(sys.executable, "-m", "pytest", *options, may_fail=True)
-        (self.folder / "seconds.json").write_text(json.dumps(passed_tests(report)))
+        arguments = ["--cov", f"--cov-config={options}", "--cov-context=test", "--cov-report="]
+        arguments += [f"--ignore={folder}" for folder in self._gate["ignore"]]
+        arguments += ["-q", f"--junitxml={report}", "-m", self._gate["marks"]]
+        self._call(sys.executable, "-m", "pytest", *arguments, folder=self._tree, may_fail=True)
+        self._seconds.write_text(json.dumps(passed_tests(report)))
 
     def sample(self) -> None:
         """Let cosmic-ray list all mutants and keep the sample."""
-        session, draft = self.folder / "session.sqlite", self.folder / "draft.sqlite"
-        if not session.exists():
-            self._cosmic_ray("init", str(CONFIG), str(draft))
-            self._call(sys.executable, str(HERE / "sample.py"), str(CONFIG), str(draft))
-            draft.rename(session)
+        draft = self.folder / "draft.sqlite"
+        if not self._session.exists():
+            cosmic_ray = str(Path(sys.executable).with_name("cosmic-ray"))
+            self._call(cosmic_ray, "init", str(CONFIG), str(draft), folder=self._tree)
+            reducer = [sys.executable, str(HERE / "sample.py"), str(CONFIG), str(draft)]
+            self._call(*reducer, folder=self._tree)
+            draft.rename(self._session)
 
     def execute(self) -> None:
-        self._cosmic_ray("exec", str(CONFIG), str(self.folder / "session.sqlite"))
+        """Judge the mutants that have no verdict yet."""
+        seconds: Seconds = json.loads(self._seconds.read_text())
+        data = CoverageData(str(self._coverage))
+        data.read()
+        judge = Judge(self._tree, self._gate["marks"], self._settings["timeout"])
+        with use_db(self._session, WorkDB.Mode.open) as session:
+            items = session.pending_work_items
+            for item in items[:2]:  # a judge that fails sound code says nothing about mutants
+                tests = chosen_tests(self._tree, item.mutations[0], data, seconds)
+                fast = sorted(tests, key=lambda test: seconds[test[0]][test[1]])[:5]
+                if not judge.survives([fast], output := self.folder / "output.txt"):
+                    sys.exit(f"The tests fail without a mutant:\n{output.read_text()}")
+            for number, item in enumerate(items, 1):
+                mutation = item.mutations[0]
+                tests = chosen_tests(self._tree, mutation, data, seconds)
+                parts = in_order(tests, mutation.module_path, seconds, self._gate["budget_s"])
+                result = judged(self._tree, mutation, parts, judge)
+                session.set_result(item.job_id, result)
+                verdict = result.test_outcome.value if result.test_outcome else "no verdict"
+                ran = f"{sum(map(len, parts))} of {len(tests)} tests"
+                print(f"{number} of {len(items)}: {place(mutation)} {verdict} ({ran})", flush=True)
 
     def report(self) -> bool:
         """Print the share per package and each survivor's diff; whether the share suffices."""
-        with use_db(self.folder / "session.sqlite", WorkDB.Mode.open) as session:
+        with use_db(self._session, WorkDB.Mode.open) as session:
             verdicts = [
                 (item.mutations[0], result) for item, result in session.completed_work_items
             ]
         totals: Counter[str] = Counter()
-        killed: dict[str, list[WorkResult]] = defaultdict(list)
+        killed: Counter[str] = Counter()
         for mutation, result in sorted(verdicts, key=lambda v: (v[0].module_path, v[0].start_pos)):
-            totals[mutation.module_path.parts[0]] += 1
-            if result.test_outcome is TestOutcome.SURVIVED:
-                place = f"{mutation.module_path}:{mutation.start_pos[0]}"
-                changes = [each for each in (result.diff or "").splitlines() if each[:1] in "+-"]
-                print(f"\nSURVIVED {place} {mutation.operator_name}", *changes[3:], sep="\n")
-            else:
-                killed[mutation.module_path.parts[0]].append(result)
+            package = mutation.module_path.parts[0]
+            totals[package] += 1
+            killed[package] += result.is_killed
+            if not result.is_killed:
+                print(f"\nSURVIVED {place(mutation)} {mutation.operator_name}\n{result.diff}")
         print(f"\nCommit {self._commit[:12]}: mutants killed")
         for package, total in sorted(totals.items()):
-            print(f"  {package:<8} {len(killed[package]):>3} of {total}")
-        found = [result for results in killed.values() for result in results]
-        share = len(found) / max(1, len(verdicts))
-        hung = sum(result.output == "timeout" for result in found)
-        print(f"  all      {len(found):>3} of {len(verdicts)} ({share:.1%})")
+            print(f"  {package:<8} {killed[package]:>3} of {total}")
+        share = killed.total() / max(1, totals.total())
+        hung = sum(HUNG in (result.output or "") for _, result in verdicts)
+        print(f"  all      {killed.total():>3} of {totals.total()} ({share:.1%})")
         print(f"  {hung} of them by the time limit")
         return share >= float(self._gate["minimum"])
 
-    def _cosmic_ray(self, *arguments: str) -> None:
-        self._call(str(Path(sys.executable).with_name("cosmic-ray")), *arguments)
+    def _call(self, *command: str, folder: Path | None = None, may_fail: bool = False) -> None:
+        environment = os.environ | {
+            "COVERAGE_FILE": str(self._coverage),
+            "PYTHONPATH": str(self._tree),
+        }
+        subprocess.run(command, check=not may_fail, cwd=folder, env=environment)
 
-    def _call(self, *command: str, may_fail: bool = False) -> None:
-        folder = self._tree if self._tree.exists() else Path.cwd()
-        subprocess.run(command, check=not may_fail, cwd=folder, env=self._environment)
+
+def place(mutation: MutationSpec) -> str:
+    return f"{mutation.module_path}:{mutation.start_pos[0]}"
 
 
-def passed_tests(report: Path) -> dict[str, dict[str, float]]:
+def chosen_tests(
+    tree: Path, mutation: MutationSpec, data: CoverageData, seconds: Seconds
+) -> set[Test]:
+    """Tests that execute the line; where none does, all of the package's folder."""
+    path = mutation.module_path
+    source = (tree / path).read_text()
+    package = f"tests/{path.parts[0]}/"
+    return covering(data, path, source, mutation.start_pos[0], seconds) or {
+        (file, name) for file in seconds if file.startswith(package) for name in seconds[file]
+    }
+
+
+def judged(tree: Path, mutation: MutationSpec, parts: list[list[Test]], judge: Judge) -> WorkResult:
+    """The verdict on one mutant, which lies in the tree meanwhile."""
+    operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+    output = tree.with_name("output.txt")
+    with use_mutation(tree / mutation.module_path, operator, mutation.occurrence) as (old, new):
+        survived = judge.survives(parts, output)
+    changes = unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+    return WorkResult(
+        worker_outcome=WorkerOutcome.NORMAL,
+        output=output.read_text(errors="replace"),
+        test_outcome=TestOutcome.SURVIVED if survived else TestOutcome.KILLED,
+        diff="\n".join(list(changes)[3:]),
+    )
+
+
+def passed_tests(report: Path) -> Seconds:
     """Seconds of each test function whose cases all pass, by test file."""
-    seconds: dict[str, dict[str, float]] = defaultdict(dict)
+    seconds: Seconds = defaultdict(dict)
     bad = set()
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest just wrote it
         file = case.attrib["classname"].replace(".", "/") + ".py"
@@ -138,11 +177,10 @@ def main() -> None:
     parser.add_argument("--commit", default="HEAD", help="Commit to mutate. Default: HEAD.")
     parser.add_argument("--folder", type=Path, default=Path("build/mutants"))
     arguments = parser.parse_args()
-    found = subprocess.run(
-        ["git", "rev-parse", arguments.commit], check=True, capture_output=True, text=True
-    )
+    named = ["git", "rev-parse", arguments.commit]
+    commit = subprocess.run(named, check=True, capture_output=True, text=True).stdout.strip()
     settings = tomllib.loads(CONFIG.read_text())["cosmic-ray"]
-    run = Run(found.stdout.strip(), arguments.folder.resolve(), settings)
+    run = Run(commit, arguments.folder.resolve(), settings)
     run.clone()
     run.cover()
     run.sample()

@@ -11,9 +11,12 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, WorkItem
 
@@ -129,9 +132,24 @@ def choose(
             key = _rank(seed, mutation.definition_name, text)
             lines[key].append((_rank(seed, text, mutation.operator_name, column), item))
     print(f"{len(items)} mutants in all; a test should notice those of {len(lines)} lines")
-    return [
-        min(lines[key], key=lambda pair: pair[0])[1] for key in sorted(lines)[: settings["size"]]
-    ]
+    chosen: list[WorkItem] = []
+    for key in sorted(lines):
+        ranked = (item for _, item in sorted(lines[key], key=lambda pair: pair[0]))
+        chosen += islice((item for item in ranked if _compiles(item.mutations[0], modules)), 1)
+        if len(chosen) == settings["size"]:
+            break
+    return chosen
+
+
+def _compiles(mutation: MutationSpec, modules: dict[Path, Module]) -> bool:
+    """Whether the mutant is a program: any test notices one that is none."""
+    operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+    source = "\n".join(modules[mutation.module_path].lines) + "\n"
+    try:
+        compile(mutate_code(source, operator, mutation.occurrence), "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def reduce(session: WorkDB, root: Path, settings: Settings) -> None:
