@@ -59,3 +59,14 @@ def test_growing_keeps_what_rows_hold() -> None:
         kept = cache.copy(row, 5)
         assert torch.equal(kept[0], keys)
         assert torch.equal(kept[1], values)
+
+
+def test_rows_that_fit_are_not_copied() -> None:
+    shape = torch.zeros(1, 1, 1, 1, 2)
+    cache = RowCache(shape, shape)
+    cache.reserve(8, 128)
+    keys = cache.keys
+    cache.reserve(8, 128)
+    assert cache.keys is keys
+    cache.reserve(9, 1)
+    assert cache.keys is not keys
