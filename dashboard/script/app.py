@@ -12,6 +12,7 @@ import streamlit as st
 from core import loading
 from core.config import secret
 from core.errors import AgentRLError
+from core.process import forbid_inspection
 from dashboard.door import admitted, ask
 from dashboard.navigation import show, show_instead
 from dashboard.parts import tell
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> None:
 
     `arguments`: the file, and the variable with the token that is asked for, if any is.
     """
+    forbid_inspection()  # Streamlit started this process, not `agentrl`
     st.set_page_config(page_title="AgentRL", page_icon=ICON, layout="wide")
     path, *named = arguments
     try:
