@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from running import eventually
 from trajectories import finished
 
 from broker import connect
-from broker.topology import TRAJECTORIES, trainer_queue
+from broker.messages import RunControl
+from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from core.errors import BrokerUnavailable
 
 SERVICES = Path(__file__).parents[2] / ".ci" / "services"
 
@@ -33,6 +36,42 @@ def server(amqp_url: str) -> Iterator[Path]:
     yield folder
     services("stop", folder)
     shutil.rmtree(folder)
+
+
+def control(folder: Path, *words: str) -> None:
+    """`rabbitmqctl` of the server in that folder, as the user it runs as."""
+    script = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmqctl"))[-1]
+    own = {
+        "HOME": str(folder / "rmq"),
+        "ERL_EPMD_PORT": (folder / "epmd.port").read_text().strip(),
+        "RABBITMQ_NODENAME": "agentrl@localhost",
+    }
+    names = [f"{name}={value}" for name, value in own.items()]
+    user = ["setpriv", "--reuid=rabbitmq", "--regid=rabbitmq", "--clear-groups", "env", *names]
+    subprocess.run([*user, str(script), *words], check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_body_waits_while_the_server_is_out_of_memory(server: Path) -> None:
+    """And an event gives up soon: it only wakes."""
+    broker = connect(services("env", server).strip().partition("=")[2])
+    broker.declare_run("run")
+    publisher = broker.publisher()
+    control(server, "set_vm_memory_high_watermark", "0")
+    waited: list[float] = []
+    with ThreadPoolExecutor(1) as pool:
+        body = finished("run", member=0)
+        sent = pool.submit(publisher.publish, TRAJECTORIES, "run", body, waiting=waited.append)
+        eventually(lambda: len(waited) > 2, within_s=60, text=lambda: str(waited))
+        with pytest.raises(BrokerUnavailable, match="takes no messages"):
+            publisher.publish(EVENTS, "run", RunControl(run_id="run", action="pause"))
+        assert not sent.done()
+        control(server, "set_vm_memory_high_watermark", "0.4")
+        sent.result(timeout=120)
+    consumer = broker.consumer(trainer_queue("run"))
+    assert [delivery.message for delivery in consumer.receive(5, 60)] == [body]
+    publisher.close()
+    consumer.close()
 
 
 @pytest.mark.slow
