@@ -12,6 +12,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from broker.api import (
@@ -29,6 +30,7 @@ from broker.messages import Message, decode, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
 from core.errors import BrokerError, BrokerUnavailable, MessageError, MessageRefused
 from core.logging import get_logger
+from core.retry import Retry
 
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 SUBSCRIBER_LEASE_S = 60.0  # a subscriber that has not looked for this long is gone
@@ -44,25 +46,23 @@ class EmbeddedPublisher:
         self._file = file
         self._compress_above = compress_above
         self._clock = clock
+        self._retry = Retry("broker", lambda error: isinstance(error, BrokerUnavailable))
 
     def publish(
         self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
     ) -> None:
         body = encode(message, compress_above=self._compress_above)
-        began, told = time.monotonic(), False
+        began = time.monotonic()
         while True:
             try:
-                return self._put(exchange, run_id, body)
-            except BrokerUnavailable as error:
+                put = partial(self._put, exchange, run_id, body)
+                return self._retry.call(put, limit_s=LOOK_S)
+            except BrokerUnavailable:
                 waited_s = time.monotonic() - began
                 if exchange == EVENTS and waited_s > EVENT_PATIENCE_S:
                     raise
-                if not told:
-                    get_logger().warning("Waiting for the queue file", error=str(error))
-                told = True
             if waiting is not None:
                 waiting(waited_s)
-            time.sleep(LOOK_S)
 
     def _put(self, exchange: str, run_id: str, body: bytes) -> None:
         with self._file.write() as connection:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import pika
 
+from core import metrics
 from core.errors import BrokerUnavailable
 from core.logging import get_logger
 
@@ -44,6 +45,7 @@ class Link:
         self._parameters = copy.copy(parameters)
         self._parameters.blocked_connection_timeout = None  # an alarm is waited for
         self._owner = owner
+        self._name = f"broker {name}"
         self._lock = threading.Lock()  # of _connection; the rest belongs to the thread
         self._connection: Any = None
         self._channel: Any = None
@@ -82,6 +84,7 @@ class Link:
         self._reminded_at = -REMIND_S
         self._up.set()
         self._started.set()
+        metrics.AWAY.set(0, name=self._name)
 
     def down_s(self) -> float:
         """Seconds since the link was last ready; 0 while it is."""
@@ -132,6 +135,7 @@ class Link:
         """Say that the connection is lost, and again now and then while it is."""
         if time.monotonic() - self._reminded_at >= REMIND_S:
             self._reminded_at = time.monotonic()
+            metrics.AWAY.set(1, name=self._name)
             away_s = round(self.down_s(), 1)
             get_logger().warning("Broker connection lost", reason=self.why, away_s=away_s)
 
@@ -178,10 +182,12 @@ class Link:
 
     def _block(self, _connection: Any, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "an alarm"
+        metrics.AWAY.set(1, name=self._name)
         get_logger().warning("Broker takes no messages for now", reason=self.blocked)
 
     def _unblock(self, _connection: Any, _frame: Any) -> None:
         self.blocked = ""
+        metrics.AWAY.set(0, name=self._name)
         get_logger().info("Broker takes messages again")
 
     def _channel_closed(self, channel: Any, reason: BaseException) -> None:

@@ -80,11 +80,13 @@ class Dispatcher:
             except BrokerError as error:  # unclaimed rows are sent again in time
                 if not away:
                     log.warning("Episodes wait for the tasks broker", error=str(error))
+                    metrics.AWAY.set(1, name="tasks broker")
                 away = True
                 stop.wait(AWAY_S)
                 continue
             if away:
                 log.info("The tasks broker answers again")
+                metrics.AWAY.set(0, name="tasks broker")
             away = False
             if state in RUN_OVER:
                 log.info("run is over", state=state)
