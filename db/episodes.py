@@ -211,7 +211,10 @@ def release_all(session: Session, worker_id: str) -> int:
 
 
 def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Claimed, Reason]]:
-    """Running attempts past their deadline (timeout) or whose worker's lease has ended (lost)."""
+    """Running attempts past their deadline (timeout) or whose worker's lease has ended (lost).
+
+    Rows of such workers are written first, as a beat would: while nobody can, nobody is lost.
+    """
     dead = or_(Worker.worker_id.is_(None), Worker.lease_until < now(), Worker.ended_at.is_not(None))
     query = (
         select(Episode, dead.label("lost"))
@@ -224,9 +227,18 @@ def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Cl
         .order_by(Episode.group_id)
         .limit(limit)
     )
+    found = session.execute(query).all()
+    workers = sorted({episode.worker_id for episode, lost in found if lost and episode.worker_id})
+    if workers:
+        session.execute(
+            update(Worker)
+            .where(Worker.worker_id.in_(workers))
+            .values(lease_until=Worker.lease_until)
+            .execution_options(synchronize_session=False)
+        )
+        found = session.execute(query).all()
     return [
-        (Claimed.of(episode), Reason.LOST if lost else Reason.TIMEOUT)
-        for episode, lost in session.execute(query)
+        (Claimed.of(episode), Reason.LOST if lost else Reason.TIMEOUT) for episode, lost in found
     ]
 
 

@@ -21,7 +21,6 @@ from core.errors import StoreError
 from db import migrate
 from db.roles import READER, become_reader, refuse_powers
 from db.store import (
-    ANSWER_S,
     Store,
     Timeouts,
     bound_connections,
@@ -155,7 +154,7 @@ def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
 
     connection = engine.raw_connection()
     driver: Any = connection.driver_connection
-    driver.silence_s = bounds.timeout_s + ANSWER_S
+    driver.silence_s = bounds.timeout_s + TIMEOUTS.answer_s
     cursor = driver.cursor()
     try:
         driver.execute("SET TRANSACTION READ ONLY")

@@ -4,15 +4,17 @@ import contextlib
 import json
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import StoreError
-from core.types import RUN_OVER, RunState, Transition
+from core.types import RUN_OVER, EpisodeState, RunState, Transition
 from db import refusals
 from db.groups import cancel_open
-from db.models import Run, Worker
+from db.models import Episode, Run, Worker
 from db.store import now
+
+STANDSTILL_S = 2.0  # longer than a dispatcher's tick takes
 
 
 def run_named(session: Session, name: str) -> Run | None:
@@ -78,14 +80,46 @@ def begin_epoch(session: Session, run_id: str) -> int:
 
 
 def hold_dispatcher(session: Session, run_id: str, owner: str, *, lease_s: float) -> bool:
-    """Take or extend the dispatcher's row lease; False while another holds it."""
+    """Take or extend the dispatcher's row lease; False while another holds it.
+
+    Where no dispatcher has held it for more than STANDSTILL_S, deadlines are put off by that time:
+    the database was away for everybody, or its clock jumped, or no dispatcher was there to judge.
+    """
+    last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
+    until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
     held = session.scalar(
         update(Run)
         .where(Run.run_id == run_id, or_(Run.dispatcher == owner, Run.dispatcher_until < now()))
         .values(dispatcher=owner, dispatcher_until=now() + lease_s)
         .returning(Run.run_id)
     )
+    since = until - lease_s
+    if held and until and clock - since > STANDSTILL_S:
+        _put_off_deadlines(session, run_id, since, clock - since)
     return held is not None
+
+
+def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
+    """Of what stood at `since`: leases that lapsed, attempts, bodies on their way."""
+    session.execute(
+        update(Worker)
+        .where(
+            Worker.run_id == run_id,
+            Worker.ended_at.is_(None),
+            Worker.lease_until >= since,
+            Worker.lease_until < now(),
+        )
+        .values(lease_until=Worker.lease_until + by_s)
+        .execution_options(synchronize_session=False)
+    )
+    running = and_(Episode.state == EpisodeState.RUNNING, Episode.started_at <= since)
+    finished = and_(Episode.state == EpisodeState.FINISHED, Episode.ended_at <= since)
+    session.execute(
+        update(Episode)
+        .where(Episode.run_id == run_id, Episode.due_at >= since, or_(running, finished))
+        .values(due_at=Episode.due_at + by_s)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:

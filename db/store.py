@@ -83,20 +83,20 @@ class Timeouts:
 
     `connect_s`: to open it. `tcp_s`: until a peer that acknowledges nothing is given up. `lock_s`:
     to wait for a lock, on SQLite for the file's. `statement_s`: one statement on the server; the
-    client gives up ANSWER_S later. `idle_s`: between two statements of one transaction, whose locks
-    hold up everybody else. `pool_s`: to wait for a free connection of the process.
+    client gives up `answer_s` later. `idle_s`: between two statements of one transaction, whose
+    locks hold up everybody else. `pool_s`: to wait for a free connection of the process.
     """
 
     connect_s: float = 10.0
     tcp_s: float = 15.0
     lock_s: float = 10.0
     statement_s: float = 60.0
+    answer_s: float = 5.0
     idle_s: float = 10.0
     pool_s: float = 30.0
 
 
 LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5.0)
-ANSWER_S = 5.0  # beyond statement_s: the server is silent
 
 
 class Failure(StrEnum):
@@ -422,7 +422,7 @@ def bound_connections(engine: Engine, timeouts: Timeouts) -> None:
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, arguments: Any, named: Any) -> Any:
         connection = BoundedConnection.connect(*arguments, **named)
-        connection.silence_s = timeouts.statement_s + ANSWER_S
+        connection.silence_s = timeouts.statement_s + timeouts.answer_s
         return connection
 
     @event.listens_for(engine, "connect")

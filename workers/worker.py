@@ -33,6 +33,7 @@ from core.errors import (
     in_words,
 )
 from core.logging import get_logger
+from core.retry import FOREVER
 from core.structs import prepare_structs
 from core.threads import vital_thread
 from core.types import Reason, Status
@@ -259,7 +260,8 @@ class EpisodeWorker:
         moved = self._store.transact(
             lambda session: episodes.finish(
                 session, claimed, result, body_timeout_s=self._config.dispatch.body_timeout_s
-            )
+            ),
+            patience_s=FOREVER,  # its body is published: nobody need play it again
         )
         if not moved:
             log.warning("claim lapsed before its end")

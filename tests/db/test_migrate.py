@@ -61,3 +61,22 @@ def test_a_store_that_is_behind_is_upgraded_and_another_one_left_alone(tmp_path:
         views = text("SELECT name FROM sqlite_master WHERE type = 'view' AND name = 'accounting'")
         with store.read() as session:
             assert session.execute(views).all() == []
+
+
+def test_a_view_of_the_users_keeps_no_process_from_starting(postgres_url: str) -> None:
+    with closing(open_store(postgres_url)) as store:
+        migrate.ensure(store)
+        with store.write() as session:
+            session.execute(text("CREATE VIEW ours AS SELECT kind FROM accounting"))
+        migrate.ensure(store)
+        with pytest.raises(StoreError, match="was not upgraded") as refused:
+            migrate.upgrade(store)
+        assert "views of yours" in refused.value.mend
+
+
+def test_a_session_that_reads_a_view_keeps_no_process_from_starting(postgres_url: str) -> None:
+    with closing(open_store(postgres_url)) as store:
+        migrate.ensure(store)
+        with store.read() as reader:
+            reader.execute(text("SELECT count(*) FROM accounting"))
+            migrate.ensure(store)

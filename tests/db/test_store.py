@@ -1,16 +1,19 @@
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from locking import locked
 from running import eventually
 from sqlalchemy import text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
@@ -20,6 +23,7 @@ from core.errors import StoreError, StoreUnavailable
 from core.process import unlocked
 from db.readonly import open_readonly
 from db.store import Failure, Store, Timeouts, classify, open_store
+from ops.chaos.proxy import Proxy
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
@@ -243,3 +247,72 @@ def test_a_password_in_the_query_of_a_url_is_not_shown() -> None:
     with pytest.raises(StoreError) as refused:
         open_store("postgresql+psycopg://127.0.0.1:1/x?user=u&password=hunter2")
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_primary_that_reads_only_is_waited_for(postgres_url: str) -> None:
+    """Sessions of a standby stay read-only for ever: each try opens a new one."""
+    name, stop = postgres_url.rpartition("/")[2], threading.Event()
+    server = postgres_url.replace("+psycopg", "")
+    with closing(open_store(postgres_url, stop=stop)) as store, capture_logs() as lines:
+        store.transact(lambda session: session.execute(text("CREATE TABLE t (n INT)")))
+        store.close()
+        with psycopg.connect(server, autocommit=True) as beside:
+            beside.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+            insert = text("INSERT INTO t VALUES (1)")
+            writing = threading.Thread(
+                target=store.transact, args=(lambda session: session.execute(insert),)
+            )
+            writing.start()
+            eventually(lambda: lines, within_s=60, text=lambda: "nothing was logged")
+            assert writing.is_alive()
+            beside.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        writing.join(60)
+        assert store.ask(lambda session: session.scalar(text("SELECT n FROM t"))) == 1
+    assert "read-only transaction" in lines[0]["error"]
+    stop.set()
+
+
+def test_a_lock_that_is_held_costs_its_time_out_and_is_waited_for(postgres_url: str) -> None:
+    with closing(open_store(postgres_url, timeouts=Timeouts(lock_s=0.05))) as store:
+        store.transact(lambda session: session.execute(text("CREATE TABLE t AS SELECT 0 AS n")))
+        with store.engine.connect() as holder:
+            holder.execute(text("LOCK TABLE t IN SHARE MODE"))
+            with pytest.raises(StoreUnavailable, match="lock timeout"):
+                store.transact(
+                    lambda session: session.execute(text("UPDATE t SET n = 1")), patience_s=0.0
+                )
+        store.transact(lambda session: session.execute(text("UPDATE t SET n = 1")), patience_s=0.0)
+
+
+def test_a_server_that_vanishes_without_a_word_is_given_up(postgres_url: str) -> None:
+    """Neither a reset nor an answer: what a host that lost its power looks like."""
+    address = make_url(postgres_url)
+    with closing(Proxy(str(address.host), address.port or 5432)) as proxy:
+        url = address.set(port=proxy.port).render_as_string(hide_password=False)
+        silent = Timeouts(connect_s=2.0, statement_s=0.5, answer_s=0.5)
+        with (
+            closing(open_store(url, timeouts=silent)) as store,
+            store.engine.connect() as connection,
+        ):
+            connection.execute(text("SELECT 1"))
+            proxy.stall()
+            with pytest.raises(OperationalError, match="did not answer within 1 s"):
+                connection.execute(text("SELECT 1"))
+            assert connection.invalidated
+        with pytest.raises(StoreUnavailable, match="timeout"):
+            open_store(url, timeouts=silent)
+
+
+def test_every_connection_to_postgres_is_bounded(postgres_url: str) -> None:
+    with closing(open_store(postgres_url)) as store, store.engine.connect() as connection:
+        for name, value in (
+            ("statement_timeout", "1min"),
+            ("lock_timeout", "10s"),
+            ("idle_in_transaction_session_timeout", "10s"),
+        ):
+            assert connection.scalar(text(f"SHOW {name}")) == value
+        driver: Any = connection.connection.driver_connection
+        with socket.socket(fileno=os.dup(driver.pgconn.socket)) as peer:
+            assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+            assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import urllib3
 from lineage import register
+from outage import Outage, impatient
 from running import eventually
 from sqlalchemy import select
 
@@ -29,8 +30,9 @@ from db.models import Checkpoint, Run, Serving
 from db.models import PolicyServer as ServerRow
 from db.store import Store, now, open_store
 from serving.engine import LocalEngine
-from serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, serve_policy
+from serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, _beat, serve_policy
 from serving.request import Completion, Request
+from serving.served import Served
 
 Save = Callable[[str], Path]
 http = urllib3.PoolManager(retries=False)
@@ -372,3 +374,40 @@ def test_a_taken_port_is_refused(lineage: Lineage) -> None:
         config = Config(tasks={"dbbench": Task()})
         with pytest.raises(ConfigError, match="cannot listen"):
             serve_policy(config, server, lineage.run(), threading.Event())
+
+
+def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: Lineage) -> None:
+    lineage.publish(0)
+    seconds, outage = [0.0], Outage(lineage.store)
+    with closing(Watch(lineage.run(), lambda: seconds[0])) as watch:
+        assert names(watch) == ["c0"]
+        outage.begin()
+        seconds[0] += TICK_S + 0.01
+        assert names(watch) == ["c0"]
+        assert outage.refused
+        outage.end()
+        lineage.publish(1)
+        seconds[0] += TICK_S + 0.01
+        assert names(watch) == ["c0", "c1"]
+
+
+def test_a_lease_is_extended_again_once_the_store_is_back(lineage: Lineage) -> None:
+    row = ServerRow(server_id="p-1", run_id="run", name="p", engine="local", url="http://p")
+    lineage.store.transact(lambda s: registry.register_server(s, row, lease_s=0.0))
+    impatient(lineage.store)
+    outage, ended = Outage(lineage.store), threading.Event()
+    outage.begin()
+    server = PolicyServer(name="p", beat_s=0.01, lease_s=1000.0)
+    with ThreadPoolExecutor(1) as pool:
+        beats = pool.submit(_beat, lineage.store, server, "p-1", Served(), ended)
+        eventually(lambda: outage.refused > 2, within_s=60, text=lambda: "it does not beat")
+        outage.end()
+        eventually(
+            lambda: lineage.store.ask(
+                lambda s: s.get_one(ServerRow, "p-1").lease_until > s.scalar(select(now()))
+            ),
+            within_s=60,
+            text=lambda: f"the lease stands still; ended: {beats.done()}",
+        )
+        ended.set()
+        beats.result(60)

@@ -17,6 +17,7 @@ import msgspec
 from loose_broker import LooseBroker, LooseConsumer
 from paused import Killed, Process
 from paused_parts import WORKER, ListLearner, PausedWorker, Slot
+from sqlalchemy import update
 from trajectories import trajectory
 
 from broker.messages import RunEpisode, Trajectory
@@ -82,6 +83,17 @@ class PausedRun:
             return
         except Killed:
             self.dispatchers[place] = self._dispatcher()
+
+    def tick_for(self, seconds: float) -> None:
+        """The dispatcher that holds the lease, if it lives, has held it for so long, idly."""
+        owners = [dispatcher._owner for dispatcher in self.dispatchers]
+        with self.store.write() as session:
+            session.execute(
+                update(models.Run)
+                .where(models.Run.run_id == self.run_id, models.Run.dispatcher.in_(owners))
+                .where(models.Run.dispatcher_until > 0)
+                .values(dispatcher_until=models.Run.dispatcher_until + seconds)
+            )
 
     def deliver(self, place: int, worker: int, *, again: bool) -> None:
         """A command reaches a worker; `again`: it stays in its queue too."""

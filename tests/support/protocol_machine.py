@@ -26,8 +26,9 @@ from protocol import DISPATCHERS, TRAINERS, WORKERS, PausedRun
 from sqlalchemy import event
 
 from core.errors import EnvironmentFailure, PolicyError
+from core.retry import Backoff, Retry
 from core.types import RunState
-from db.store import open_store
+from db.store import Store, is_transient, open_store
 from workers.policies import NoLivePolicy
 
 RUNS = 2
@@ -69,7 +70,7 @@ MOVES: list[tuple[int, str, tuple[st.SearchStrategy[Any], ...]]] = [
     (1, "kill", (RUN, st.integers(0, TRAINERS))),
     (2, "mishap", (RUN, QUEUE, PLACE, BOOL)),
     (1, "lose_command", (RUN, PLACE)),
-    (3, "wait", (SECONDS,)),
+    (3, "wait", (SECONDS, st.sampled_from([True, True, True, False]))),
     (1, "pause", (RUN, STATE)),
 ]
 MOVE = st.one_of(
@@ -101,7 +102,8 @@ class Protocol(RuleBasedStateMachine):
     def begin(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="protocol-"))
         shutil.copy(self.template, self.home / "store.db")
-        self.store = open_store(f"sqlite:///{self.home / 'store.db'}")
+        retry = Retry("store", is_transient, backoff=Backoff(sleep=lambda _s: None))
+        self.store = Store(open_store(f"sqlite:///{self.home / 'store.db'}").engine, retry)
         self.clock = Clock(self.store)
         self.faults = Faults(self.store.engine)
         self.runs = [PausedRun(self.store, f"run-{n}", self.home / f"{n}") for n in range(RUNS)]
@@ -178,8 +180,11 @@ class Protocol(RuleBasedStateMachine):
         if commands := self.runs[run].commands:
             commands.pop(place % len(commands))
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, ticking: bool) -> None:
+        """Time passes; `ticking`: while dispatchers tick, and find nothing to do."""
         self.clock.now += seconds
+        for run in self.runs if ticking else ():
+            run.tick_for(seconds)
 
     def pause(self, run: int, state: RunState) -> None:
         self._under(None)
@@ -213,7 +218,7 @@ class Protocol(RuleBasedStateMachine):
         versions = self.witness.version(run) + 2
         for number in range(60):
             self._under(None)
-            self.clock.now += 10.0
+            self.wait(10.0, ticking=True)
             run.round(number, fresh=True)
             self.witness.look()
             if self.witness.version(run) >= versions:

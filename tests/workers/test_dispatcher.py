@@ -2,7 +2,8 @@ import threading
 
 import pytest
 from admitting import BOUND, PLAN, close, dispatcher_of, positions, tick, told_to_stop
-from sqlalchemy import select
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from world import World, at_once
 
@@ -325,3 +326,59 @@ def test_a_batch_larger_than_what_is_ever_open_is_refused(world: World) -> None:
     config = Config(tasks={"a": Task()}, dispatch=PLAN, trainer=Trainer(min_groups=BOUND + 1))
     with pytest.raises(ConfigError, match="min_groups"):
         Dispatcher(config, world.run_id, world.store, {})
+
+
+def standstill(world: World, seconds: float) -> None:
+    """So much time passes, in which nobody can reach the database."""
+    for statement in (
+        "UPDATE runs SET dispatcher_until = dispatcher_until - :s",
+        "UPDATE workers SET lease_until = lease_until - :s, started_at = started_at - :s",
+        "UPDATE episodes SET due_at = due_at - :s, queued_at = queued_at - :s,"
+        " started_at = started_at - :s, ended_at = ended_at - :s",
+    ):
+        world.sql(statement, s=seconds)
+
+
+@pytest.mark.parametrize("seconds", [20.0, 600.0, 86400.0])
+def test_attempts_and_bodies_outlast_a_database_that_is_away(world: World, seconds: float) -> None:
+    dispatcher = dispatcher_of(world)
+    first, *others = tick(dispatcher)
+    claimed = world.claim(first.episode_id, first.fence)
+    finished = world.claim(others[0].episode_id, others[0].fence)
+    assert claimed
+    assert finished
+    assert world.finish(finished, world.body(finished))
+    tick(dispatcher)
+    standstill(world, seconds)
+    assert not [each for each in tick(dispatcher) if each.fence > 1]
+    assert world.episode(first.episode_id).state == EpisodeState.RUNNING
+    assert world.episode(others[0].episode_id).state == EpisodeState.FINISHED
+    assert world.finish(claimed, world.body(claimed))
+
+
+def test_who_was_lost_before_the_database_went_away_is_lost_after_it(world: World) -> None:
+    dispatcher = dispatcher_of(world)
+    (first, *_) = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql("UPDATE workers SET lease_until = lease_until - 1000")
+    standstill(world, 600.0)
+    assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_while_no_worker_can_beat_none_is_lost(world: World) -> None:
+    """A lock on `workers`, as an index being made takes it."""
+    dispatcher = dispatcher_of(world)
+    (first, *_) = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    world.sql("UPDATE workers SET lease_until = 0")
+    with world.store.engine.begin() as beside:
+        beside.execute(text("LOCK TABLE workers IN SHARE MODE"))
+        with world.store.write() as session:
+            session.execute(text("SET LOCAL lock_timeout = 50"))
+            with pytest.raises(DBAPIError, match="lock timeout"):
+                episodes.expired(session, world.run_id)
+            session.rollback()
+    assert world.episode(first.episode_id).state == EpisodeState.RUNNING
+    tick(dispatcher)
+    assert world.episode(first.episode_id).fence == 2

@@ -2,13 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from acting import Talk, TalkSource, serve, won
+from outage import Outage, impatient, lost_answer
 from running import eventually
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 from world import World
 
 import broker
@@ -22,6 +25,7 @@ from core.errors import EnvironmentFailure
 from core.tracing import Sink, Span
 from core.types import EpisodeState, GroupState, Reason, Status
 from db import episodes
+from db.models import Worker
 from db.store import Store
 from envs import registry
 from envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
@@ -393,3 +397,65 @@ def test_items_of_a_source_are_found_by_their_ids(world: World, begin: Begin) ->
     for command in _admit(world, ["train-item-2", "train-item-1"]):
         worker.run(command)
     assert sorted(item.item_id for item in made) == ["train-item-1"] * 2 + ["train-item-2"] * 2
+
+
+def test_an_episode_that_ends_while_the_store_is_away_is_finished_once_it_is_back(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    """Longer than the store's own patience; nothing is played again or counted."""
+    worker, (command, _) = begin(), _admit(world)
+    outage = Outage(world.store)
+    impatient(world.store)
+    publisher.meanwhile = outage.begin
+    running = threading.Thread(target=worker.run, args=(command,))
+    running.start()
+    eventually(lambda: outage.refused > 3, within_s=60, text=lambda: "it did not try again")
+    outage.end()
+    running.join(60)
+    row = world.episode(command.episode_id)
+    assert (row.state, row.fence, row.attempts) == (EpisodeState.FINISHED, 1, 1)
+    assert row.reason is None
+    assert len(publisher.seen) == 1
+
+
+def test_a_claim_whose_answer_was_lost_is_driven(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    worker, (command, _) = begin(), _admit(world)
+    with lost_answer(world.store):
+        worker.run(command)
+    row = world.episode(command.episode_id)
+    assert (row.state, row.fence, row.attempts) == (EpisodeState.FINISHED, 1, 1)
+    assert world.ask("SELECT COUNT(*) FROM refusals") == [(0,)]
+
+
+def test_a_command_that_comes_twice_at_once_is_driven_once(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    """The second comes while the first runs, and its own claim loses an answer."""
+    worker, (command, _) = begin(), _admit(world)
+    publisher.meanwhile = lambda: worker.run(command)
+    worker.run(command)
+    assert len(publisher.seen) == 1
+    assert world.episode(command.episode_id).state == EpisodeState.FINISHED
+
+
+def test_a_worker_keeps_its_lease_while_its_threads_hold_every_connection(
+    world: World, begin: Begin
+) -> None:
+    begin()
+    world.sql("UPDATE workers SET lease_until = 1 WHERE host = 'here'")  # the world's own
+    with ExitStack() as stack:
+        for _ in range(12):  # the pool of a store for eight threads, and its overflow
+            stack.enter_context(world.store.engine.connect())
+        beside = stack.enter_context(closing(world.store.one_thread()))
+        before = beside.ask(_lease_until)
+        eventually(
+            lambda: beside.ask(_lease_until) > before,
+            within_s=60,
+            text=lambda: "the lease was not extended",
+        )
+
+
+def _lease_until(session: Session) -> float:
+    return session.scalar(select(func.max(Worker.lease_until))) or 0.0

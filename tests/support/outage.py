@@ -1,0 +1,61 @@
+"""A database that is away for one store of the test's, not for the stores beside it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from core.retry import Backoff, Retry
+from db.store import Store, is_transient
+
+
+class Outage:
+    """Every statement of the store fails from `begin` to `end`."""
+
+    def __init__(self, store: Store) -> None:
+        self._away = threading.Event()
+        self.refused = 0
+        event.listen(store.engine, "before_cursor_execute", self._refuse)
+
+    def begin(self) -> None:
+        self._away.set()
+
+    def end(self) -> None:
+        self._away.clear()
+
+    def _refuse(self, *_: object) -> None:
+        if self._away.is_set():
+            self.refused += 1
+            raise away()
+
+
+def away() -> OperationalError:
+    return OperationalError("SELECT 1", None, Exception("server closed the connection"))
+
+
+def impatient(store: Store) -> None:
+    """Let the store wait for nothing of itself."""
+    store.retry = Retry("store", is_transient, limit_s=0.0, backoff=Backoff(longest_s=0.1))
+
+
+@contextmanager
+def lost_answer(store: Store) -> Iterator[None]:
+    """The next commit of the store stands, and its answer is lost."""
+    lost = threading.Event()
+
+    def lose(session: Session) -> None:
+        bind: Any = session.get_bind()
+        if bind.get_execution_options().get("agentrl_write") and not lost.is_set():
+            lost.set()
+            raise away()
+
+    event.listen(store._write, "after_commit", lose)
+    try:
+        yield
+    finally:
+        event.remove(store._write, "after_commit", lose)
+    assert lost.is_set()
