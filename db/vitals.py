@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState
+from core.types import EpisodeState, UpdateState
 from db.models import (
     Episode,
     Group,
@@ -30,6 +30,7 @@ class Vitals:
     """One look. `clock`: the database's, seconds; `workers`: worker_id by pid of the live ones.
 
     `epoch`: of the trainer that may commit; `committed_epoch`: of the one that did last.
+    `rolled_back`: updates; `replays`: attempts that failed or were given up.
     `servers`: (server_id, url) of the one that registered last, by name. `movement` changes
     whenever an episode, a group, a body, an update or a serving does; beats leave it as it is.
     """
@@ -43,6 +44,8 @@ class Vitals:
     workers: Mapping[int, str]
     servers: Mapping[str, tuple[str, str]]
     movement: tuple[Any, ...]
+    rolled_back: int = 0
+    replays: int = 0
 
 
 def look(session: Session, run_id: str) -> Vitals:
@@ -72,7 +75,20 @@ def look(session: Session, run_id: str) -> Vitals:
         workers={pid: worker_id for pid, worker_id in session.execute(workers)},
         servers={name: (server_id, url) for name, server_id, url in session.execute(servers)},
         movement=_movement(session, run_id),
+        rolled_back=session.scalar(_rolled_back(run_id)) or 0,
+        replays=session.scalar(_replays(run_id)) or 0,
     )
+
+
+def _rolled_back(run_id: str) -> Select[Any]:
+    state = UpdateState.ROLLED_BACK
+    return select(func.count()).where(Update.run_id == run_id, Update.state == state)
+
+
+def _replays(run_id: str) -> Select[Any]:
+    """Every attempt that was not the last of its episode, and the last of those that failed."""
+    failed = case((Episode.state == EpisodeState.FAILED, 1), else_=0)
+    return select(func.sum(Episode.fence - 1 + failed)).where(Episode.run_id == run_id)
 
 
 def claims_without_body(session: Session, run_id: str) -> set[Claim]:

@@ -11,11 +11,12 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.config import Config
 from core.errors import EnvironmentFailure
 from core.logging import get_logger
+from db import breaking
 from envs.census import Census
 from ops.chaos.scene import Scene, role_of
 from ops.chaos.stage import BROKER, STORE, TASKS, Command
@@ -24,6 +25,10 @@ from ops.hosts import hosts_envs
 Course = Generator[None, None, None]
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
 RIVAL_S = 60.0  # for a trainer that was replaced to leave
+OUTAGE_S = 150.0  # longer than the 120 s that a broker was once waited for
+LOCK_S = 36.0  # longer than the 30 s that a pool of connections waits
+READ_ONLY_S = (1.5, 20.0)
+LATE_S = 15.0  # beyond dispatch.body_timeout_s
 
 log = get_logger()
 
@@ -32,7 +37,8 @@ log = get_logger()
 class Fault:
     """One thing to break. `role`, `name`: whose unit of work ends it, by which process.
 
-    `alone`: nothing else is broken meanwhile. `weight`: how often it is drawn.
+    `alone`: nothing else is broken meanwhile. `weight`: how often it is drawn. `lasts_s`: how long
+    it is meant to last, beside which it has the time that every fault has to be over.
     """
 
     kind: str
@@ -42,6 +48,7 @@ class Fault:
     name: str = ""
     alone: bool = False
     weight: float = 1.0
+    lasts_s: float = 0.0
 
 
 def all_faults(scene: Scene, restarts: dict[str, str]) -> list[Fault]:
@@ -58,11 +65,28 @@ def all_faults(scene: Scene, restarts: dict[str, str]) -> list[Fault]:
         faults += [
             Fault("cut", service, _of(cut, service), PROOF[service], weight=2.0),
             Fault("stall", service, _of(stalled, service), PROOF[service], weight=1.0),
+            Fault("swallow", service, _of(swallowed, service), PROOF[service], weight=1.0),
+            replace(
+                Fault("outage", service, _of(gone, service), PROOF[service], weight=0.5),
+                alone=True,
+                lasts_s=OUTAGE_S,
+            ),
+        ]
+    if breaking.is_postgres(scene.stage.direct.store_url()):
+        faults += [
+            Fault("read_only", STORE, store_read_only, "any", lasts_s=READ_ONLY_S[1]),
+            Fault("lock", STORE, store_locked, "any", alone=True, weight=0.7, lasts_s=LOCK_S),
         ]
     for service, command in restarts.items():
         course = _restarted(service, command)
         faults.append(Fault("restart", service, course, PROOF[service], alone=True, weight=2.0))
+    late_s = scene.config.dispatch.body_timeout_s + LATE_S
     faults += [
+        replace(
+            Fault("late", "recorder", _of(recorder_paused, "recorder"), "recorder", weight=0.5),
+            alone=True,
+            lasts_s=late_s,
+        ),
         Fault("rival", "trainer", rival_trainer, "trainer", alone=True, weight=2.0),
         Fault("rival", "dispatcher", rival_dispatcher, "dispatcher", alone=True, weight=2.0),
         Fault("kill", "everything", killed_all, "trainer", alone=True, weight=1.5),
@@ -120,6 +144,48 @@ def stalled(scene: Scene, random: random.Random, service: str) -> Course:
         yield from _for(random.uniform(2.0, 10.0))
     finally:
         proxy.flow()
+
+
+def swallowed(scene: Scene, _random: random.Random, service: str) -> Course:
+    """Connections lead nowhere, without an end: what was sent on them is lost."""
+    scene.stage.proxies[service].swallow()
+    yield
+
+
+def gone(scene: Scene, _random: random.Random, service: str) -> Course:
+    """The service refuses connections for longer than anybody's patience ever was."""
+    proxy = scene.stage.proxies[service]
+    proxy.refuse()
+    try:
+        yield from _for(OUTAGE_S)
+    finally:
+        proxy.flow()
+
+
+def store_read_only(scene: Scene, random: random.Random) -> Course:
+    """The database takes no write for a while, as one that is no primary any more."""
+    with breaking.read_only(scene.stage.direct.store_url()):
+        yield from _for(random.uniform(*READ_ONLY_S))
+    yield
+
+
+def store_locked(scene: Scene, _random: random.Random) -> Course:
+    """Somebody holds a lock that every writer of episodes waits for."""
+    with breaking.episodes_locked(scene.stage.direct.store_url()):
+        yield from _for(LOCK_S)
+    yield
+
+
+def recorder_paused(scene: Scene, _random: random.Random, name: str) -> Course:
+    """SIGSTOP for longer than a body may be on its way, then SIGCONT."""
+    pid = scene.pid(name) or 0
+    _signal(pid, signal.SIGSTOP)
+    try:
+        yield from _for(scene.config.dispatch.body_timeout_s + LATE_S)
+    finally:
+        _signal(pid, signal.SIGCONT)
+    while not scene.healthy(name):
+        yield
 
 
 def container_killed(scene: Scene, random: random.Random) -> Course:

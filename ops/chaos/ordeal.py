@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from core.logging import get_logger
 from ops.chaos.faults import Course, Fault
 from ops.chaos.scene import Scene
+from ops.chaos.waste import Waste
 
 AT_ONCE = 2  # things broken at the same time
 
@@ -40,11 +41,19 @@ class Wound:
     healthy_at: float | None = None
     recovery_s: float | None = None
     outage_s: float = 0.0
-    hung: bool = False
+    ended_at: float | None = None  # monotonic: it is over, or was given up as a hang
 
     @property
     def over(self) -> bool:
-        return self.hung or self.recovery_s is not None
+        return self.ended_at is not None
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault.kind} {self.fault.target}"
+
+    @property
+    def target(self) -> str:
+        return self.fault.target
 
 
 @dataclass(slots=True)
@@ -59,6 +68,7 @@ class Ordeal:
     pace: Pace = Pace()
     wounds: list[Wound] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
+    waste: Waste = field(default_factory=Waste)
     _moved: object = None
     _moved_at: float = field(default_factory=time.monotonic)
     _next_at: float = 0.0
@@ -91,6 +101,7 @@ class Ordeal:
     def watch(self) -> None:
         """Notice where nobody has done anything for too long while nothing is broken."""
         seen, at = self.scene.seen, time.monotonic()
+        self.waste.look(seen, self.wounds, at)
         broken = any(not wound.over for wound in self.wounds)
         if broken or seen is None or seen.movement != self._moved:
             self._moved, self._moved_at = seen.movement if seen else None, at
@@ -133,8 +144,8 @@ class Ordeal:
     def _treat(self, wound: Wound) -> None:
         """One step of a fault's course; then the wait for its role's unit of work."""
         fault, seen = wound.fault, self.scene.seen
-        if time.monotonic() - wound.begun > self.pace.recover_s:
-            wound.hung = True
+        if time.monotonic() - wound.begun > self.pace.recover_s + fault.lasts_s:
+            wound.ended_at = time.monotonic()
             wound.course.close()
             stage = "works again" if wound.healthy_at else "answers again"
             within = f"within {self.pace.recover_s:.0f} s"
@@ -151,7 +162,8 @@ class Ordeal:
         if worked_at is None:
             return
         wound.recovery_s = worked_at - wound.healthy_at
-        wound.outage_s = time.monotonic() - wound.begun
+        wound.ended_at = time.monotonic()
+        wound.outage_s = wound.ended_at - wound.begun
         self.tell(
             f"   {fault.kind} {fault.target}: works {wound.recovery_s:.1f} s after it answers, "
             f"{wound.outage_s:.1f} s after the fault"

@@ -23,6 +23,8 @@ class Proxy:
         self._sockets: set[socket.socket] = set()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._taking = True
+        self._swallowed: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = int(self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
@@ -45,8 +47,19 @@ class Proxy:
 
     def flow(self) -> None:
         """What stalled is cut; what comes from now on passes."""
+        self._taking = True
         self.cut()
         self._flowing.set()
+
+    def swallow(self) -> None:
+        """What stands leads nowhere from now on, and nobody is told; new connections pass."""
+        with self._lock:
+            self._swallowed |= self._sockets
+
+    def refuse(self) -> None:
+        """The service is gone: what stands is reset, and what is new, until `flow`."""
+        self._taking = False
+        self.cut()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -66,6 +79,8 @@ class Proxy:
     def _join(self, client: socket.socket) -> None:
         """One connection, from its first byte to its last."""
         try:
+            if not self._taking:
+                raise ConnectionRefusedError
             service = socket.create_connection(self.service, CONNECT_S)
         except OSError:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NOW)
@@ -82,6 +97,7 @@ class Proxy:
         back.join()
         with self._lock:
             self._sockets -= {client, service}
+            self._swallowed -= {client, service}
         client.close()
         service.close()
 
@@ -90,7 +106,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK):
                 self._flowing.wait()
-                target.sendall(chunk)
+                if source not in self._swallowed:
+                    target.sendall(chunk)
         for each in (source, target):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -24,6 +24,7 @@ from ops.chaos.faults import Fault, all_faults
 from ops.chaos.ordeal import Ordeal, Wound
 from ops.chaos.scene import Scene
 from ops.chaos.stage import BROKER, STORE, Stage
+from ops.chaos.waste import Waste
 from ops.runs import begin
 
 AFTER = 2  # updates that follow the last fault
@@ -55,6 +56,7 @@ class Verdict:
     findings: Sequence[Finding]
     hangs: Sequence[str]
     recovery_s: Sequence[float]
+    waste: Waste = field(default_factory=Waste)
 
     def line(self) -> str:
         """The one JSON line."""
@@ -68,6 +70,9 @@ class Verdict:
                 "trained_twice": among["trained_twice"],
                 "unbalanced": among["unbalanced"],
                 "hangs": len(self.hangs),
+                "rolled_back": self.waste.rolled_back,
+                "failed_without_fault": self.waste.failed_without_fault,
+                "idle_s": round(self.waste.idle_s, 1),
                 "recovery_s": {
                     "p50": round(median(times), 2) if times else None,
                     "max": max(times, default=None),
@@ -77,7 +82,8 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        return not self.findings and not self.hangs
+        wasted = self.waste.rolled_back or self.waste.failed_without_fault
+        return not (self.findings or self.hangs or wasted)
 
 
 def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
@@ -108,6 +114,7 @@ def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
         found,
         ordeal.hangs,
         [wound.recovery_s for wound in ordeal.wounds if wound.recovery_s is not None],
+        ordeal.waste,
     )
     _report(stage.home, ordeal.wounds, verdict, tell)
     return verdict

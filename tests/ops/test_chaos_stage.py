@@ -19,6 +19,7 @@ from db.audit import Finding
 from ops.chaos.proxy import Proxy
 from ops.chaos.stage import Command, Stage, connected
 from ops.chaos.trial import Verdict
+from ops.chaos.waste import Waste
 
 MINIMAL = f"""
 [tasks.dbbench]
@@ -81,6 +82,29 @@ def test_what_passes_a_proxy_is_cut_and_stalls_at_its_word(echo: int) -> None:
             proxy.flow()
         with socket.create_connection(where, 5) as connection:
             assert _said(connection, b"four") == b"four"
+
+
+def test_what_is_swallowed_is_answered_by_nobody_and_what_is_refused_ends(echo: int) -> None:
+    with closing(Proxy("127.0.0.1", echo)) as proxy:
+        where = ("127.0.0.1", proxy.port)
+        with (
+            socket.create_connection(where, 60) as lost,
+            socket.create_connection(where, 60) as new,
+        ):
+            assert (_said(lost, b"one"), _said(new, b"one")) == (b"one", b"one")
+            proxy.swallow()
+            for each in (lost, new):
+                each.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    _said(each, b"two")
+            with socket.create_connection(where, 60) as another:
+                assert _said(another, b"three") == b"three", "new connections pass"
+        proxy.refuse()
+        with suppress(ConnectionError), socket.create_connection(where, 60) as refused:
+            assert refused.recv(1) == b""
+        proxy.flow()
+        with socket.create_connection(where, 60) as again:
+            assert _said(again, b"four") == b"four"
 
 
 def test_a_service_that_is_away_is_a_connection_that_ends() -> None:
@@ -165,6 +189,7 @@ def test_the_verdict_is_one_line_and_only_zeros_are_sound() -> None:
     assert sound.sound
     assert sound.line() == (
         '{"kills": 3, "updates": 9, "lost": 0, "trained_twice": 0, "unbalanced": 0, "hangs": 0, '
+        '"rolled_back": 0, "failed_without_fault": 0, "idle_s": 0.0, '
         '"recovery_s": {"p50": 1.0, "max": 2.0}}'
     )
     found = (Finding("lost", "a", ""), Finding("unbalanced", "b", ""), Finding("lost", "c", ""))
@@ -172,3 +197,6 @@ def test_the_verdict_is_one_line_and_only_zeros_are_sound() -> None:
     assert not bad.sound
     assert '"lost": 2, "trained_twice": 0, "unbalanced": 1, "hangs": 0' in bad.line()
     assert not Verdict(3, 9, (), ("nobody did anything",), (1.0,)).sound
+    assert not Verdict(3, 9, (), (), (1.0,), Waste(rolled_back=1)).sound
+    assert not Verdict(3, 9, (), (), (1.0,), Waste(failed_without_fault=1)).sound
+    assert Verdict(3, 9, (), (), (1.0,), Waste(idle_s=7.0)).sound

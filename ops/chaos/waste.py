@@ -1,0 +1,57 @@
+"""What faults cost beyond themselves: updates rolled back, episodes played again, time idle."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from db.vitals import Vitals
+
+GRACE_S = 45.0  # after a fault is over, in which what it did to others may show: leases, deadlines
+QUIET_S = 5.0  # without a change that no training is idle for
+TRAINER_DIES = ("kill trainer", "kill everything", "rival trainer")
+WORKER_DIES = ("worker", "envs", "container", "everything")  # or its environment; by target
+
+
+class Blow(Protocol):
+    """A fault that was done. Times are monotonic seconds."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def ended_at(self) -> float | None: ...
+
+
+@dataclass(slots=True)
+class Waste:
+    """`rolled_back`: updates lost though the trainer had not died; `failed_without_fault`: attempts
+    that failed or were given up though neither their worker nor their environment had died;
+    `idle_s`: in which nothing was done though nothing was broken.
+    """
+
+    rolled_back: int = 0
+    failed_without_fault: int = 0
+    idle_s: float = 0.0
+    _seen: Vitals | None = None
+    _moved_at: float = 0.0
+
+    def look(self, seen: Vitals | None, blows: Iterable[Blow], at: float) -> None:
+        """Compare with the look before. `at`: monotonic seconds."""
+        done = list(blows)
+        before, self._seen = self._seen, seen or self._seen
+        if seen is None or before is None:
+            self._moved_at = at
+            return
+        of_late = [blow for blow in done if blow.ended_at is None or at - blow.ended_at < GRACE_S]
+        if not any(blow.name in TRAINER_DIES for blow in of_late):
+            self.rolled_back += max(0, seen.rolled_back - before.rolled_back)
+        if not any(blow.target.startswith(WORKER_DIES) for blow in of_late):
+            self.failed_without_fault += max(0, seen.replays - before.replays)
+        if any(blow.ended_at is None for blow in done):
+            self._moved_at = at
+        elif seen.movement != before.movement:
+            self.idle_s += max(0.0, at - self._moved_at - QUIET_S)
+            self._moved_at = at
