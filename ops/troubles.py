@@ -78,5 +78,5 @@ class LogWatcher:
             return ""
         event.told_at = now
         often = f", {len(event.times)} times" if len(event.times) > 1 else ""
-        why = next((str(row[key]) for key in CAUSES if row.get(key)), "")
+        why = next((str(row[key]).partition("\n")[0] for key in CAUSES if row.get(key)), "")
         return f"{name}: {said}{often}{f': {why}' if why else ''}"
