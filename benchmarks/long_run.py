@@ -53,7 +53,7 @@ INSERTS = {
     "groups": GROUPS
     + """
 SELECT group_id, '{run}', task, position, 0, item_id, NULL, {size},
-  CASE WHEN state = 'open' THEN {size} ELSE 0 END, state,
+  CASE WHEN state = 'open' THEN {size} ELSE 0 END, state, NULL,
   CASE state WHEN 'filtered' THEN 'zero_spread' WHEN 'stale' THEN 'too_stale'
              WHEN 'failed' THEN 'too_few_survivors' END,
   version - 1, at, CASE WHEN state = 'open' THEN NULL ELSE at + 30 END,
