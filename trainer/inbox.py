@@ -140,6 +140,7 @@ class Inbox:
             if self._broker_away:
                 log.info("Broker answers again")
             self._broker_away = False
+        metrics.AWAY.set(float(self._broker_away), service="broker")
         metrics.HELD.set(self._held_bytes)
 
     def _acknowledge(self) -> None:
