@@ -17,7 +17,7 @@ from db import progress, runs
 from db.store import open_store
 from envs.engine import RUN
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = pytest.mark.timeout(1000)
 
 UPDATES = 5
 

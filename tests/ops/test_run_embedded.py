@@ -15,7 +15,7 @@ from core.types import RunState
 from db import progress, runs
 from db.store import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 NAME = "embedded"
 
