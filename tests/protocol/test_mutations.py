@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ class _Later:
     def __init__(self) -> None:
         self.kept: list[tuple[Any, ...]] = []
 
-    def publish(self, *message: Any) -> None:
+    def publish(self, *message: Any, **_waiting: object) -> None:
         self.kept.append(message)
 
 
@@ -136,7 +137,9 @@ MUTATIONS: list[Patch] = [
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__.strip("_"))
-def test_a_broken_rule_is_found(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_found(
+    mutation: Patch, monkeypatch: pytest.MonkeyPatch, template: Path
+) -> None:
     mutation(monkeypatch)
     with pytest.raises(AssertionError):
-        check(EXAMPLES, STEPS)
+        check(template, EXAMPLES, STEPS)

@@ -195,7 +195,7 @@ class Protocol(RuleBasedStateMachine):
         if hasattr(self, "witness"):
             self.faults.arm(None)
             self.witness.look()
-            Protocol.steps += 1
+            type(self).steps += 1
 
     def teardown(self) -> None:
         if not hasattr(self, "witness"):
@@ -241,9 +241,15 @@ class Protocol(RuleBasedStateMachine):
         self.witness.is_quiet()
 
 
-def check(examples: int, steps: int) -> None:
+def check(template: Path, examples: int, steps: int) -> int:
+    """How many steps were made. `template`: a migrated SQLite file."""
+
+    class OnTemplate(Protocol):
+        steps = 0
+
+    OnTemplate.template = template
     run_state_machine_as_test(
-        Protocol,
+        OnTemplate,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -255,3 +261,4 @@ def check(examples: int, steps: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    return OnTemplate.steps
