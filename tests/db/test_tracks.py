@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ConfigError
-from db.tracks import Track, parse, wanted
+from db.tracks import Track, needed, parse, wanted
 
 LIVE = [(version, f"c{version}") for version in (3, 0, 7, 6, 4, 10)]
 
@@ -33,6 +33,23 @@ LIVE = [(version, f"c{version}") for version in (3, 0, 7, 6, 4, 10)]
 )
 def test_a_track_follows_the_live_lineage(track: str, checkpoint_id: str) -> None:
     assert wanted(track, LIVE) == checkpoint_id
+
+
+@pytest.mark.parametrize(
+    ("tracks", "versions"),
+    [
+        (["current"], {5, 6}),
+        (["lagged(2)"], {3, 4, 5, 6}),
+        (["refreshed(3)"], {3, 5, 6}),
+        (["refreshed(4)", "lagged(1)"], {4, 5, 6}),
+        (["pinned(c1)"], {1, 5, 6}),
+    ],
+)
+def test_what_tracks_need_again_from_the_snapshot_is_needed(
+    tracks: list[str], versions: set[int]
+) -> None:
+    live = [(version, f"c{version}") for version in range(7)]
+    assert needed(tracks, live, 5) == {f"c{version}" for version in versions}
 
 
 def test_where_no_version_fits_the_oldest_is_served() -> None:
