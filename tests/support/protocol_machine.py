@@ -60,6 +60,7 @@ STATE = st.sampled_from([RunState.PAUSED, RunState.RUNNING, RunState.RUNNING])
 MOVES: list[tuple[int, str, tuple[st.SearchStrategy[Any], ...]]] = [
     (4, "tick", (RUN, st.integers(0, DISPATCHERS - 1), st.integers(0, 9), FAULT)),
     (2, "deliver", (RUN, PLACE, WORKER, BOOL, FAULT)),
+    (1, "deliver_twice", (RUN, PLACE)),
     (3, "deliver_many", (RUN, SOME)),
     (6, "episodes", (RUN, SOME, st.sampled_from(ENDS), PUBLISH, st.integers(1, 3), FAULT)),
     (2, "beat", (RUN, WORKER, FAULT)),
@@ -125,6 +126,12 @@ class Protocol(RuleBasedStateMachine):
     def deliver(self, run: int, place: int, worker: int, again: bool, fault: Any) -> None:
         self._under(fault)
         self.runs[run].deliver(place, worker, again=again)
+
+    def deliver_twice(self, run: int, place: int) -> None:
+        """A command reaches both workers, one after the other."""
+        self._under(None)
+        self.runs[run].deliver(place, 0, again=True)
+        self.runs[run].deliver(place, 1, again=False)
 
     def deliver_many(self, run: int, places: list[int]) -> None:
         self._under(None)
