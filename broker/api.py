@@ -72,7 +72,7 @@ class Consumer(Protocol):
     def is_empty(self) -> bool:
         """Whether all that was ever published to the queue has been received.
 
-        False also where the broker cannot be asked.
+        False also where the broker cannot be asked, or another consumer of the queue may hold some.
         """
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:

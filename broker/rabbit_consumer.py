@@ -66,20 +66,22 @@ class RabbitConsumer:
         return deliveries
 
     def is_empty(self) -> bool:
-        counts: queue.SimpleQueue[int] = queue.SimpleQueue()
+        if self._link.down_s():
+            return False
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def ask(channel: Any) -> None:
-            channel.queue_declare(
-                self._queue,
-                passive=True,
-                callback=lambda frame: counts.put(frame.method.message_count),
-            )
+            channel.queue_declare(self._queue, passive=True, callback=answers.put)
 
         self._link.call(ask)
-        try:  # what the broker sent before its answer has arrived before it
-            return counts.get(timeout=ANSWER_S) == 0 and self._arrived.empty()
+        try:
+            found = answers.get(timeout=ANSWER_S).method
         except queue.Empty:
             return False
+        # Another consumer, or a lost connection that the broker still counts, may hold messages.
+        alone = found.consumer_count <= 1
+        # What the broker sent before its answer has arrived before it.
+        return bool(alone and found.message_count == 0 and self._arrived.empty())
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         tags = [delivery.tag for delivery in deliveries if isinstance(delivery.tag, _Tag)]

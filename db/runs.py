@@ -14,7 +14,7 @@ from db.groups import cancel_open
 from db.models import Episode, Run, Worker
 from db.store import now
 
-STANDSTILL_S = 2.0  # longer than a dispatcher's tick takes
+STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 
 
 def run_named(session: Session, name: str) -> Run | None:
@@ -79,11 +79,14 @@ def begin_epoch(session: Session, run_id: str) -> int:
     return epoch or 0
 
 
-def hold_dispatcher(session: Session, run_id: str, owner: str, *, lease_s: float) -> bool:
+def hold_dispatcher(
+    session: Session, run_id: str, owner: str, *, lease_s: float, busy_s: float = 0.0
+) -> bool:
     """Take or extend the dispatcher's row lease; False while another holds it.
 
     Where no dispatcher has held it for more than STANDSTILL_S, deadlines are put off by that time:
     the database was away for everybody, or its clock jumped, or no dispatcher was there to judge.
+    `busy_s`: what the caller did meanwhile beside the database; that is no standstill.
     """
     last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
     until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
@@ -94,7 +97,7 @@ def hold_dispatcher(session: Session, run_id: str, owner: str, *, lease_s: float
         .returning(Run.run_id)
     )
     since = until - lease_s
-    if held and until and clock - since > STANDSTILL_S:
+    if held and until and clock - since > STANDSTILL_S + busy_s:
         _put_off_deadlines(session, run_id, since, clock - since)
     return held is not None
 

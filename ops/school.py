@@ -125,7 +125,8 @@ class School:
                         self.save(record, cloner.state())
                 self.progress(pace.progress())
         except KeyboardInterrupt:
-            self.save(record, cloner.state())
+            if record.steps >= begun.steps:  # else its steps are not yet those of the cloner
+                self.save(record, cloner.state())
             raise
         self.save(record, cloner.state())
         self.before, self.fresh = now, False

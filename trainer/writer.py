@@ -12,10 +12,12 @@ from broker.weights import Shelf, WeightsAway
 from core.errors import CheckpointError
 from core.logging import get_logger
 from core.manifest import Probe
-from core.retry import Retry
+from core.retry import Backoff, Retry
 from core.trained_hash import ROOT
 from trainer import checkpoints, snapshots
 from trainer.learner import Learner
+
+BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
 
 log = get_logger()
 
@@ -37,7 +39,7 @@ class CheckpointWriter:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._retry = Retry("checkpoints", _is_away, stop=shelf.stop)
+        self._retry = Retry("checkpoints", _is_away, stop=shelf.stop, backoff=BACKOFF)
 
     def publish(self, learner: Learner, then: Position, parent: str) -> str:
         """The checkpoint `then` on its shelf: what its row names.

@@ -12,7 +12,7 @@ nothing; a row lease makes it the only one.
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -57,6 +57,7 @@ class Dispatcher:
         """Raises ConfigError where no batch could ever be filled, or for an unfit curriculum."""
         self._clock = clock
         self._pruned_at = -PRUNE_S
+        self._sending_s = 0.0  # of the last tick: whoever beats meanwhile has no standstill
         self._config = config.dispatch
         self._run_id = run_id
         self._store = store
@@ -101,22 +102,30 @@ class Dispatcher:
         """One round; returns the run's state."""
         began = time.perf_counter()
         due = self._store.transact(self._decide)
-        for episode_id, fence in due:
-            sent = time.time()
-            send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
-            mark = tracing.of_attempt(self._run_id, episode_id, fence)
-            tracing.told("send", mark, sent, time.time())
-            metrics.COMMANDS.add()
+        sending = self._clock()
+        try:
+            self._send(due, send)
+        finally:
+            self._sending_s = self._clock() - sending
         if self._clock() >= self._pruned_at + PRUNE_S:
             self._pruned_at = self._clock()
             self._store.transact(lambda session: refusals.prune(session, self._run_id))
         metrics.TICK.observe(time.perf_counter() - began)
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
+    def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:
+        for episode_id, fence in due:
+            sent = time.time()
+            send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
+            mark = tracing.of_attempt(self._run_id, episode_id, fence)
+            tracing.told("send", mark, sent, time.time())
+            metrics.COMMANDS.add()
+
     def _decide(self, session: Session) -> list[tuple[str, int]]:
         """One transaction: recover, admit, and what is due to be sent after it commits."""
+        busy_s = self._sending_s + max(self._config.tick_s, AWAY_S)
         held = runs.hold_dispatcher(
-            session, self._run_id, self._owner, lease_s=self._config.lease_s
+            session, self._run_id, self._owner, lease_s=self._config.lease_s, busy_s=busy_s
         )
         run = session.get_one(Run, self._run_id, populate_existing=True)
         if not held or run.state in RUN_OVER:
