@@ -43,7 +43,8 @@ class Backoff:
 class Retry:
     """Repeats calls to one service while it is away. Safe for many threads.
 
-    The log gets one line when the first call begins to wait and one when a call succeeds again.
+    The log gets one line when the first call begins to wait and one when none waits any more:
+    where some calls succeed and others do not, as reads of a read-only database, it is still away.
     """
 
     def __init__(
@@ -67,12 +68,22 @@ class Retry:
         self._lock = threading.Lock()
         self._away_since: float | None = None
         self._reminded_at = 0.0
+        self._waiting = 0  # calls
 
     def call(self, work: Callable[[], T], *, limit_s: float | None = None) -> T:
         """The answer of `work`, which must be safe to repeat.
 
         Raises the last error once the limit has passed, and at once one that is not transient.
         """
+        waits = False
+
+        def begin_waiting(state: tenacity.RetryCallState) -> None:
+            nonlocal waits
+            with self._lock:
+                self._waiting += not waits
+            waits = True
+            self._begin_waiting(state)
+
         attempt = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_transient),
             wait=tenacity.wait_random_exponential(
@@ -80,10 +91,15 @@ class Retry:
             ),
             stop=self._give_up(self.limit_s if limit_s is None else limit_s),
             sleep=self._pause,
-            before_sleep=self._begin_waiting,
+            before_sleep=begin_waiting,
             reraise=True,
         )
-        answer = attempt(work)
+        try:
+            answer = attempt(work)
+        finally:
+            if waits:
+                with self._lock:
+                    self._waiting -= 1
         if self._away_since is not None:
             self._end_waiting()
         return answer
@@ -137,9 +153,10 @@ class Retry:
 
     def _end_waiting(self) -> None:
         with self._lock:
-            since, self._away_since = self._away_since, None
-        if since is None:  # another thread was faster
-            return
+            since = self._away_since
+            if since is None or self._waiting:  # another thread was faster, or waits still
+                return
+            self._away_since = None
         metrics.AWAY.set(0, name=self.service)
         waited_s = round(self._backoff.clock() - since, 1)
         log.info("The service answers again", service=self.service, waited_s=waited_s)

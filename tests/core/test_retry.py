@@ -170,3 +170,21 @@ def test_threads_that_wait_for_one_outage_log_it_once() -> None:
         "Waiting for a service that is away",
         "The service answers again",
     ]
+
+
+def test_while_one_call_waits_others_that_succeed_do_not_end_the_outage() -> None:
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        assert retry.call(lambda: "read") == "read"
+
+    backoff = Backoff(clock=lambda: clock.now, sleep=sleep)
+    retry = Retry("store", lambda error: isinstance(error, Away), backoff=backoff)
+    with capture_logs() as lines:
+        assert retry.call(Service(clock, 50.0).ask) == "answer"
+    assert [line["event"] for line in lines] == [
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
+    assert retry.away_s() is None
