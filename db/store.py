@@ -174,7 +174,8 @@ def _classify_sqlite(error: sqlite3.Error) -> Failure:
     primary = code & 0xFF
     if primary in TRANSIENT_SQLITE:
         return Failure.TRANSIENT
-    return Failure.PERMANENT if primary in PERMANENT_SQLITE else Failure.OURS
+    permanent = primary in PERMANENT_SQLITE or "no such table" in str(error)  # no schema of ours
+    return Failure.PERMANENT if permanent else Failure.OURS
 
 
 def _classify_postgres(error: psycopg.Error) -> Failure:
