@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from core.config import with_secrets
 from core.errors import AgentRLError, CheckpointError
@@ -117,7 +118,7 @@ def _words(url: str, error: Exception) -> str:
     text = str(error) or type(error).__name__
     for named in NAMED.findall(url):
         if value := with_secrets(named, KEY):
-            text = text.replace(value, named)
+            text = text.replace(value, named).replace(quote(value, safe=""), named)
     return text
 
 

@@ -110,6 +110,8 @@ def _one_moment(store: Store) -> Iterator[Connection]:
             driver: Any = connection.connection.driver_connection
             if not driver.in_transaction:  # a store that only reads begins none
                 driver.execute("BEGIN")
+        else:  # a slow disk here is no reason for the server to give up the transaction
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield connection
 
 

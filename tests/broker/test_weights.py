@@ -12,8 +12,10 @@ import pytest
 from faulty import FaultyFileSystem
 
 from broker import weights
+from broker.remote import Patience, tried
 from broker.weights import Shelf, TransferLimits, WeightsAway, fetch
 from core import manifest
+from core.config import with_secrets
 from core.errors import CheckpointError, ConfigError
 from core.manifest import Manifest
 
@@ -321,3 +323,19 @@ def test_whoever_is_told_to_stop_waits_for_no_store(broken: Shelf) -> None:
         stop.clear()
     FaultyFileSystem.faults.clear()
     hung.set()
+
+
+def test_a_secret_that_a_url_holds_percent_encoded_stays_out_of_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faulty.register()
+    monkeypatch.setenv("KEY_OF_FAR", "hush/hush")
+    url = "faulty://me:${KEY_OF_FAR}@far/run-1"
+
+    def resets(_fs: object, _path: str) -> None:
+        raise ConnectionError(f"{with_secrets(url, 'run.checkpoints')}: reset")
+
+    with pytest.raises(WeightsAway) as caught:
+        tried(url, Patience(0.0), resets)
+    assert "hush" not in str(caught.value)
+    assert f"{url}: reset" in str(caught.value)
