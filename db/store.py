@@ -126,7 +126,8 @@ TRANSIENT_STATES = frozenset(
         "72000",  # snapshot too old
     }
 )
-PERMANENT_STATES = frozenset({"28", "3D000", "57P04", "XX"})  # login, database, damage
+# Login, database, schema, damage.
+PERMANENT_STATES = frozenset({"28", "3D000", "42P01", "57P04", "XX"})
 # What the server says when it refuses a connection; libpq passes on no SQLSTATE then.
 PERMANENT_WORDS = (
     "password authentication failed",

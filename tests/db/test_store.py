@@ -131,7 +131,7 @@ def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
         ("3D000", Failure.PERMANENT),  # no such database
         ("XX001", Failure.PERMANENT),  # damaged
         ("23505", Failure.OURS),  # unique violation
-        ("42P01", Failure.OURS),  # no such table
+        ("42P01", Failure.PERMANENT),  # no such table
         ("22001", Failure.OURS),  # text too long
         ("25P02", Failure.OURS),  # in a failed transaction
     ],
@@ -180,7 +180,8 @@ def test_errors_of_sqlite_are_classified_by_their_code(tmp_path: Path) -> None:
     with locked(path):
         assert failure_of(lambda session: session.execute(text("SELECT 1"))) is Failure.TRANSIENT
     assert failure_of(fills_the_disk) is Failure.TRANSIENT
-    assert failure_of(lambda session: session.execute(text("SELECT * FROM u"))) is Failure.OURS
+    permanent = failure_of(lambda session: session.execute(text("SELECT * FROM u")))
+    assert permanent is Failure.PERMANENT  # a file without our schema
     assert failure_of(lambda session: session.execute(text("SELEC"))) is Failure.OURS
 
 

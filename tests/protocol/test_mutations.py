@@ -67,8 +67,9 @@ def _a_claim_that_two_win(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A trainer that was replaced commits all the same."""
+    """A trainer that was replaced commits all the same, whatever its weights grew from."""
     patch.setattr(updates, "_of_epoch", lambda run, _run_id, _epoch: run)
+    patch.setattr(updates, "_require_parent", lambda _session, _run, _new: None)
 
 
 def _no_bound(patch: pytest.MonkeyPatch) -> None:
