@@ -96,7 +96,7 @@ class Timeouts:
     pool_s: float = 30.0
 
 
-LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5.0)
+LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5.0, pool_s=1.0)
 
 
 class Failure(StrEnum):

@@ -132,11 +132,16 @@ class PolicyPool:
     def _look(self) -> None:
         try:
             self._policies = self._read()
-            if self._learn and time.monotonic() >= self._learn_at:
-                self._weigh = self._learn()
-                self._learn_at = time.monotonic() + LEARN_S
         except StoreUnavailable as error:  # steps go on with what was live; the next look tells
             log.warning("Policy registry unreadable", error=str(error))
+            return
+        if self._learn is None or time.monotonic() < self._learn_at:
+            return
+        self._learn_at = time.monotonic() + LEARN_S
+        try:
+            self._weigh = self._learn()
+        except StoreUnavailable as error:  # the former weights stay
+            log.warning("Weights of tracks not learned anew", error=str(error))
 
 
 class Sampler:
