@@ -41,7 +41,7 @@ from db import episodes, runs
 from db.episodes import Claimed, Result
 from db.models import Worker
 from db.store import Store
-from envs.contract import Item, TaskSource
+from envs.contract import Environment, Item, TaskSource
 from workers.client import Completes, PolicyClient
 from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
 from workers.policies import NoLivePolicy, PolicyPool, Sampler
@@ -236,7 +236,7 @@ class EpisodeWorker:
                 )
             )
         finally:
-            environment.close()
+            _close(environment)
 
     def _turns(self, claimed: Claimed, most: int) -> int:
         """The task's limit, `most` where the configuration has none, within the group's horizon."""
@@ -344,3 +344,11 @@ def _reason(error: Exception) -> tuple[Reason, Status]:
             return Reason.PUBLISH_FAILED, Status.LOST
         case EnvironmentFailure() | _:
             return Reason.ENV_ERROR, Status.ENV_ERROR
+
+
+def _close(environment: Environment) -> None:
+    """Close it; a failure is logged, because the attempt has ended, one way or the other."""
+    try:
+        environment.close()
+    except Exception as error:  # an environment is other people's code
+        log.warning("Environment did not close", error=f"{type(error).__name__}: {error}")

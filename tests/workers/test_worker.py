@@ -200,6 +200,20 @@ def test_infrastructure_errors_are_retried_and_never_a_reward(
     assert broken.closed == MANY
 
 
+def test_an_environment_that_fails_to_close_costs_no_episode(
+    world: World, begin: Begin, publisher: Checking
+) -> None:
+    class Leaking(Talk):
+        def close(self) -> None:
+            raise EnvironmentFailure("the container is gone")
+
+    worker, (command, _) = begin(Leaking(["and?"] * 2, won())), _admit(world)
+    worker.run(command)
+    row = world.episode(command.episode_id)
+    assert (row.state, row.attempts, row.reward) == (EpisodeState.FINISHED, 1, 1.0)
+    assert len(publisher.seen) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(ValueError("a bug"), Reason.ENV_ERROR), (MemoryError(), Reason.ENV_ERROR)],
