@@ -1,11 +1,9 @@
 """A store as a whole, through the verbs."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +15,7 @@ from sqlalchemy import text
 
 from core.config import Config
 from core.config import Run as RunSection
+from core.config import Store as StoreSection
 from core.errors import StoreError
 from core.types import RunState
 from db import runs
@@ -34,7 +33,8 @@ def ask(store: Store, query: str) -> list[tuple[object, ...]]:
 
 def over(url: str, tmp_path: Path, name: str, versions: int = 2) -> str:
     """A run that ended an hour ago, with a folder of checkpoints; its id."""
-    config = Config(tasks={}, run=RunSection(name=name, home=str(tmp_path / name)))
+    run = RunSection(name=name, home=str(tmp_path / name))
+    config = Config(tasks={}, run=run, store=StoreSection(url=url))
     store, run_id = begun(url, name, config)
     trained(store, run_id, versions)
     with closing(store), store.write() as session:
@@ -132,28 +132,38 @@ def test_sizes_are_told_to_people_and_to_programs(
     assert "freelist_count" in capsys.readouterr().out
 
 
+KILLED = """
+import os, signal, sys
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from ops.storage import Rules, prune
+
+left = int(sys.argv[2])
+
+@event.listens_for(Engine, "before_cursor_execute")
+def count(*_):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+prune(sys.argv[1], Rules(keep_runs=1, bodies=True), yes=True)
+"""
+
+
 @pytest.mark.slow
-def test_killed_at_any_instant_it_leaves_a_store_that_agrees(url: str, tmp_path: Path) -> None:
-    """One transaction a group, so that there are many instants; SIGKILL after ever longer."""
-    over(url, tmp_path, "old", versions=60)
+def test_killed_before_any_statement_it_leaves_a_store_that_agrees(
+    url: str, tmp_path: Path
+) -> None:
+    over(url, tmp_path, "old", versions=120)
     over(url, tmp_path, "new", versions=2)
-    program = (
-        "import sys\nfrom db import retention\nfrom ops.storage import Rules, prune\n"
-        "retention.GROUPS = 1\nprint('ready', flush=True)\n"
-        "prune(sys.argv[1], Rules(keep_runs=1, bodies=True), yes=True)\n"
-    )
     left = []
     with closing(open_store(url)) as store:
-        for round_number in range(60):
-            child = subprocess.Popen(
-                [sys.executable, "-c", program, url], cwd=ROOT, stdout=subprocess.PIPE
-            )
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"ready\n"
-            time.sleep(0.05 + 0.03 * round_number)
-            os.kill(child.pid, signal.SIGKILL)
-            child.communicate()
-            assert ask(store, PROOF) == [], round_number
+        for statements in range(4, 400, 7):
+            words = [sys.executable, "-c", KILLED, url, str(statements)]
+            ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
+            assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+            assert ask(store, PROOF) == [], statements
             left.append(ask(store, "SELECT COUNT(*) FROM groups")[0][0])
             if not ask(store, "SELECT 1 FROM runs WHERE name = 'old'"):
                 break
