@@ -7,7 +7,10 @@ import pytest
 
 
 def add_task(folder: Path, patch: pytest.MonkeyPatch, name: str, code: str) -> None:
-    """Make the task `name` known for this test alone; `code`: its module, with a callable `source`."""
+    """Make the task `name` known for this test alone.
+
+    `code`: its module, with a callable `source`.
+    """
     package = folder / f"{name}-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
