@@ -143,7 +143,7 @@ class Upstream:
         self._budget = budget
         self._pace = Pace(config.requests_per_minute, stop, clock)
         self._clock = clock
-        self._http = urllib3.PoolManager(maxsize=config.concurrency, block=False)
+        self._http = urllib3.PoolManager(maxsize=config.concurrency)
 
     def ask(self, path: str, fields: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
         """The JSON object that answers. Raises Unavailable, Closed."""

@@ -65,7 +65,6 @@ class Model:
             position_ids=positions.clamp(max=self.limits.context - 1),
             attention_mask=mask.masked_fill_(hidden, torch.finfo(dtype).min),
             past_key_values=self.cache,
-            use_cache=True,
             logits_to_keep=last,
         ).logits
         return logits.float()

@@ -46,7 +46,7 @@ _CALLED, _BRACE = re.compile(_CALL), re.compile(r"\{")
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([^>\n]*)>"), "</function>"
 _PARAMETER, _PARAMETER_END = re.compile(r"\s*<parameter=([^>\n]*)>"), "</parameter>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
-_BLANK = re.compile(r"\s*")
+_NOT_BLANK = re.compile(r"\S")
 _LOOKS_NAMED = re.compile(r'\{\s*"name"\s*:')
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -110,7 +110,7 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     while budget > 0 and (match := _opened(text, _CALLED, at)):
         at = match.end()
         try:
-            values, at = _objects(text, at + _blanks(text, at))
+            values, at = _objects(text, _after_blanks(text, at))
         except ValueError as error:
             budget -= _read_in_vain(error, at)
             yield ToolCall("", {}, f"the call is not JSON: {error}")
@@ -146,7 +146,7 @@ def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
         value = body[begin:end].removeprefix("\n").removesuffix("\n")
         found.append((key, _typed(value, properties.get(key, {}))))
         at = end + len(_PARAMETER_END)
-    at += _blanks(body, at)
+    at = _after_blanks(body, at)
     if not body.startswith(_FUNCTION_END, at):
         raise ValueError("the call was cut off" if at == len(body) else "no parameter there")
     arguments = _once(found)
@@ -201,8 +201,8 @@ _READ = {
 
 def _after_thought(text: str) -> int:
     """Where a thought ends that the prompt began, in an argument or not; 0 where there is none."""
-    end = text.find(_THOUGHT_END)
-    return 0 if end < 0 or _THOUGHT in text[:end] else end + len(_THOUGHT_END)
+    thought, end, _ = text.partition(_THOUGHT_END)
+    return len(thought) if end and _THOUGHT not in thought else 0
 
 
 def _opened(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
@@ -236,9 +236,10 @@ def _read_in_vain(error: ValueError, at: int) -> int:
     return max(1, place - at) + place // COUNTED_AT_ONCE
 
 
-def _blanks(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return len(found.group()) if found else 0
+def _after_blanks(text: str, at: int) -> int:
+    """Where the next character that is no white space stands, or the end of the text."""
+    found = _NOT_BLANK.search(text, at)
+    return found.start() if found else len(text)
 
 
 def _named(value: Mapping[str, Any]) -> ToolCall:
@@ -319,8 +320,8 @@ def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 def _whole_object(text: str) -> dict[str, Any]:
     """The JSON object that a text is. Raises ValueError."""
-    value, end = _object(text, _blanks(text, 0))
-    if end + _blanks(text, end) != len(text):
+    value, end = _object(text, _after_blanks(text, 0))
+    if _after_blanks(text, end) != len(text):
         raise ValueError("something follows the object")
     return value
 
@@ -332,9 +333,9 @@ def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
         return [value], at
     found, at = [], at + 1
     while True:
-        value, at = _object(text, at + _blanks(text, at))
+        value, at = _object(text, _after_blanks(text, at))
         found.append(value)
-        at += _blanks(text, at)
+        at = _after_blanks(text, at)
         if not text.startswith(",", at):
             break
         at += 1

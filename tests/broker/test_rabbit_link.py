@@ -5,6 +5,7 @@ from typing import Any
 import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker, ConnectionClosedByClient
+from structlog.testing import capture_logs
 
 from broker.rabbit_link import Link, reason_of
 
@@ -55,3 +56,12 @@ def test_an_end_that_we_did_not_ask_for_is_the_reason(
     link._ended(connection, reason)
     assert link.why == why
     assert connection.ioloop.stopped
+
+
+def test_only_a_connection_that_was_lost_is_said_to_be_back() -> None:
+    link = Link(pika.URLParameters("amqp://127.0.0.1:1"), "test", Owner())
+    with capture_logs() as lines:
+        link.ready()
+        assert lines == []
+        link.ready()
+    assert [line["event"] for line in lines] == ["Broker connection is back"]

@@ -188,6 +188,16 @@ def test_a_transfer_that_hangs_ends_with_an_error(broken: Shelf) -> None:
     assert fetch(path, broken.cache / "other").exists()
 
 
+def test_a_file_whose_size_the_store_does_not_tell_has_time_to_arrive(broken: Shelf) -> None:
+    write(broken.local("run-1-v1"))
+    path = broken.put("run-1-v1")
+    FaultyFileSystem.unsized.add("manifest.json")
+    FaultyFileSystem.faults += [lambda _: threading.Event().wait(1.0)]
+    hasty = TransferLimits(fetch_s=120.0, call_s=0.2)
+    assert fetch(path, broken.cache / "other", limits=hasty).exists()
+    assert FaultyFileSystem.gets.count("manifest.json") == 1
+
+
 def test_a_transfer_that_was_given_up_spoils_no_later_one(broken: Shelf) -> None:
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")

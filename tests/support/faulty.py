@@ -16,7 +16,9 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
     pseudo_dirs: ClassVar[list[str]] = [""]
     faults: ClassVar[list[Exception | Callable[[str], object]]] = []
     short: ClassVar[set[str]] = set()  # names of files that arrive without their last byte
+    unsized: ClassVar[set[str]] = set()  # names of files whose size it does not tell
     puts: ClassVar[list[str]] = []
+    gets: ClassVar[list[str]] = []
     reading: ClassVar[threading.Lock] = threading.Lock()  # a file has one place for all readers
 
     @classmethod
@@ -47,9 +49,14 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
             self.pipe_file(rpath, self.cat_file(rpath)[:-1])
 
     def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
+        self.gets.append(rpath.rpartition("/")[2])
         self._fail(lpath)
         with self.reading:
             super().get_file(rpath, lpath, **options)
+
+    def size(self, path: str) -> int | None:
+        found: int = super().size(path)
+        return None if path.rpartition("/")[2] in self.unsized else found
 
 
 def register() -> None:
@@ -58,7 +65,9 @@ def register() -> None:
         FaultyFileSystem.store,
         FaultyFileSystem.faults,
         FaultyFileSystem.short,
+        FaultyFileSystem.unsized,
         FaultyFileSystem.puts,
+        FaultyFileSystem.gets,
         FaultyFileSystem.away,
     ):
         kept.clear()

@@ -1,0 +1,50 @@
+"""The process that launches vLLM, before a small fake: when it is called, when it gives up."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import fake_vllm
+import pytest
+from fake_vllm import set_faults
+from running import eventually
+
+from serving.request import EngineAway
+from serving.vllm_process import Launch, Timings, VllmProcess
+
+QUICK = Timings(look_s=0.02, back_off_s=(0.0,))
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[VllmProcess]:
+    command = [str(fake_vllm.write_interpreter(tmp_path)), "-m", "vllm"]
+    launch = Launch(command, {}, tmp_path / "log", start_s=60.0, call_s=20.0)
+    with closing(VllmProcess(launch, lambda: tmp_path, QUICK)) as process:
+        yield process
+
+
+def await_fact(fact: Callable[[], object], folder: Path) -> None:
+    eventually(fact, within_s=60, text=(folder / "log").read_text)
+
+
+def test_a_vllm_that_does_not_answer_yet_is_not_called(
+    process: VllmProcess, tmp_path: Path
+) -> None:
+    set_faults(tmp_path, health=500)
+    process.start()
+    await_fact((tmp_path / "launches").exists, tmp_path)
+    with pytest.raises(EngineAway, match="vLLM is starting"):
+        process.line()
+    set_faults(tmp_path)
+    await_fact(process.generation, tmp_path)
+    assert process.line().get("/health", 20.0)
+
+
+def test_two_starts_in_a_row_that_come_to_nothing_are_the_last(
+    process: VllmProcess, tmp_path: Path
+) -> None:
+    set_faults(tmp_path, start=1)
+    process.start()
+    await_fact(process.dead, tmp_path)
+    assert (tmp_path / "log").read_text().count("nothing starts") == 2
+    assert "it said: ValueError: as told, nothing starts" in process.dead()
