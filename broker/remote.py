@@ -98,19 +98,26 @@ def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: 
             return _within(size, patience, partial(work, fs, path))
         except FileNotFoundError as error:
             raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
-        except PermissionError as error:
-            mend = "give the run's processes the right to read and write there"
-            raise CheckpointError(f"{url}: denied: {_words(url, error)}", mend=mend) from error
         except Exception as error:  # fsspec raises whatever its parts raise
             if isinstance(error, AgentRLError) and not isinstance(error, WeightsAway):
                 raise
             deadline = min(deadline, time.monotonic() + patience.seconds)
             if patience.stopped() or time.monotonic() + pause > deadline:
-                text = _words(url, error)
-                mend = f"see that the store of {KEY} answers and has room; the run can be resumed"
-                raise WeightsAway(f"{url}: {text}", mend=mend) from error
+                raise _away(url, error) from error
         patience.pause(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def _away(url: str, error: Exception) -> WeightsAway:
+    """Also where access is denied: credentials expire and are renewed while processes wait."""
+    text = _words(url, error)
+    if isinstance(error, PermissionError):
+        mend = (
+            "renew the credentials, or give the run's processes the right to read and write there"
+        )
+        return WeightsAway(f"{url}: denied: {text}", mend=mend)
+    mend = f"see that the store of {KEY} answers and has room; the run can be resumed"
+    return WeightsAway(f"{url}: {text}", mend=mend)
 
 
 def _words(url: str, error: Exception) -> str:

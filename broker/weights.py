@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.remote import LIMITS, Patience, TransferLimits, WeightsAway, opened, tried
-from core import manifest
+from core import disk, manifest
 from core.errors import CheckpointError, ConfigError
 from core.logging import get_logger
 
@@ -168,8 +168,9 @@ def _cached(url: str, directory: Path, patience: Patience) -> Path:
             partial.rename(directory)
         except OSError as error:
             if not directory.exists():  # else another process was faster
+                kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
                 text = error.strerror or str(error)
-                raise WeightsAway(f"{directory}: cannot be written: {text}") from error
+                raise kind(f"{directory}: cannot be written: {text}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     os.utime(directory)

@@ -113,7 +113,8 @@ TRANSIENT_STATES = frozenset(
         "08",  # connection exceptions
         "40",  # serialization failure, deadlock, completion unknown
         "53",  # disk full, out of memory, too many connections
-        "58",  # errors of the system below, of its disk for instance
+        "58000",  # errors of the system below
+        "58030",  # of its disk
         "25006",  # read-only: a standby, or a primary that was demoted
         "25P03",  # idle_in_transaction_session_timeout
         "25P04",  # transaction_timeout
@@ -126,8 +127,8 @@ TRANSIENT_STATES = frozenset(
         "72000",  # snapshot too old
     }
 )
-# Login, database, schema, damage.
-PERMANENT_STATES = frozenset({"28", "3D000", "42P01", "57P04", "XX"})
+# Login, database, schema, a limit of the configuration, a file that is not there, damage.
+PERMANENT_STATES = frozenset({"28", "3D000", "42P01", "53400", "57P04", "58", "XX"})
 # What the server says when it refuses a connection; libpq passes on no SQLSTATE then.
 PERMANENT_WORDS = (
     "password authentication failed",
@@ -186,10 +187,12 @@ def _classify_postgres(error: psycopg.Error) -> Failure:
             return Failure.OURS
         permanent = any(words in str(error) for words in PERMANENT_WORDS)
         return Failure.PERMANENT if permanent else Failure.TRANSIENT
-    if state in TRANSIENT_STATES or state[:2] in TRANSIENT_STATES:
-        return Failure.TRANSIENT
-    permanent = state in PERMANENT_STATES or state[:2] in PERMANENT_STATES
-    return Failure.PERMANENT if permanent else Failure.OURS
+    for known in (state, state[:2]):  # what is said of a state alone goes before its class
+        if known in TRANSIENT_STATES:
+            return Failure.TRANSIENT
+        if known in PERMANENT_STATES:
+            return Failure.PERMANENT
+    return Failure.OURS
 
 
 def is_transient(error: BaseException) -> bool:

@@ -1,6 +1,7 @@
 """Directories that exist whole or not at all."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from broker.weights import WeightsAway
-from core import manifest
+from core import disk, manifest
 from core.errors import CheckpointError
 from core.manifest import Manifest, Probe, verify
 from core.trained_hash import ROOT
 
 __all__ = ["Manifest", "publish", "remove", "verify", "whole_directory"]
+
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the text of a SafetensorError
 
 
 def publish(  # noqa: PLR0913 - what a manifest says
@@ -30,8 +33,8 @@ def publish(  # noqa: PLR0913 - what a manifest says
 
     What `write` returns is the manifest's probe.
 
-    Raises CheckpointError where the directory exists, WeightsAway where the disk is full or away;
-    nothing is left then.
+    Raises CheckpointError where the directory exists or may not be written, WeightsAway where the
+    disk is full or away; nothing is left then.
     """
     with whole_directory(directory) as partial:
         probe = write(partial)
@@ -47,7 +50,8 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """A sibling to write into; synced and renamed to `directory` at the end, or removed.
 
     Only one writer per name: what an interrupted one left is replaced. Raises CheckpointError where
-    it exists, WeightsAway where the disk is full or away: the same may work later.
+    it exists or may not be written, WeightsAway where the disk is full or away: the same may work
+    later.
     """
     if directory.exists():
         raise CheckpointError(f"{directory} exists already", mend="choose another directory")
@@ -61,11 +65,12 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         partial.rename(directory)
         _sync(directory.parent)
     except OSError as error:
-        raise _unwritten(directory, error.strerror or str(error)) from error
-    except SafetensorError as error:  # its only word for a disk that is full
-        if "I/O error" not in str(error):
+        raise _unwritten(directory, error.strerror or str(error), error.errno) from error
+    except SafetensorError as error:
+        found = OS_ERROR.search(str(error))
+        if found is None:
             raise
-        raise _unwritten(directory, str(error)) from error
+        raise _unwritten(directory, str(error), int(found[1])) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -78,10 +83,12 @@ def remove(directory: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _unwritten(directory: Path, reason: str) -> WeightsAway:
-    return WeightsAway(
-        f"{directory}: cannot be written: {reason}", mend=f"make room in {directory.parent}"
-    )
+def _unwritten(directory: Path, reason: str, number: int | None) -> CheckpointError:
+    """`number`: of the system's error."""
+    text = f"{directory}: cannot be written: {reason}"
+    if disk.is_transient(number):
+        return WeightsAway(text, mend=f"make room in {directory.parent}")
+    return CheckpointError(text, mend=f"see that the trainer can write in {directory.parent}")
 
 
 def _sync(path: Path) -> None:

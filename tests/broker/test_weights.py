@@ -167,13 +167,19 @@ def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: Shelf) 
     assert broken.names() == []
 
 
-def test_a_store_that_denies_is_asked_once(broken: Shelf) -> None:
-    FaultyFileSystem.faults += [PermissionError(errno.EACCES, "keep out")] * 2
+def test_a_store_that_denies_is_waited_for_until_credentials_are_renewed(broken: Shelf) -> None:
+    FaultyFileSystem.faults += [PermissionError(errno.EACCES, "the token has expired")] * 2
     write(broken.local("run-1-v1"))
-    with pytest.raises(CheckpointError, match=r"denied: .*keep out") as caught:
+    broken.put("run-1-v1")
+    assert FaultyFileSystem.faults == []
+
+
+def test_a_store_that_goes_on_denying_is_named_with_what_to_do(broken: Shelf) -> None:
+    FaultyFileSystem.faults += [PermissionError(errno.EACCES, "the token has expired")] * 99
+    write(broken.local("run-1-v1"))
+    with pytest.raises(WeightsAway, match=r"denied: .*the token has expired") as caught:
         broken.put("run-1-v1")
-    assert not isinstance(caught.value, WeightsAway)
-    assert len(FaultyFileSystem.faults) == 1
+    assert "renew the credentials" in caught.value.mend
 
 
 def test_a_transfer_that_hangs_ends_with_an_error(broken: Shelf) -> None:
@@ -275,8 +281,9 @@ def test_a_cache_that_cannot_be_written_is_named_in_one_line(shelf: Shelf, tmp_p
     write(shelf.local("run-1-v1"))
     path = shelf.put("run-1-v1")
     (tmp_path / "file").touch()
-    with pytest.raises(WeightsAway, match=r"run-1-v1: cannot be written: Not a directory$"):
+    with pytest.raises(CheckpointError, match=r"cannot be written: Not a directory$") as caught:
         fetch(path, tmp_path / "file")
+    assert not isinstance(caught.value, WeightsAway)
 
 
 @pytest.mark.parametrize("url", ["memory://shelf/..", "memory:///.."])

@@ -122,11 +122,14 @@ def test_who_stands_still_within_a_transaction_loses_it_and_begins_again(
         ("40P01", Failure.TRANSIENT),  # deadlock
         ("53100", Failure.TRANSIENT),  # disk full
         ("53300", Failure.TRANSIENT),  # too many connections
+        ("53400", Failure.PERMANENT),  # a limit of its configuration
         ("55P03", Failure.TRANSIENT),  # lock time-out
         ("57014", Failure.TRANSIENT),  # statement time-out
         ("57P01", Failure.TRANSIENT),  # shut down
         ("57P03", Failure.TRANSIENT),  # starting up
         ("08006", Failure.TRANSIENT),  # connection failure
+        ("58030", Failure.TRANSIENT),  # its disk
+        ("58P01", Failure.PERMANENT),  # a file of its own is not there
         ("28P01", Failure.PERMANENT),  # password
         ("3D000", Failure.PERMANENT),  # no such database
         ("XX001", Failure.PERMANENT),  # damaged

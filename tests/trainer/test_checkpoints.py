@@ -1,11 +1,15 @@
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
+from broker.weights import WeightsAway
 from core.errors import CheckpointError
 from trainer import checkpoints
 from trainer.checkpoints import Manifest, verify
@@ -40,6 +44,40 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="No space left on device"):
         checkpoints.publish(tmp_path / "c1", fail, checkpoint_id="c1", version=1, parent=None)
     assert list(tmp_path.iterdir()) == []
+
+
+def _fails(tmp_path: Path, error: Exception) -> CheckpointError:
+    """What publishing raises where the writer raises `error`."""
+
+    def fail(_directory: Path) -> None:
+        raise error
+
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.publish(tmp_path / "c1", fail, checkpoint_id="c1", version=1, parent=None)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
+)
+def test_a_disk_that_is_full_or_away_is_worth_a_wait(tmp_path: Path, number: int) -> None:
+    words = os.strerror(number)
+    serialized = SafetensorError(f"I/O error: {words} (os error {number})")
+    assert isinstance(_fails(tmp_path, OSError(number, words)), WeightsAway)
+    assert isinstance(_fails(tmp_path, serialized), WeightsAway)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EFBIG, errno.ENOTDIR]
+)
+def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path, number: int) -> None:
+    words = os.strerror(number)
+    serialized = SafetensorError(f"I/O error: {words} (os error {number})")
+    for error in (OSError(number, words), serialized):
+        raised = _fails(tmp_path, error)
+        assert not isinstance(raised, WeightsAway)
+        assert words in str(raised)
+        assert str(tmp_path) in raised.mend
 
 
 def test_what_an_interrupted_writer_left_is_replaced(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Which errors of a disk are worth a wait: it is full, away, read-only, or out of order for now.
+
+Any other error of a file is one that the same call meets again however often it is repeated, such
+as a denied permission or a name that is too long: a person must act.
+"""
+
+import errno
+
+TRANSIENT = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.ENFILE,
+        errno.ENODEV,
+        errno.ENOLCK,
+        errno.ENOLINK,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ENXIO,
+        errno.EREMOTEIO,
+        errno.EROFS,
+        errno.ESTALE,
+        # of the network below a mounted folder
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+    }
+)
+
+
+def is_transient(number: int | None) -> bool:
+    """Whether to wait and repeat. `number`: the `errno` of an OSError."""
+    return number in TRANSIENT
