@@ -9,6 +9,7 @@ Paths are relative to the directory in which a command is started.
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
+from core import logging
 from core.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16"]
@@ -30,6 +32,7 @@ Seconds = Above0
 NESTED = 3  # a variable's value may name variables, so many levels deep
 _NAMED = re.compile(r"\$\{(?P<name>\w+)\}")
 _PRIVATE = re.compile(r"^AGENTRL_|PASSWORD|SECRET")
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _LOGIN = re.compile(r"://[^/\s@]*:[^/\s@]*@")  # of a URL
 _SECRET_FILE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|URL)_FILE\Z")
 
@@ -321,6 +324,12 @@ class Eval(Section, frozen=True):
     nice: Annotated[int, Meta(ge=0, le=19)] = 10  # of its process; 10: a tenth of another's weight
 
 
+class Dashboard(Section, frozen=True):
+    """Of `agentrl dashboard` (docs/dashboard.md)."""
+
+    proxies: list[str] = []  # addresses, networks: their X-Forwarded-For names the browser
+
+
 class Envs(Section, frozen=True):
     """Where environments run. `url`: an env server; in the worker where it is empty."""
 
@@ -400,6 +409,7 @@ class Config(Section, frozen=True):
     tracing: Tracing = Tracing()
     logs: Logs = Logs()
     trackers: Trackers = Trackers()
+    dashboard: Dashboard = Dashboard()
 
     def policy_servers(self) -> list[PolicyServer]:
         """The servers to start; one local server for current and lagged(4) where none is named.
@@ -480,8 +490,8 @@ class Config(Section, frozen=True):
 def with_secrets(url: str, where: str) -> str:
     """`${NAME}` replaced by the value of NAME (see `_value`), which may name others in turn.
 
-    What stands before the @ of a URL is percent-encoded: a password may hold any character.
-    Raises ConfigError for a name that is not set.
+    A value before the @ of a URL is percent-encoded here: a password may hold any character, and
+    stands in its variable as it is. Raises ConfigError for a name that is not set.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -492,6 +502,8 @@ def with_secrets(url: str, where: str) -> str:
         before, after = match.string[: match.start()], match.string[match.end() :]
         in_login = "://" in before and "/" not in before.partition("://")[2] and "@" in after
         if in_login and not _NAMED.search(found):
+            if _ENCODED.search(found):
+                _warn_of_encoded(where, match["name"])
             return quote(found, safe="")
         return found
 
@@ -501,6 +513,17 @@ def with_secrets(url: str, where: str) -> str:
             break
         url = replaced
     return url
+
+
+@cache
+def _warn_of_encoded(where: str, variable: str) -> None:
+    """Once for each variable. No error: a password may hold such signs as they are."""
+    logging.configure_unless_done()
+    logging.get_logger().warning(
+        "A variable seems to hold a percent-encoded password; it must hold the password itself",
+        variable=variable,
+        of=where,
+    )
 
 
 def secret(variable: str) -> str:

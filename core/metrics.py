@@ -190,6 +190,11 @@ TOKENS = Counter(
 UPSTREAM = Counter("agentrl_upstream_tries_total", "Tries at an external model", POLICY)
 SWAPS = Counter("agentrl_swaps_total", "Checkpoints that began to be served", POLICY, ("track",))
 SERVED = Gauge("agentrl_served_version", "Version that a track is served from", POLICY, ("track",))
+REFUSED = Gauge(
+    "agentrl_checkpoint_refused",
+    "1 while the checkpoint that was to be served last cannot be",
+    POLICY,
+)
 
 VLLM = Foreign("vllm:", (*POLICY, *EVALUATOR))
 

@@ -117,10 +117,8 @@ def keep(session: str) -> str:
 
 
 def address_of_browser() -> str:
-    """Who shows a token. Behind a proxy that is the address which the proxy names last."""
-    own = st.context.ip_address or "loopback"
-    named = st.context.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-    return f"{named[:60]} by {own}" if named else own
+    """Who shows a token: the peer, or what a proxy of `dashboard.proxies` says of it."""
+    return st.context.ip_address or "loopback"
 
 
 def ask(token: str) -> None:

@@ -8,6 +8,7 @@ A page's script would import and open the same while the first browser waits.
 import importlib
 import importlib.util
 import inspect
+import os
 from collections.abc import Sequence
 from functools import cache
 
@@ -24,6 +25,14 @@ NEEDED = ("dashboard.navigation", "pandas", "pyarrow")  # pages; what Streamlit 
 def history(url: str) -> Store:
     """One read-only store for every session. Raises StoreError."""
     return open_history(url)
+
+
+def trust(proxies: Sequence[str]) -> None:
+    """Believe what these addresses and networks say of a browser's address, and nobody else.
+
+    Streamlit's server, uvicorn, reads the variable; without it, it would believe all of loopback.
+    """
+    os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)
 
 
 def serve(given: Sequence[str], port: int, host: str) -> None:

@@ -1,7 +1,9 @@
 """`agentrl dashboard`: Streamlit in this process; on loopback unless told otherwise."""
 
 import importlib.util
+import ipaddress
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from core import loading, logging
@@ -34,12 +36,25 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
             "the dashboard needs streamlit",
             mend="in a clone make setup, else pip install 'agentrl-system[dashboard]'",
         )
-    from dashboard.serve import history, serve
+    from dashboard.serve import history, serve, trust
 
+    check_proxies(config.dashboard.proxies)
+    trust(config.dashboard.proxies)
     history(config.store_url())
     refuse_taken(port, host)
     print(f"{origin(host, port)} shows run {config.run.name}; Ctrl-C ends it", flush=True)
     serve([str(path), token_env] if token_env else [str(path)], port, host)
+
+
+def check_proxies(proxies: Sequence[str]) -> None:
+    """Raise ConfigError for what is neither an address nor a network."""
+    for each in proxies:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise ConfigError(
+                f"dashboard.proxies: {error}", mend="an address, or a network as 10.0.0.0/8"
+            ) from error
 
 
 def refuse_taken(port: int, host: str = HOST) -> None:

@@ -34,7 +34,8 @@ anew from `core/config.py`; `agentrl config keys trainer.lora` lists those of on
   The variable's name is lower-cased: where letters matter, as in `env`, it is the table:
   `AGENTRL__EVAL__VLLM__ENV='{CUDA_VISIBLE_DEVICES = "0"}'`.
 - `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is read from the
-  environment.
+  environment, or from the file that `NAME_FILE` names. A password stands there as it is: AgentRL
+  percent-encodes it.
 - *required*: the file must say it. *absent*: nothing is set. Names in brackets: the preset, the
   loss or the `importance` with which an absent key has that value; the loss's comes before the
   preset's.

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from broker import weights
 from broker.weights import WeightsAway
-from core import manifest
+from core import manifest, metrics
 from core.errors import CheckpointError, PolicyError
 from core.logging import get_logger
 from core.manifest import Probe
@@ -133,6 +133,7 @@ class Holder:
             return False
         self._held.add(name)
         self._problem = ("", "")
+        metrics.REFUSED.set(0)
         self._refused.pop(name, None)
         seconds = round(self._clock() - started, 3)
         log.info("Checkpoint loaded", checkpoint_id=name, seconds=seconds, probed=probe is not None)
@@ -160,6 +161,7 @@ class Holder:
     def _refuse(self, name: str, error: Exception, for_s: float) -> None:
         self._refused[name] = self._clock() + for_s
         self._problem = (name, f"checkpoint {name} is not served: {error}")
+        metrics.REFUSED.set(1)
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
         log.error(
             "A checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again

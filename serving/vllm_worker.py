@@ -63,8 +63,10 @@ def weight_files(path: Path) -> list[Path]:
 def digest(content: NDArray[np.uint8]) -> str:
     """SHA-256 of the sums of all blocks of a tensor's bytes, word by word, and of what is left.
 
-    Any changed, absent or added byte shows; only blocks of 64 KiB that change places do not. It is
-    as fast as memory: SHA-256 of every byte takes ten times as long.
+    It finds the accidents of loading: a changed, absent or added byte, a wrong or torn file. It is
+    no proof against intent: what cancels in a sum is not seen, as blocks of 64 KiB that change
+    places, or a word that gains what the same word of another block loses. It is as fast as
+    memory: SHA-256 of every byte takes ten times as long.
     """
     words = content[: len(content) // 8 * 8].view(np.int64)
     whole = len(words) // BLOCK * BLOCK

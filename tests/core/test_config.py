@@ -1,3 +1,4 @@
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from core import loading
 from core.config import (
@@ -209,6 +211,21 @@ def test_a_password_may_hold_what_ends_a_login(monkeypatch: pytest.MonkeyPatch) 
     parts = urlsplit(url)
     assert (parts.hostname, unquote(parts.password or "")) == ("db", "p@ss/w:rd#?%")
     assert url.endswith("?y=p@ss/w:rd#?%"), "elsewhere a text stays as it is"
+
+
+def test_a_password_is_encoded_once_and_one_that_seems_encoded_already_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ENCODED_ALREADY", "p%40ss")
+    monkeypatch.setenv("AS_IT_IS", "100%sure")
+    with capture_logs() as lines:
+        for name in ("ENCODED_ALREADY", "ENCODED_ALREADY", "AS_IT_IS"):
+            url = with_secrets(f"postgresql://me:${{{name}}}@db/x", "store.url")
+            assert unquote(urlsplit(url).password or "") == os.environ[name]
+    assert [(line["log_level"], line["variable"], line["of"]) for line in lines] == [
+        ("warning", "ENCODED_ALREADY", "store.url")
+    ]
+    assert "p%40ss" not in str(lines)
 
 
 @pytest.mark.parametrize(

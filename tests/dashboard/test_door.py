@@ -1,8 +1,11 @@
+import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
 from history import begun
 from streamlit.testing.v1 import AppTest
 from structlog.testing import capture_logs
@@ -13,8 +16,8 @@ from core.config import Config, Run, Store, Task
 from core.errors import AgentRLError, ConfigError
 from dashboard import door
 from dashboard.door import Answer, Doorkeeper
-from dashboard.serve import options
-from ops.dashboard import refuse_taken, start
+from dashboard.serve import options, trust
+from ops.dashboard import check_proxies, refuse_taken, start
 
 HERE = "192.0.2.7"
 VARIABLE, TOKEN = "AGENTRL_TEST_TOKEN", "a-token-of-a-test"
@@ -160,6 +163,39 @@ def test_off_loopback_a_token_is_required(file: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(VARIABLE, 15 * "x")
     with pytest.raises(ConfigError, match="16 characters or more is required off loopback"):
         start(Path(file), 8501, "::", VARIABLE)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "peer", "browser"),
+    [
+        ([], "127.0.0.1", "127.0.0.1"),
+        (["10.0.0.7"], "192.0.2.9", "192.0.2.9"),
+        (["10.0.0.7"], "10.0.0.7", "192.0.2.66"),
+        (["10.0.0.0/8", "192.0.2.66"], "10.0.0.7", "198.51.100.1"),
+    ],
+)
+def test_only_a_proxy_that_is_named_says_who_the_browser_is(
+    proxies: list[str], peer: str, browser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Streamlit's server sees it: `st.context.ip_address` is the client of this scope."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # that of the shell is not used
+    seen: list[str] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    trust(proxies)
+    server = uvicorn.Config(app, lifespan="off", log_config=None)
+    server.load()
+    told = (b"x-forwarded-for", b"203.0.113.5, 198.51.100.1, 192.0.2.66")
+    scope = {"type": "websocket", "scheme": "ws", "client": (peer, 5000), "headers": [told]}
+    asyncio.run(server.loaded_app(scope, None, None))
+    assert seen == [browser]
+
+
+def test_a_proxy_that_is_no_address_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"dashboard\.proxies: 'nginx' does not appear to be"):
+        check_proxies(["10.0.0.0/8", "::1", "nginx"])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

@@ -274,7 +274,7 @@ def test_a_section_that_is_none_is_refused_with_the_nearest_name(
         "",
         "agentrl: no section or key trainer.lorra; did you mean trainer.lora?\n",
     )
-    with pytest.raises(ConfigError, match="known: alarms, broker, dispatch"):
+    with pytest.raises(ConfigError, match="known: alarms, broker, dashboard, dispatch"):
         keys.chosen("xyz")
     with pytest.raises(ConfigError, match=r"did you mean dispatch\.group_size\?"):
         keys.chosen("dispatch.group_sise")

@@ -1,14 +1,18 @@
 """What a follower takes from the lineage and what it refuses, before the local engine."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from lineage import begin, register
+from scraping import free_port, scraped
 
 from core import manifest
+from core.config import Metrics
 from core.errors import ConfigError, PolicyError
+from core.exposition import exported
 from db import registry
 from db.models import Checkpoint
 from db.store import Store, open_store
@@ -119,12 +123,21 @@ def test_a_checkpoint_that_sounded_wrong_is_tried_again_later(
     seat = Seat("s", ["current"])
     follower = Follower(engine, served, lineage.store, seat, clock=lambda: seconds[0])
     lineage.publish(save_model("a"), [-1.0] * 4)
-    follower.step(lineage.live)
-    follower.step(lineage.live)
-    assert (served.checkpoints(), engine.names(), engine.asked) == ([], [], 1)
-    seconds[0] += RETRY_S
-    follower.step(lineage.live)
-    assert served.checkpoints() == ["c0"]
+    port = free_port()
+    with exported(Metrics(port=port), "mine", "policy", "policy"):
+        follower.step(lineage.live)
+        follower.step(lineage.live)
+        assert (served.checkpoints(), engine.names(), engine.asked) == ([], [], 1)
+        assert _refused(port) == 1
+        seconds[0] += RETRY_S
+        follower.step(lineage.live)
+        assert served.checkpoints() == ["c0"]
+        assert _refused(port) == 0
+
+
+def _refused(port: int) -> float:
+    (line,) = re.findall(r"^agentrl_checkpoint_refused.*$", scraped(port), re.MULTILINE)
+    return float(line.rpartition(" ")[2])
 
 
 def test_an_engine_that_failed_is_asked_again_later(lineage: Lineage, save_model: Save) -> None:
