@@ -246,8 +246,8 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
     """Finished members of open groups whose body has not arrived by its deadline, and never will.
 
     A recorder that is away or behind may yet bring it: not before it has stored all that was
-    published until the episode ended is a body lost. A group that the trainer learns from needs
-    none.
+    published until the episode ended is a body lost. One of an older version does not say how far
+    it is: then the deadline alone decides. A group that the trainer learns from needs none.
     """
     stored = exists().where(
         StoredTrajectory.episode_id == Episode.episode_id,
@@ -262,7 +262,7 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
             Episode.run_id == run_id,
             Episode.state == EpisodeState.FINISHED,
             Episode.due_at < now(),
-            Episode.ended_at < Run.recorded_until,
+            or_(Run.recorded_until == 0.0, Episode.ended_at < Run.recorded_until),
             func.coalesce(Group.taken_epoch, -1) != Run.trainer_epoch,
             Group.run_id == run_id,  # of an index that open groups are found by
             Group.state.in_(GROUP_OPEN),

@@ -38,6 +38,7 @@ from core.types import (
     Transition,
     UpdateState,
 )
+from db.store import now
 
 Big = BigInteger().with_variant(Integer, "sqlite")
 
@@ -82,8 +83,9 @@ class Run(Base):
     trainer_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
     recorder: Mapped[str] = mapped_column(default="", server_default="")
     recorder_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
-    # every body that was published before is stored, or never will be
-    recorded_until: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    # every body that was published before is stored, or never will be; 0: its recorder is of an
+    # older version, which does not say so
+    recorded_until: Mapped[float] = mapped_column(default=now(), server_default="0")
     forked_from: Mapped[str | None]
     created_at: Mapped[float]
     ended_at: Mapped[float | None]

@@ -7,7 +7,7 @@ so every token lies inside the serving row of the checkpoint that sampled it.
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, update
+from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
 from core.types import GROUP_OPEN, CheckpointState
@@ -133,12 +133,52 @@ def register_server(session: Session, server: PolicyServer, *, lease_s: float) -
 
 
 def beat_server(session: Session, server_id: str, *, lease_s: float, problem: str = "") -> None:
-    """The server is alive for another `lease_s` seconds. problem: see `PolicyServer`."""
-    session.execute(
-        update(PolicyServer)
-        .where(PolicyServer.server_id == server_id, PolicyServer.ended_at.is_(None))
-        .values(lease_until=now() + lease_s, problem=problem or None)
+    """The server is alive for another `lease_s` seconds. problem: see `PolicyServer`.
+
+    Undoes `close_abandoned` where it lives after all: it could not reach the database.
+    """
+    server = session.get(PolicyServer, server_id, with_for_update=True, populate_existing=True)
+    if server is None or server.ended_at is not None:
+        return
+    clock = session.scalar(select(now())) or 0.0
+    if server.lease_until < clock:
+        session.execute(
+            update(Serving)
+            .where(Serving.server_id == server_id, Serving.live_until == server.lease_until)
+            .values(live_until=None)
+        )
+    server.lease_until, server.problem = clock + lease_s, problem or None
+
+
+def close_abandoned(session: Session, run_id: str) -> None:
+    """Close the servings of servers that were killed: no beat for `AWAY_S` since their lease ended.
+
+    Till now, for nobody knows when they answered last. Their lease is moved to the same time: that
+    tells `beat_server` what was closed here.
+    """
+    clock = session.scalar(select(now())) or 0.0
+    serves = exists().where(
+        Serving.server_id == PolicyServer.server_id, Serving.live_until.is_(None)
     )
+    abandoned = session.scalars(
+        update(PolicyServer)
+        .where(
+            PolicyServer.run_id == run_id,
+            PolicyServer.ended_at.is_(None),
+            PolicyServer.lease_until < clock - AWAY_S,
+            serves,
+        )
+        .values(lease_until=clock)
+        .returning(PolicyServer.server_id)
+        .execution_options(synchronize_session=False)
+    ).all()
+    if abandoned:
+        session.execute(
+            update(Serving)
+            .where(Serving.server_id.in_(abandoned), Serving.live_until.is_(None))
+            .values(live_until=clock)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def server_problems(session: Session, run_id: str) -> dict[str, str]:

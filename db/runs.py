@@ -4,17 +4,18 @@ import contextlib
 import json
 from typing import Any
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, case, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import StoreError
 from core.types import RUN_OVER, EpisodeState, RunState, Transition
 from db import refusals
 from db.groups import cancel_open
-from db.models import Episode, Run, Worker
+from db.models import Episode, PolicyServer, Run, Worker
 from db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
+BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
 def run_named(session: Session, name: str) -> Run | None:
@@ -86,20 +87,46 @@ def hold_dispatcher(
 
     Where no dispatcher has held it for more than STANDSTILL_S, deadlines are put off by that time:
     the database was away for everybody, or its clock jumped, or no dispatcher was there to judge.
+    Where the database's clock went back, they are moved back with it, and a lease that ends later
+    than any could holds nobody up: else the dead would live until the clock is where it was.
     `busy_s`: what the caller did meanwhile beside the database; that is no standstill.
     """
     last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
     until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
     held = session.scalar(
         update(Run)
-        .where(Run.run_id == run_id, or_(Run.dispatcher == owner, Run.dispatcher_until < now()))
+        .where(
+            Run.run_id == run_id,
+            or_(
+                Run.dispatcher == owner,
+                Run.dispatcher_until < now(),
+                Run.dispatcher_until > now() + BEYOND * lease_s,
+            ),
+        )
         .values(dispatcher=owner, dispatcher_until=now() + lease_s)
         .returning(Run.run_id)
     )
     since = until - lease_s
     if held and until and clock - since > STANDSTILL_S + busy_s:
         _put_off_deadlines(session, run_id, since, clock - since)
+    elif held and since - clock > STANDSTILL_S:
+        _move_back(session, run_id, since, since - clock)
     return held is not None
+
+
+def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None:
+    """Leases and deadlines that were ahead at `since`, when the clock went back by so much."""
+    for table, deadline in (
+        (Worker, Worker.lease_until),
+        (PolicyServer, PolicyServer.lease_until),
+        (Episode, Episode.due_at),
+    ):
+        session.execute(
+            update(table)
+            .where(table.run_id == run_id, deadline >= since)
+            .values({deadline: deadline - by_s})
+            .execution_options(synchronize_session=False)
+        )
 
 
 def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
@@ -162,11 +189,14 @@ def hold_recorder(
 
     `recorded_until`: when its queue was empty last, on the database's clock; None: it was not.
     """
-    values: dict[str, Any] = {"recorder": owner, "recorder_until": now() + lease_s}
-    if recorded_until is not None:
-        values["recorded_until"] = recorded_until
+    until: Any = recorded_until
+    if until is None:  # says at least that it will say so
+        until = case((Run.recorded_until == 0.0, Run.created_at), else_=Run.recorded_until)
     held = session.scalar(
-        update(Run).where(Run.run_id == run_id).values(values).returning(Run.run_id)
+        update(Run)
+        .where(Run.run_id == run_id)
+        .values(recorder=owner, recorder_until=now() + lease_s, recorded_until=until)
+        .returning(Run.run_id)
     )
     return held is not None
 

@@ -35,7 +35,8 @@ LEFT JOIN trajectories t ON t.episode_id = e.episode_id AND t.fence = e.fence
 LEFT JOIN steps s ON s.episode_id = e.episode_id AND s.fence = e.fence AND s.number = 0
 WHERE e.state = 'finished'
   AND CASE WHEN t.episode_id IS NULL THEN
-             e.due_at + {grace} < {now} OR (r.ended_at IS NOT NULL AND g.state = 'trained'
+             (e.due_at + {grace} < {now} AND (r.ended_at IS NOT NULL OR r.recorded_until = 0
+              OR e.ended_at < r.recorded_until)) OR (r.ended_at IS NOT NULL AND g.state = 'trained'
              AND r.ended_at + {grace} < {now})
            WHEN t.sha256 <> e.body_sha256 THEN TRUE
            ELSE e.turns > 0 AND s.episode_id IS NULL END

@@ -24,7 +24,7 @@ from core.logging import get_logger
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
 from db import episodes, groups, refusals, runs
 from db.models import Run
-from db.registry import live_policies
+from db.registry import close_abandoned, live_policies
 from db.store import Store
 from workers.admission import Admission
 from workers.policies import newest_per_server
@@ -33,7 +33,7 @@ from workers.stream import ItemStream
 AWAY_S = 1.0  # between two ticks while the broker is away
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
-PRUNE_S = 60.0  # between two looks for refusals too many
+TIDY_S = 60.0  # between two looks for rows that nobody else removes or closes
 ADMITTED = 512  # episodes at one tick, so that its transaction stays short
 Send = Callable[[RunEpisode], None]
 
@@ -56,7 +56,7 @@ class Dispatcher:
     ) -> None:
         """Raises ConfigError where no batch could ever be filled, or for an unfit curriculum."""
         self._clock = clock
-        self._pruned_at = -PRUNE_S
+        self._tidied_at = -TIDY_S
         self._sending_s = 0.0  # of the last tick: whoever beats meanwhile has no standstill
         self._config = config.dispatch
         self._run_id = run_id
@@ -107,11 +107,16 @@ class Dispatcher:
             self._send(due, send)
         finally:
             self._sending_s = self._clock() - sending
-        if self._clock() >= self._pruned_at + PRUNE_S:
-            self._pruned_at = self._clock()
-            self._store.transact(lambda session: refusals.prune(session, self._run_id))
+        if self._clock() >= self._tidied_at + TIDY_S:
+            self._tidied_at = self._clock()
+            self._store.transact(self._tidy)
         metrics.TICK.observe(time.perf_counter() - began)
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
+
+    def _tidy(self, session: Session) -> None:
+        """Remove refusals too many; close what servers that were killed left open."""
+        refusals.prune(session, self._run_id)
+        close_abandoned(session, self._run_id)
 
     def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:
         for episode_id, fence in due:

@@ -18,7 +18,7 @@ from typing import Any
 from broker.api import Consumer, Delivery
 from broker.messages import EpisodeFinished, Trajectory, body_sha256
 from core import metrics, tracing
-from core.errors import StoreUnavailable
+from core.errors import StoreError, StoreUnavailable
 from core.logging import get_logger
 from db import bodies, runs
 from db.bodies import Unfit
@@ -39,16 +39,21 @@ def record(
     """Store, then acknowledge, until `stop`; with `drain` until the queue is empty.
 
     A lease says that the recorder lives, so that nobody deletes the run meanwhile, and up to when
-    it has stored all that was published: what is not there then is lost.
+    it has stored all that was published: what is not there then is lost. Raises StoreError where
+    the run was deleted.
     """
     log.info("recorder begins", run_id=run_id)
     owner, beaten_at = f"{socket.gethostname()}, pid {os.getpid()}", -math.inf
 
     def beat(at: float) -> None:
         until = at if consumer.is_empty() else None
-        store.transact(
+        held = store.transact(
             lambda s: runs.hold_recorder(s, run_id, owner, lease_s=LEASE_S, recorded_until=until)
         )
+        if not held:
+            raise StoreError(
+                f"run {run_id} was deleted while its recorder ran", mend="agentrl up CONFIG"
+            )
 
     while not stop.is_set():
         deliveries = consumer.receive(BULK, 0.5)

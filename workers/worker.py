@@ -92,16 +92,20 @@ def kit(config: Config, client: Completes, clock: "Clock", stop: threading.Event
 
 
 class Clock:
-    """The database's clock, estimated from the offset that each beat measures."""
+    """The database's clock, estimated from the offset that each beat measures.
 
-    def __init__(self) -> None:
+    `clock`: seconds since any moment; one that nobody sets back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._offset = 0.0
 
     def set(self, database_s: float) -> None:
-        self._offset = database_s - time.time()
+        self._offset = database_s - self._clock()
 
     def now(self) -> float:
-        return time.time() + self._offset
+        return self._clock() + self._offset
 
 
 class EpisodeWorker:

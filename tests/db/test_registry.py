@@ -44,6 +44,36 @@ def test_a_server_without_a_beat_or_that_ended_serves_nothing(world: World) -> N
     assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
 
 
+def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
+    world: World,
+) -> None:
+    server = f"policy-{world.run_id}"
+
+    def closed() -> list[tuple[str, bool]]:
+        rows = world.ask("SELECT track, live_until IS NOT NULL FROM servings ORDER BY serving_id")
+        return [(track, bool(over)) for track, over in rows]
+
+    def close() -> None:
+        world.store.transact(lambda session: registry.close_abandoned(session, world.run_id))
+
+    def lapsed(seconds: float) -> None:
+        until = world.store.clock() - seconds
+        world.sql("UPDATE policy_servers SET lease_until = :u", u=until)
+
+    retired = f"{world.run_id}-v0"
+    world.store.transact(lambda s: registry.mark_retired(s, server, "lagged(4)", retired))
+    lapsed(registry.AWAY_S / 2)
+    close()
+    assert closed() == [("current", False), ("lagged(4)", True)]
+    lapsed(registry.AWAY_S + 1)
+    close()
+    assert closed() == [("current", True), ("lagged(4)", True)]
+    world.store.transact(lambda session: registry.beat_server(session, server, lease_s=9.0))
+    assert _live(world) == [("current", 0)]
+    close()
+    assert closed() == [("current", False), ("lagged(4)", True)]
+
+
 def test_a_live_server_says_why_it_serves_less_than_it_should(world: World) -> None:
     server = f"policy-{world.run_id}"
 

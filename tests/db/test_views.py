@@ -54,8 +54,12 @@ COPY = (
     " SELECT {}, run_id, sha256, body, 0 FROM trajectories WHERE episode_id = :e"
 )
 PLANTED = {
-    "DELETE FROM trajectories WHERE episode_id = :e;"
+    "DELETE FROM trajectories WHERE episode_id = :e;UPDATE runs SET recorded_until = 1e12;"
     "UPDATE episodes SET due_at = 1 WHERE episode_id = :e": ["episode_without_body"],
+    "DELETE FROM trajectories WHERE episode_id = :e;UPDATE runs SET recorded_until = 0;"
+    "UPDATE episodes SET due_at = 1 WHERE episode_id = :e": ["episode_without_body"],
+    "DELETE FROM trajectories WHERE episode_id = :e;"  # the recorder is behind
+    "UPDATE episodes SET due_at = 1 WHERE episode_id = :e": [],
     "DELETE FROM trajectories WHERE episode_id = :e;UPDATE runs SET ended_at = 1": [
         "episode_without_body"
     ],

@@ -218,6 +218,12 @@ def test_of_refusals_the_latest_are_kept(world: World) -> None:
     assert kept() == [127, 128, 129]
 
 
+def test_what_a_killed_policy_server_left_open_is_closed(world: World) -> None:
+    world.sql("UPDATE policy_servers SET lease_until = 1")
+    tick(dispatcher_of(world))
+    assert world.ask("SELECT COUNT(*) FROM servings WHERE live_until IS NULL") == [(0,)]
+
+
 def test_what_was_lost_is_issued_again_with_the_next_fence(world: World) -> None:
     dispatcher = dispatcher_of(world)
     command = tick(dispatcher)[0]
@@ -249,10 +255,20 @@ def test_a_body_that_a_recorder_may_yet_bring_is_not_lost(world: World) -> None:
     """However long the recorder is down: only once it has emptied its queue since."""
     dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
     again = overdue(world)
-    for until in (0.0, world.store.clock() - 1000.0):
+    for until in (world.run().recorded_until, world.store.clock() - 1000.0):
         world.sql("UPDATE runs SET recorded_until = :u", u=until)
         assert tick(dispatcher) == []
     world.caught_up()
+    assert tick(dispatcher) == [again]
+
+
+def test_beside_a_recorder_that_does_not_say_how_far_it_is_the_deadline_decides(
+    world: World,
+) -> None:
+    """One of an older version, while a cluster is upgraded: its run has the column's default."""
+    dispatcher = dispatcher_of(world, groups_per_update=1, max_staleness=0)
+    again = overdue(world)
+    world.sql("UPDATE runs SET recorded_until = 0")
     assert tick(dispatcher) == [again]
 
 
@@ -354,6 +370,35 @@ def test_attempts_and_bodies_outlast_a_database_that_is_away(world: World, secon
     assert world.episode(first.episode_id).state == EpisodeState.RUNNING
     assert world.episode(others[0].episode_id).state == EpisodeState.FINISHED
     assert world.finish(claimed, world.body(claimed))
+
+
+@pytest.mark.parametrize("seconds", [20.0, 86400.0])
+def test_who_dies_as_the_databases_clock_goes_back_is_lost_in_time(
+    world: World, seconds: float
+) -> None:
+    dispatcher = dispatcher_of(world)
+    first, second, *_ = tick(dispatcher)
+    assert world.claim(first.episode_id, first.fence)
+    standstill(world, -seconds)
+    world.sql("UPDATE policy_servers SET lease_until = lease_until + :s", s=seconds)
+    tick(dispatcher)
+    clock, longest_s = world.store.clock() + 1.0, 60.0
+    leases = "SELECT lease_until FROM workers UNION SELECT lease_until FROM policy_servers"
+    assert max(until for (until,) in world.ask(leases)) <= clock + longest_s
+    assert world.episode(second.episode_id).due_at <= clock + PLAN.claim_timeout_s
+    world.sql("UPDATE workers SET lease_until = lease_until - :s", s=longest_s)
+    assert [each.fence for each in tick(dispatcher) if each.episode_id == first.episode_id] == [2]
+
+
+def test_a_lease_from_before_the_clock_went_back_keeps_no_dispatcher_out(world: World) -> None:
+    tick(dispatcher_of(world))
+    killed = world.run().dispatcher
+    successor = dispatcher_of(world)
+    tick(successor)
+    assert world.run().dispatcher == killed
+    world.sql("UPDATE runs SET dispatcher_until = dispatcher_until + 86400")
+    tick(successor)
+    assert world.run().dispatcher != killed
 
 
 def test_who_was_lost_before_the_database_went_away_is_lost_after_it(world: World) -> None:

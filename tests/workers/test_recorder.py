@@ -70,9 +70,10 @@ def test_the_recorder_says_up_to_when_it_has_stored_what_was_published(
     for body in world.ready(0, stored=False):
         link.publisher().publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
     queue = recorder_queue(world.run_id)
+    world.sql("UPDATE runs SET recorded_until = 0")  # an older version made the run
     with closing(link.consumer(queue)) as consumer:
         record(world.store, Behind(consumer), world.run_id, threading.Event(), drain=True)
-    assert until() == 0.0
+    assert until() == world.run().created_at
     ended = world.ask("SELECT MAX(ended_at) FROM episodes")[0][0]
     _record(world, link)
     assert until() > ended
@@ -128,6 +129,12 @@ def test_a_recorder_holds_a_lease_until_it_has_drained(world: World, link: Broke
     assert len(recorders()) == 1
     _record(world, link)
     assert recorders() == []
+
+
+def test_a_recorder_of_a_run_that_was_deleted_ends_with_an_error(world: World) -> None:
+    stop = threading.Event()
+    with pytest.raises(StoreError, match="run gone was deleted while its recorder ran"):
+        record(world.store, Once(stop), "gone", stop)  # type: ignore[arg-type]
 
 
 def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> None:

@@ -1,6 +1,7 @@
 """A worker over a real store, a real queue file and a scripted policy behind HTTP."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -32,7 +33,7 @@ from envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
 from serving.request import Limits
 from serving.scripted import ScriptedEngine
 from workers.recorder import record
-from workers.worker import FLUSH_S, EpisodeWorker, leave_in_time
+from workers.worker import FLUSH_S, Clock, EpisodeWorker, leave_in_time
 
 Begin = Callable[..., EpisodeWorker]
 MANY = 2
@@ -473,3 +474,12 @@ def test_a_worker_keeps_its_lease_while_its_threads_hold_every_connection(
 
 def _lease_until(session: Session) -> float:
     return session.scalar(select(func.max(Worker.lease_until))) or 0.0
+
+
+def test_the_databases_clock_is_known_although_the_machines_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    clock.set(5000.0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert clock.now() >= 5000.0
