@@ -9,6 +9,8 @@ import typer
 CONFIG = typer.Argument(..., help="The run's TOML file.", show_default=False)
 RESTART = "Shell command that restarts the {}; without it that fault is left out."
 
+CONTROL = "Command that runs rabbitmqctl where the broker is; without it, no alarms of the broker."
+
 
 def add(app: typer.Typer) -> None:
     """Register the verb."""
@@ -22,26 +24,30 @@ def chaos(
     only: str = typer.Option("", help="Words, comma-separated: of faults, those that hold one."),
     restart_broker: str = typer.Option("", help=RESTART.format("broker")),
     restart_store: str = typer.Option("", help=RESTART.format("store")),
+    rabbitmqctl: str = typer.Option("", help=CONTROL),
     patience: float = typer.Option(60.0, min=1.0, help="Seconds in which nobody acts: a hang."),
     as_json: bool = typer.Option(False, "--json", help="Nothing but the one JSON line."),
 ) -> None:
-    """Train under faults: kills, restarts, pauses, cut connections, full disks. Exit code 1 unless
-    nothing was lost, trained twice or unbalanced, and nothing hung.
+    """Train under faults: kills, restarts, cut connections, full disks, lost commits. Exit code 1
+    unless nothing was lost, trained twice, unbalanced, rolled back or failed without a fault, and
+    nothing hung.
 
     The training is one of its own, with its own name, under the home of CONFIG.
 
     Example: agentrl chaos configs/chaos.toml --kills 20 --seed 1
     """
+    from ops.chaos.faults import Means
     from ops.chaos.trial import Wish, chaos
 
     commands = {"broker": restart_broker, "store": restart_store}
+    restarts = {service: command for service, command in commands.items() if command}
     wish = Wish(
         path=config,
         kills=kills,
         seed=seed,
         patience_s=patience,
         only=tuple(filter(None, only.split(","))),
-        restarts={service: command for service, command in commands.items() if command},
+        means=Means(restarts, rabbitmqctl),
     )
 
     def tell(line: str) -> None:

@@ -1,16 +1,63 @@
-"""What `agentrl chaos` does to a Postgres that a run uses: read-only, locked."""
+"""What `agentrl chaos` does to a Postgres that a run uses.
 
-from collections.abc import Iterator
+Read-only, locked, without a free connection, with a stepped clock, with commits that are answered
+before they are on the disk. All of it is of the whole database or server: use one of your own.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
 HELD = "LOCK TABLE episodes IN SHARE MODE"  # readers go on, every writer waits
+MOST_CONNECTIONS = 1000  # that are taken
+RECOVER_S = 60.0  # for a server that crashed to answer again
+OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> ALL(%s)"""
+# Commits are answered at once, and nothing but the WAL writer brings them to the disk.
+LATE_COMMITS = {"synchronous_commit": "off", "bgwriter_lru_maxpages": "0"}
+OWN_CLOCK = (
+    "CREATE SCHEMA IF NOT EXISTS chaos_clock",
+    "CREATE TABLE IF NOT EXISTS chaos_clock.step (seconds double precision NOT NULL)",
+    "TRUNCATE chaos_clock.step",
+    "INSERT INTO chaos_clock.step VALUES (0)",
+    """CREATE OR REPLACE FUNCTION chaos_clock.clock_timestamp() RETURNS timestamptz
+     LANGUAGE sql VOLATILE SECURITY DEFINER AS $$
+     SELECT pg_catalog.clock_timestamp()
+            + make_interval(secs => (SELECT seconds FROM chaos_clock.step)) $$""",
+    "GRANT USAGE ON SCHEMA chaos_clock TO PUBLIC",
+)
+FOREIGN_CLOCK = (
+    "DROP FUNCTION chaos_clock.clock_timestamp()",
+    "DROP TABLE chaos_clock.step",
+    "DROP SCHEMA chaos_clock",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a superuser may know. `walwriter`: its pid; `folder`: of the data, on its machine."""
+
+    walwriter: int
+    folder: str
 
 
 def is_postgres(url: str) -> bool:
     return url.startswith("postgresql")
+
+
+def server(url: str) -> Server | None:
+    """The server, where the URL's role is its superuser."""
+    with _connect(url) as connection:
+        rows = connection.execute(
+            "SELECT a.pid, current_setting('data_directory', true) FROM pg_stat_activity a"
+            " WHERE a.backend_type = 'walwriter' AND current_setting('is_superuser') = 'on'"
+        ).fetchall()
+    return Server(int(str(rows[0][0])), str(rows[0][1])) if rows else None
 
 
 @contextmanager
@@ -31,16 +78,96 @@ def episodes_locked(url: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def connections_taken(url: str) -> Iterator[Callable[[], int]]:
+    """No session of the database is left, and no connection to its server is free.
+
+    Yields what does that again with those that somebody got since; how many are held.
+    """
+    held = [_connect(url)]
+
+    def take() -> int:
+        held[0].execute(OTHERS, [[each.info.backend_pid for each in held]])
+        with contextlib.suppress(psycopg.OperationalError):  # none is left
+            while len(held) < MOST_CONNECTIONS:
+                held.append(_connect(url))
+        return len(held)
+
+    try:
+        take()
+        yield take
+    finally:
+        for connection in held:
+            connection.close()
+
+
+@contextmanager
+def own_clock(url: str) -> Iterator[None]:
+    """The database's clock, as sessions that begin from now on ask it, is one of ours.
+
+    `step_clock` steps it. Views that stand keep the true one.
+    """
+    path = sql.SQL('SET search_path = chaos_clock, pg_catalog, "$user", public')
+    with _connect(url) as connection:
+        for statement in OWN_CLOCK:
+            connection.execute(statement)
+        _alter(connection, path)
+    try:
+        yield
+    finally:
+        with _connect(url) as connection:
+            _alter(connection, sql.SQL("RESET search_path"))
+            for statement in FOREIGN_CLOCK:
+                connection.execute(statement)
+
+
+def step_clock(url: str, seconds: float) -> None:
+    """Forward, or back where negative."""
+    with _connect(url) as connection:
+        connection.execute("UPDATE chaos_clock.step SET seconds = seconds + %s", [seconds])
+
+
+@contextmanager
+def late_commits(url: str) -> Iterator[None]:
+    """The server answers a commit before it is on its disk; a crash loses it."""
+    with _connect(url) as connection:
+        for name, value in LATE_COMMITS.items():
+            setting = sql.SQL("ALTER SYSTEM SET {} = {}")
+            connection.execute(setting.format(sql.Identifier(name), sql.Literal(value)))
+        connection.execute("SELECT pg_reload_conf()")
+    try:
+        yield
+    finally:
+        with _recovered(url) as connection:
+            for name in LATE_COMMITS:
+                connection.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
+            connection.execute("SELECT pg_reload_conf()")
+
+
 def _set_read_only(url: str, what: sql.SQL) -> None:
     """For sessions that begin from now on; those that stand are ended."""
     with _connect(url) as connection:
         connection.execute("SET default_transaction_read_only = off")
-        name = sql.Identifier(connection.info.dbname)
-        connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, what))
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        _alter(connection, what)
+        connection.execute(OTHERS, [[connection.info.backend_pid]])
+
+
+def _alter(connection: psycopg.Connection[tuple[object, ...]], what: sql.SQL) -> None:
+    """Change what sessions of the database begin with."""
+    name = sql.Identifier(connection.info.dbname)
+    connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, what))
+
+
+def _recovered(url: str) -> psycopg.Connection[tuple[object, ...]]:
+    """A connection to a server that may recover from a crash."""
+    deadline = time.monotonic() + RECOVER_S
+    while True:
+        try:
+            return _connect(url)
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _connect(url: str) -> psycopg.Connection[tuple[object, ...]]:

@@ -109,6 +109,12 @@ def claims_without_body(session: Session, run_id: str) -> set[Claim]:
     return {(episode, fence, sha256 or "") for episode, fence, sha256 in session.execute(query)}
 
 
+def body_sizes(session: Session, run_id: str) -> list[int]:
+    """Bytes of every stored body."""
+    query = select(func.length(StoredTrajectory.body)).where(StoredTrajectory.run_id == run_id)
+    return [int(size) for size in session.scalars(query)]
+
+
 def first_work(
     session: Session, run_id: str, role: str, since: float, who: str = ""
 ) -> float | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.logging import get_logger
-from ops.chaos.faults import Course, Fault
+from ops.chaos.course import Course
+from ops.chaos.faults import Fault
 from ops.chaos.scene import Scene
 from ops.chaos.waste import Waste
 

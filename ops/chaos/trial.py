@@ -8,19 +8,20 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
 from core import loading
 from core.errors import AgentRLError
+from db import breaking
 from db.audit import Finding
 from db.store import open_store
 from ops import hub
 from ops.chaos import books
-from ops.chaos.faults import Fault, all_faults
+from ops.chaos.faults import Fault, Means, all_faults
 from ops.chaos.ordeal import Ordeal, Wound
 from ops.chaos.scene import Scene
 from ops.chaos.stage import BROKER, STORE, Stage
@@ -34,17 +35,18 @@ SHOWN = 40  # findings that are told
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`only`: words that a fault's "kind target" must hold one of; every fault where empty.
-
-    `restarts`: a shell command by service; a service without one is not restarted.
-    """
+    """`only`: words that a fault's "kind target" must hold one of; every fault where empty."""
 
     path: Path
     kills: int
     seed: int
     patience_s: float = 60.0
     only: Sequence[str] = ()
-    restarts: Mapping[str, str] = field(default_factory=dict)
+    means: Means = field(default_factory=Means)
+
+    def includes(self, fault: str) -> bool:
+        """Whether a fault of that kind and target may be drawn."""
+        return not self.only or any(word in fault for word in self.only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,13 @@ def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
     with closing(Stage(config)) as stage:
         stage.aim(None)
         run_id = begin(stage.direct)
-        with closing(open_store(stage.direct.store_url())) as store:
+        url = stage.direct.store_url()
+        steps = breaking.is_postgres(url) and wish.includes("clock store")
+        with (
+            breaking.own_clock(url) if steps else nullcontext(),
+            closing(open_store(url)) as store,
+            closing(stage),  # before the clock is given back
+        ):
             scene = Scene(stage, run_id, store)
             stage.up()
             ordeal = Ordeal(scene, source, (), wish.patience_s, tell)
@@ -122,15 +130,15 @@ def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
 
 def _chosen(scene: Scene, wish: Wish, tell: Callable[[str], None]) -> list[Fault]:
     for service in (STORE, BROKER):
-        if service in scene.stage.proxies and service not in wish.restarts:
+        if service in scene.stage.proxies and service not in wish.means.restarts:
             tell(f"the {service} is not restarted: no --restart-{service}")
-    faults = all_faults(scene, dict(wish.restarts))
-    if wish.only:
-        faults = [
-            fault
-            for fault in faults
-            if any(word in f"{fault.kind} {fault.target}" for word in wish.only)
-        ]
+    if BROKER in scene.stage.proxies and not wish.means.rabbitmqctl:
+        tell("the broker has no alarm, and takes messages of any size: no --rabbitmqctl")
+    faults = [
+        fault
+        for fault in all_faults(scene, wish.means)
+        if wish.includes(f"{fault.kind} {fault.target}")
+    ]
     if not faults:
         raise AgentRLError(f"no fault is called {' or '.join(wish.only)}", mend="leave --only out")
     return faults

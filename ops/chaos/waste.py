@@ -8,8 +8,9 @@ from db.vitals import Vitals
 
 GRACE_S = 45.0  # after a fault is over, in which what it did to others may show: leases, deadlines
 QUIET_S = 5.0  # without a change that no training is idle for
-TRAINER_DIES = ("kill trainer", "kill everything", "rival trainer")
+TRAINER_DIES = ("kill trainer", "kill everything", "rival trainer", "lose_commit store")
 WORKER_DIES = ("worker", "envs", "container", "everything")  # or its environment; by target
+EPISODE_DIES = ("lose_commit store", "small_messages broker")  # its row, or its body is too large
 
 
 class Blow(Protocol):
@@ -27,8 +28,9 @@ class Blow(Protocol):
 
 @dataclass(slots=True)
 class Waste:
-    """`rolled_back`: updates lost though the trainer had not died; `failed_without_fault`: attempts
-    that failed or were given up though neither their worker nor their environment had died;
+    """`rolled_back`: updates lost though the trainer had not died and the database lost no commit;
+    `failed_without_fault`: attempts that failed or were given up though neither their worker nor
+    their environment had died, the database had their rows and the broker took their bodies;
     `idle_s`: in which nothing was done though nothing was broken.
     """
 
@@ -48,7 +50,9 @@ class Waste:
         of_late = [blow for blow in done if blow.ended_at is None or at - blow.ended_at < GRACE_S]
         if not any(blow.name in TRAINER_DIES for blow in of_late):
             self.rolled_back += max(0, seen.rolled_back - before.rolled_back)
-        if not any(blow.target.startswith(WORKER_DIES) for blow in of_late):
+        if not any(
+            blow.target.startswith(WORKER_DIES) or blow.name in EPISODE_DIES for blow in of_late
+        ):
             self.failed_without_fault += max(0, seen.replays - before.replays)
         if any(blow.ended_at is None for blow in done):
             self._moved_at = at

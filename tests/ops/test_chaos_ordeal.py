@@ -9,7 +9,8 @@ import pytest
 
 from db.store import Store, open_store
 from db.vitals import Vitals
-from ops.chaos.faults import Course, Fault
+from ops.chaos.course import Course
+from ops.chaos.faults import Fault
 from ops.chaos.ordeal import AT_ONCE, Ordeal, Pace
 from ops.chaos.scene import Scene
 from ops.chaos.stage import Stage

@@ -1,6 +1,7 @@
 """The ways to a service that can be cut, and a stage on which a run of its own is broken."""
 
 import os
+import random
 import resource
 import socket
 import subprocess
@@ -8,15 +9,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from running import ROOT
 
 from core import loading
+from core.config import Config, Run, Task, Trainer
 from core.errors import AgentRLError
 from db.audit import Finding
+from db.store import open_store
+from db.vitals import Vitals
+from ops.chaos.injectors import disks
 from ops.chaos.proxy import Proxy
+from ops.chaos.scene import Scene
 from ops.chaos.stage import Command, Stage, connected
 from ops.chaos.trial import Verdict
 from ops.chaos.waste import Waste
@@ -170,6 +177,42 @@ def test_a_full_disk_of_one_process_is_a_limit_that_is_lifted_again(tmp_path: Pa
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+def test_a_trainer_without_room_for_two_snapshots_may_still_write_files_of_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    class Waiting(Stage):
+        def __init__(self, pid: int) -> None:
+            self.direct = self.config = Config(
+                tasks={"dbbench": Task()},
+                run=Run(home=str(tmp_path)),
+                trainer=Trainer(snapshot_every=2),
+            )
+            self.pid = pid
+
+        def pids(self) -> dict[str, int]:
+            return {"trainer": self.pid}
+
+    seen = Vitals(0.0, "running", 3, 1, 1, "d", {}, {}, ())
+    for name, size in (("v3", 10_000), ("v3.snapshot", 30_000), (".v4.partial", 20_000)):
+        folder = tmp_path / "checkpoints" / "run" / name
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(bytes(size))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as trainer:  # until its input is closed
+        former = resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE)
+        scene = Scene(
+            Waiting(trainer.pid), "run", open_store(f"sqlite:///{tmp_path / 'unused.db'}"), seen
+        )
+        course = disks.refuse_snapshots(scene, random.Random(1), "trainer")
+        for version in (3, 5, 7):
+            scene.seen = replace(seen, version=version)
+            next(course)
+            assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == (10_000, former[1])
+        scene.seen = replace(seen, version=8)
+        assert list(course) == []
+        assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == former
+    scene.store.close()
 
 
 def test_a_restart_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def wasted(*faults: Fault, rolled_back: int = 0, replays: int = 0, at: float = 1
 def test_updates_that_are_rolled_back_are_wasted_unless_the_trainer_died() -> None:
     assert wasted(rolled_back=3).rolled_back == 3
     assert wasted(Fault("cut store"), Fault("pause trainer"), rolled_back=3).rolled_back == 3
-    for name in ("kill trainer", "kill everything", "rival trainer"):
+    for name in ("kill trainer", "kill everything", "rival trainer", "lose_commit store"):
         assert wasted(Fault(name), rolled_back=3).rolled_back == 0
         assert wasted(Fault(name, ended_at=90.0), rolled_back=3).rolled_back == 0
         long_ago = Fault(name, ended_at=99.0 - GRACE_S)
@@ -39,6 +39,8 @@ def test_attempts_that_fail_are_wasted_unless_a_worker_or_an_environment_died() 
     assert wasted(replays=2).failed_without_fault == 2
     assert wasted(Fault("kill recorder"), Fault("lock store"), replays=2).failed_without_fault == 2
     for name in ("kill worker-1", "pause worker-0", "full_disk envs", "kill container"):
+        assert wasted(Fault(name), replays=2).failed_without_fault == 0
+    for name in ("lose_commit store", "small_messages broker"):
         assert wasted(Fault(name), replays=2).failed_without_fault == 0
 
 

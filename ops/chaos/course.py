@@ -1,0 +1,36 @@
+"""The course of a fault: a generator that is resumed at every tick until what it broke answers.
+
+What it yields at is broken; where it returns, it answers health again, and the fault is over once
+the role it names has done a unit of work.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Generator
+
+from ops.chaos.scene import Scene
+
+Course = Generator[None, None, None]
+Injector = Callable[[Scene, random.Random], Course]
+
+
+def hold_for(seconds: float) -> Course:
+    """Yield for so long."""
+    yield from wait_until(lambda: False, seconds)
+
+
+def wait_until(what: Callable[[], bool], within_s: float) -> Course:
+    """Yield until it is so, or the time is over."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and not what():
+        yield
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """To a process that may have ended; 0 is none."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

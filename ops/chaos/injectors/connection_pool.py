@@ -1,0 +1,18 @@
+"""Every connection that the database server allows is taken by somebody else."""
+
+import random
+
+from db import breaking
+from ops.chaos.course import Course, hold_for
+from ops.chaos.scene import Scene
+
+EXHAUSTED_S = (5.0, 40.0)  # at most longer than the 30 s that a process's own pool waits
+
+
+def exhaust(scene: Scene, random: random.Random) -> Course:
+    """Take the server's connections, those of the run as well, and let them go after a while."""
+    with breaking.connections_taken(scene.stage.direct.store_url()) as take:
+        for _ in hold_for(random.uniform(*EXHAUSTED_S)):
+            take()
+            yield
+    yield

@@ -1,0 +1,40 @@
+"""Connections to a service that end, stall or lead nowhere, by way of its proxy."""
+
+import random
+
+from ops.chaos.course import Course, hold_for
+from ops.chaos.scene import Scene
+
+OUTAGE_S = 150.0  # longer than the 120 s that a broker was once waited for
+
+
+def cut(scene: Scene, _random: random.Random, service: str) -> Course:
+    """Every connection to the service is reset; new ones are taken at once."""
+    scene.stage.proxies[service].cut()
+    yield
+
+
+def stall(scene: Scene, random: random.Random, service: str) -> Course:
+    """Nothing passes for a while, then every connection is reset."""
+    proxy = scene.stage.proxies[service]
+    proxy.stall()
+    try:
+        yield from hold_for(random.uniform(2.0, 10.0))
+    finally:
+        proxy.flow()
+
+
+def swallow(scene: Scene, _random: random.Random, service: str) -> Course:
+    """Connections lead nowhere, without an end: what was sent on them is lost."""
+    scene.stage.proxies[service].swallow()
+    yield
+
+
+def refuse(scene: Scene, _random: random.Random, service: str) -> Course:
+    """The service refuses connections for longer than anybody's patience ever was."""
+    proxy = scene.stage.proxies[service]
+    proxy.refuse()
+    try:
+        yield from hold_for(OUTAGE_S)
+    finally:
+        proxy.flow()

@@ -1,0 +1,39 @@
+"""The processes in one environment's container are killed."""
+
+import random
+
+from core.config import Config
+from core.errors import EnvironmentFailure
+from core.logging import get_logger
+from envs.census import Census
+from ops.chaos.course import Course
+from ops.chaos.scene import Scene
+from ops.hosts import hosts_envs
+
+log = get_logger()
+
+
+def kill_container(scene: Scene, random: random.Random) -> Course:
+    """SIGKILL to what runs in one container, once there is one."""
+    census = Census(scene.stage.name)
+    while True:
+        found = _containers(scene)
+        if found and census.kill(random.choice(found)):
+            return
+        yield
+
+
+def uses_containers(config: Config) -> bool:
+    """Whether an env server of ours plays episodes in containers."""
+    contained = any(
+        name == "os" or task.options.get("container") for name, task in config.tasks.items()
+    )
+    return contained and hosts_envs(config)
+
+
+def _containers(scene: Scene) -> list[str]:
+    try:
+        return Census(scene.stage.name).containers()
+    except EnvironmentFailure as error:
+        log.warning("containers not counted", error=str(error))
+        return []

@@ -1,0 +1,119 @@
+"""A disk without room: that of a service, and that of a trainer when a snapshot is due."""
+
+import contextlib
+import errno
+import os
+import random
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ops.chaos.course import Course, hold_for, wait_until
+from ops.chaos.injectors.restarts import service_answers
+from ops.chaos.scene import Scene
+from ops.chaos.stage import Command
+from ops.runs import checkpoints_home
+
+FULL_S = (5.0, 40.0)
+ANSWER_S = 15.0  # for a service to go on by itself once it has room; then it is restarted
+MOST = 8 << 30  # bytes of a disk that may be filled
+BLOCKS = (1 << 20, 4096, 1)  # bytes at once, as long as they fit
+SNAPSHOT = ".snapshot"  # of the folder's name
+SNAPSHOTS = 2
+SNAPSHOTS_S = 300.0  # for so many to be due
+
+
+def fill_disk(
+    scene: Scene, random: random.Random, service: str, folder: Path, restart: str
+) -> Course:
+    """The service's disk has no byte left; then it has room again.
+
+    A service that ended meanwhile is started again by the command `restart`, empty where there is
+    none.
+    """
+    with filled(folder) as fill:
+        for _ in hold_for(random.uniform(*FULL_S)):
+            fill()
+            yield
+    yield from wait_until(lambda: service_answers(scene, service), ANSWER_S)
+    if restart and not service_answers(scene, service):
+        running = Command(restart, scene.stage.home / f"restart-{service}.log")
+        while not running.done():
+            yield
+    while not service_answers(scene, service):
+        yield
+
+
+def refuse_snapshots(scene: Scene, _random: random.Random, name: str) -> Course:
+    """The trainer's disk has room for checkpoints, but not for a snapshot, while two are due.
+
+    No file that it writes may be larger than those of a checkpoint (RLIMIT_FSIZE: EFBIG); a
+    snapshot's holds the optimizer's state as well.
+    """
+    pid, seen = scene.pid(name) or 0, scene.seen
+    last = (seen.version if seen else 0) + SNAPSHOTS * scene.config.trainer.snapshot_every + 1
+    largest = largest_file(checkpoints_home(scene.stage.direct, scene.run_id))
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself; the next has its disk again
+        former = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (largest, former[1]))
+        yield from wait_until(
+            lambda: scene.pid(name) != pid or (scene.seen or seen).version >= last,  # type: ignore[union-attr]
+            SNAPSHOTS_S,
+        )
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, former)
+    while not scene.healthy(name):
+        yield
+
+
+def largest_file(checkpoints: Path) -> int:
+    """Bytes of the largest file of a checkpoint in the folder; snapshots are none."""
+    found = 0
+    for file in checkpoints.glob("*/*"):
+        if file.parent.suffix != SNAPSHOT and not file.parent.name.startswith("."):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found = max(found, file.stat().st_size)
+    return found
+
+
+def has_own_disk(folder: Path, home: Path) -> bool:
+    """Whether a folder lies on a disk of its own, not that of `home`, small enough to be filled."""
+    try:
+        own = folder.stat().st_dev != home.stat().st_dev
+        return own and os.access(folder, os.W_OK) and shutil.disk_usage(folder).total <= MOST
+    except OSError:
+        return False
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[Callable[[], None]]:
+    """No byte is left on the disk of a folder. Yields what fills it again."""
+    filler = folder / "chaos.filler"
+    with filler.open("wb", buffering=0) as file:
+
+        def fill() -> None:
+            for size in BLOCKS:
+                with contextlib.suppress(_NoRoom):
+                    while True:
+                        _write(file.fileno(), bytes(size))
+
+        try:
+            fill()
+            yield fill
+        finally:
+            filler.unlink()
+
+
+class _NoRoom(Exception):
+    pass
+
+
+def _write(file: int, block: bytes) -> None:
+    try:
+        if os.write(file, block) < len(block):
+            raise _NoRoom
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise _NoRoom from None

@@ -1,0 +1,54 @@
+"""The database crashes and loses commits that it had answered, as an asynchronous failover does."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+from core.logging import get_logger
+from db import breaking
+from ops.chaos.course import Course, send_signal, wait_until
+from ops.chaos.scene import Scene
+
+COMMIT_S = 120.0  # for an update to be committed, which is then lost
+
+log = get_logger()
+
+
+def lose_commits(scene: Scene, _random: random.Random) -> Course:
+    """Let nothing reach the disk until an update was committed; then crash the server.
+
+    Postgres answers a commit at once where synchronous_commit is off, and writes it a little later
+    by its WAL writer, which is stopped here. Killing that process makes the server begin anew from
+    what is on its disk.
+    """
+    url = scene.stage.direct.store_url()
+    server = breaking.server(url)
+    if server is None:
+        return
+    pid = server.walwriter
+    version = scene.seen.version if scene.seen else 0
+    with breaking.late_commits(url):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield from wait_until(
+                lambda: scene.seen is not None and scene.seen.version > version, COMMIT_S
+            )
+            before = scene.seen.version if scene.seen else 0
+        finally:
+            send_signal(pid, signal.SIGKILL)
+        scene.seen = None
+        while scene.seen is None:
+            yield
+    scene.claims.clear()  # what rows said that are lost is no promise; the others are read again
+    log.info("commits lost", version_before=before, version=scene.seen.version)
+    yield
+
+
+def is_local(walwriter: int) -> bool:
+    """Whether the process of that number is the WAL writer of a Postgres, and may be signalled."""
+    try:
+        os.kill(walwriter, 0)
+        return b"walwriter" in Path(f"/proc/{walwriter}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,18 @@
+"""A service is restarted by a command of the user's."""
+
+import random
+
+from ops.chaos.course import Course
+from ops.chaos.scene import Scene
+from ops.chaos.stage import STORE, Command
+
+
+def restart_service(scene: Scene, _random: random.Random, service: str, command: str) -> Course:
+    """Run the command, and wait until the service answers."""
+    running = Command(command, scene.stage.home / f"restart-{service}.log")
+    while not (running.done() and service_answers(scene, service)):
+        yield
+
+
+def service_answers(scene: Scene, service: str) -> bool:
+    return scene.seen is not None if service == STORE else scene.broker_answers()

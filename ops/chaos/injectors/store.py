@@ -1,0 +1,24 @@
+"""A Postgres that takes no write, and one in which a lock is held."""
+
+import random
+
+from db import breaking
+from ops.chaos.course import Course, hold_for
+from ops.chaos.scene import Scene
+
+LOCK_S = 36.0  # longer than the 30 s that a pool of connections waits
+READ_ONLY_S = (1.5, 20.0)
+
+
+def refuse_writes(scene: Scene, random: random.Random) -> Course:
+    """The database takes no write for a while, as one that is no primary any more."""
+    with breaking.read_only(scene.stage.direct.store_url()):
+        yield from hold_for(random.uniform(*READ_ONLY_S))
+    yield
+
+
+def lock_episodes(scene: Scene, _random: random.Random) -> Course:
+    """Somebody holds a lock that every writer of episodes waits for."""
+    with breaking.episodes_locked(scene.stage.direct.store_url()):
+        yield from hold_for(LOCK_S)
+    yield

@@ -1,0 +1,258 @@
+"""Each fault of a service does to a real one what it says. The services are this file's own."""
+
+import os
+import random
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from running import ROOT, eventually
+from sqlalchemy import text
+from trajectories import finished
+
+from broker import connect
+from broker.messages import encode
+from broker.topology import TRAJECTORIES, trainer_queue
+from core.config import Config, Task
+from core.config import Store as StoreSection
+from core.errors import MessageRefused, StoreUnavailable
+from db import breaking
+from db.store import open_store
+from db.vitals import Vitals
+from ops.chaos.injectors import disks, lost_commits
+from ops.chaos.injectors.rabbitmq import Rabbitmqctl
+from ops.chaos.scene import Scene
+from ops.chaos.stage import Stage
+
+SERVICES = ROOT / ".ci" / "services"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def services(verb: str, folder: Path, *names: str) -> str:
+    command = [str(SERVICES), verb, str(folder), *names]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=240).stdout.decode()
+
+
+def _own(name: str, binary: str) -> Iterator[Path]:
+    """The folder of a service that is no other test's, on a disk of 300 MB."""
+    if os.geteuid() != 0 or shutil.which(binary) is None:
+        pytest.skip(f"needs root and an installed {binary}")
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="chaos-"))
+    folder.chmod(0o755)
+    disk = folder / {"postgres": "pg", "rabbitmq": "rmq"}[name]
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs leave to mount a tmpfs")
+    try:
+        services("start", folder, name)
+        yield folder
+    finally:
+        services("stop", folder)
+        subprocess.run(["umount", str(disk)], check=True)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """SQLAlchemy URL of a Postgres whose crash nobody else meets."""
+    for folder in _own("postgres", "runuser"):
+        yield services("env", folder).strip().partition("=")[2]
+
+
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[tuple[str, Rabbitmqctl]]:
+    """AMQP URL of a RabbitMQ that raises alarms for nobody else, and what administers it."""
+    for folder in _own("rabbitmq", "rabbitmq-server"):
+        url = services("env", folder).strip().partition("=")[2]
+        yield url, Rabbitmqctl(f"{SERVICES} rabbitmqctl {folder}")
+
+
+def ask(url: str, statement: str) -> Any:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        row = connection.execute(statement).fetchone()
+    return row[0] if row else None
+
+
+def do(url: str, statement: str) -> None:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(statement)
+
+
+class Bystander(Stage):
+    """A stage without processes."""
+
+    def __init__(self, url: str) -> None:
+        self.direct = Config(tasks={"dbbench": Task()}, store=StoreSection(url=url))
+
+
+class Onlooker(Scene):
+    """A run whose version is the number of rows in a table."""
+
+    def look(self) -> None:
+        try:
+            version = ask(self.stage.direct.store_url(), "SELECT count(*) FROM versions")
+        except psycopg.OperationalError:
+            self.seen = None
+        else:
+            self.seen = Vitals(0.0, "running", version, 1, 1, "d", {}, {}, ())
+
+
+def test_a_database_without_free_connections_refuses_sessions_and_ends_those_that_stand(
+    postgres: str,
+) -> None:
+    with closing(open_store(postgres)) as store:
+        store.check()
+        with breaking.connections_taken(postgres) as take:
+            assert take() >= 300 - 3
+            with pytest.raises(StoreUnavailable, match=r"terminating connection|too many clients"):
+                store.ask(lambda session: session.execute(text("SELECT 1")), patience_s=0.0)
+            with pytest.raises(StoreUnavailable, match="too many clients"):
+                open_store(postgres)
+        assert store.clock() > 0, "the store of before has waited and goes on"
+
+
+def test_a_stepped_clock_is_what_a_run_reads_and_the_true_one_comes_back(postgres: str) -> None:
+    with breaking.own_clock(postgres), closing(open_store(postgres)) as store:
+        true = store.clock()
+        breaking.step_clock(postgres, 3600.0)
+        assert 3600.0 <= store.clock() - true < 3900.0
+        breaking.step_clock(postgres, -7200.0)
+        assert -3600.0 <= store.clock() - true < -3300.0
+    with closing(open_store(postgres)) as store:
+        assert 0.0 <= store.clock() - true < 300.0
+    assert not ask(postgres, "SELECT count(*) FROM pg_namespace WHERE nspname = 'chaos_clock'")
+
+
+def test_a_commit_that_was_answered_is_lost(postgres: str) -> None:
+    do(postgres, "CREATE TABLE versions (version int)")
+    scene = Onlooker(Bystander(postgres), "run", open_store(postgres))
+    scene.claims.add(("episode", 1, "sha256"))
+    do(postgres, "CHECKPOINT")
+    scene.look()
+    course = lost_commits.lose_commits(scene, random.Random(1))
+    next(course)
+    do(postgres, "INSERT INTO versions VALUES (1)")
+    assert ask(postgres, "SELECT count(*) FROM versions") == 1, "it was answered, others saw it"
+    for _ in course:
+        scene.look()
+    assert ask(postgres, "SELECT count(*) FROM versions") == 0
+    assert scene.claims == set(), "what a lost row said is no promise"
+    assert ask(postgres, "SHOW synchronous_commit") == "on"
+    do(postgres, "DROP TABLE versions")
+    scene.store.close()
+
+
+def test_a_full_disk_of_postgres_refuses_rows_until_it_has_room(postgres: str) -> None:
+    server = breaking.server(postgres)
+    assert server is not None
+    assert lost_commits.is_local(server.walwriter)
+    folder = Path(server.folder).parent
+    assert disks.has_own_disk(folder, ROOT)
+    assert not disks.has_own_disk(ROOT, ROOT), "the disk of the run is never filled"
+    do(postgres, "CREATE TABLE big (body text)")
+    grow = "INSERT INTO big SELECT repeat(random()::text, 100) FROM generate_series(1, 5000)"
+    with closing(open_store(postgres)) as store:
+
+        def insert(patience_s: float) -> None:
+            store.transact(lambda session: session.execute(text(grow)), patience_s=patience_s)
+
+        with disks.filled(folder) as fill:
+            refused: list[StoreUnavailable] = []
+            while not refused:
+                fill()
+                try:
+                    insert(0.0)
+                except StoreUnavailable as error:
+                    refused.append(error)
+        insert(120.0)
+    do(postgres, "DROP TABLE big")
+
+
+def test_a_disk_alarm_holds_up_publishers_and_consumers_go_on(
+    rabbitmq: tuple[str, Rabbitmqctl],
+) -> None:
+    url, rabbitmqctl = rabbitmq
+    broker = connect(url)
+    broker.declare_run("alarm")
+    publisher, consumer = broker.publisher(), broker.consumer(trainer_queue("alarm"))
+    waited: list[float] = []
+    with ThreadPoolExecutor(1) as pool:
+        with rabbitmqctl.alarmed():
+            body = finished("alarm", member=0)
+            sent = pool.submit(
+                publisher.publish, TRAJECTORIES, "alarm", body, waiting=waited.append
+            )
+            eventually(lambda: len(waited) > 1, within_s=60, text=lambda: str(waited))
+            assert not sent.done()
+        sent.result(timeout=120)
+    (delivery,) = consumer.receive(5, 60.0)
+    assert delivery.message == body
+    consumer.ack([delivery])
+    publisher.close()
+    consumer.close()
+
+
+def test_a_broker_of_small_messages_refuses_the_large_ones_alone(
+    rabbitmq: tuple[str, Rabbitmqctl],
+) -> None:
+    url, rabbitmqctl = rabbitmq
+    broker = connect(url)
+    broker.declare_run("small")
+    small = finished("small", member=0)
+    large = finished("small", member=1, text=secrets.token_hex(5000))
+    with rabbitmqctl.limited(len(encode(small)) + 10):
+        publisher = broker.publisher()
+        publisher.publish(TRAJECTORIES, "small", small)
+        with pytest.raises(MessageRefused, match="PRECONDITION_FAILED"):
+            publisher.publish(TRAJECTORIES, "small", large)
+        publisher.close()
+    publisher = broker.publisher()
+    publisher.publish(TRAJECTORIES, "small", large)
+    publisher.close()
+    consumer = broker.consumer(trainer_queue("small"))
+    found = [each.message for each in consumer.receive(5, 60.0)]
+    while len(found) < 2:
+        found += [each.message for each in consumer.receive(5, 60.0)]
+    assert found == [small, large]
+    consumer.close()
+
+
+def test_a_full_disk_of_rabbitmq_loses_no_message_that_it_confirmed(
+    rabbitmq: tuple[str, Rabbitmqctl],
+) -> None:
+    url, rabbitmqctl = rabbitmq
+    folder = Path(rabbitmqctl.folder()).parent
+    assert disks.has_own_disk(folder, ROOT)
+    broker = connect(url)
+    broker.declare_run("full")
+    publisher = broker.publisher()
+    sent = [finished("full", member=member) for member in range(20)]
+    for body in sent[:10]:
+        publisher.publish(TRAJECTORIES, "full", body)
+    waited: list[float] = []
+    with ThreadPoolExecutor(1) as pool:
+        with disks.filled(folder):
+            later = [
+                pool.submit(publisher.publish, TRAJECTORIES, "full", body, waiting=waited.append)
+                for body in sent[10:]
+            ]
+            eventually(lambda: waited or later[-1].done(), within_s=60, text=lambda: str(waited))
+        for each in later:
+            each.result(timeout=120)
+    consumer = broker.consumer(trainer_queue("full"))
+    seen: set[int] = set()
+    while len(seen) < 20 and (deliveries := consumer.receive(50, 60.0)):
+        seen |= {each.message.trajectory.member for each in deliveries}  # type: ignore[union-attr]
+        consumer.ack(deliveries)
+    assert seen == set(range(20))
+    publisher.close()
+    consumer.close()
