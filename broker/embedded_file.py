@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker.topology import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from core.errors import BrokerError, BrokerUnavailable
 from core.process import unlocked
 
@@ -19,7 +20,7 @@ LOOK_S = 1.0  # between two looks at an empty queue while nobody writes to the f
 FIRST_STAT_S, LAST_STAT_S = 0.01, 0.1  # between two questions to the file system whether one did
 TICK_NS = 50_000_000  # longer than a tick of any file system's clock
 
-SCHEMA = """
+TABLES = """
 CREATE TABLE IF NOT EXISTS bindings (
     exchange TEXT NOT NULL, run_id TEXT NOT NULL, queue TEXT NOT NULL, lease_until REAL,
     PRIMARY KEY (exchange, run_id, queue)) WITHOUT ROWID;
@@ -31,6 +32,19 @@ CREATE TABLE IF NOT EXISTS dead (
     id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, reason TEXT NOT NULL,
     body BLOB NOT NULL);
 """
+DEAD_BOUND = """
+CREATE TRIGGER IF NOT EXISTS dead_bound AFTER INSERT ON dead BEGIN
+    DELETE FROM dead WHERE id IN (SELECT id FROM (
+        SELECT id, COUNT(*) OVER newer AS letters, SUM(LENGTH(body)) OVER newer AS bytes
+        FROM dead WHERE queue = NEW.queue WINDOW newer AS (ORDER BY id DESC))
+    WHERE letters > {letters} OR bytes > {bytes});
+END;
+"""
+
+
+def schema(max_dead_letters: int = MAX_DEAD_LETTERS, max_dead_bytes: int = MAX_DEAD_BYTES) -> str:
+    """The tables; of the dead letters of each queue the newest stay."""
+    return TABLES + DEAD_BOUND.format(letters=max_dead_letters, bytes=max_dead_bytes)
 
 
 class QueueFile:
@@ -48,7 +62,7 @@ class QueueFile:
             )
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.executescript(SCHEMA)
+            self._connection.executescript(schema())
         except (OSError, sqlite3.Error) as error:
             raise self._failure(error) from error
 

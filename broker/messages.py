@@ -28,7 +28,6 @@ __all__ = [
     "Message",
     "PolicyRef",
     "PoolChanged",
-    "RunControl",
     "RunEpisode",
     "StepRecord",
     "Trajectory",
@@ -63,14 +62,7 @@ class PoolChanged(Wire, frozen=True, kw_only=True, tag="PoolChanged"):
     run_id: str
 
 
-class RunControl(Wire, frozen=True, kw_only=True, tag="RunControl"):
-    """A wake-up: the run's row has another state."""
-
-    run_id: str
-    action: str  # pause | resume | stop
-
-
-Message = RunEpisode | EpisodeFinished | CheckpointPublished | PoolChanged | RunControl
+Message = RunEpisode | EpisodeFinished | CheckpointPublished | PoolChanged
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -27,6 +27,8 @@ from broker.rabbit_publisher import RabbitPublisher
 from broker.topology import (
     DEAD,
     EXCHANGES,
+    MAX_DEAD_BYTES,
+    MAX_DEAD_LETTERS,
     TRAJECTORIES,
     dead_queue,
     episodes_queue,
@@ -35,7 +37,12 @@ from broker.topology import (
 from core.errors import BrokerError
 
 DELIVERY_LIMIT = 100  # generous: it also counts deliveries merely held when a consumer dies
-MAX_DEAD_LETTERS = 1000  # shown at once
+DEAD_BOUNDS = {
+    "x-max-length": MAX_DEAD_LETTERS,
+    "x-max-length-bytes": MAX_DEAD_BYTES,
+    "x-overflow": "drop-head",
+}
+OTHER_ARGUMENTS = 406  # AMQP's code of a queue that stands, declared with other ones
 CHECK_URL = "check broker.url"
 # A peer that vanished without a word: the kernel gives up what it does not acknowledge.
 TCP_OPTIONS = {
@@ -62,7 +69,7 @@ class RabbitBroker:
             for exchange in EXCHANGES:
                 channel.exchange_declare(exchange, "direct", durable=True)
             for queue in run_queues(run_id):
-                channel.queue_declare(dead_queue(queue), durable=True)
+                _declare_dead(channel, dead_queue(queue))
                 channel.queue_bind(dead_queue(queue), DEAD, queue)
                 channel.queue_declare(queue, durable=True, arguments=_quorum(queue))
                 channel.queue_bind(queue, TRAJECTORIES, run_id)
@@ -178,6 +185,17 @@ def _quorum(queue: str) -> dict[str, Any]:
         "x-dead-letter-routing-key": queue,
         "x-delivery-limit": DELIVERY_LIMIT,
     }
+
+
+def _declare_dead(channel: Any, name: str) -> None:
+    """A queue that an older version made keeps its own arguments: it has no bounds."""
+    beside = channel.connection.channel()  # a refusal closes it
+    try:
+        beside.queue_declare(name, durable=True, arguments=DEAD_BOUNDS)
+        beside.close()
+    except ChannelClosedByBroker as error:
+        if error.reply_code != OTHER_ARGUMENTS:
+            raise
 
 
 def _queues(run_id: str) -> list[str]:

@@ -12,6 +12,9 @@ EVENTS = "agentrl.events"
 DEAD = "agentrl.dead"
 EXCHANGES = (TRAJECTORIES, EVENTS, DEAD)
 
+MAX_DEAD_LETTERS = 1_000  # of one queue; the oldest give way
+MAX_DEAD_BYTES = 2**30
+
 
 def recorder_queue(run_id: str) -> str:
     return f"recorder.trajectories.{run_id}"

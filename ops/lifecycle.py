@@ -1,7 +1,6 @@
 """Runs as a whole: listed, paused, resumed, stopped, forked, deleted.
 
-A run is named by its TOML file, or by its name in a store. The row moves first; the event that
-wakes its processes may be lost, they look at the row anyway.
+A run is named by its TOML file, or by its name in a store. Its processes look at its row.
 """
 
 import shutil
@@ -15,12 +14,10 @@ import msgspec
 
 import broker
 from broker import weights
-from broker.messages import RunControl
-from broker.topology import EVENTS
 from broker.weights import Shelf
 from core import loading
 from core.config import Config, check_name, with_secrets
-from core.errors import AgentRLError, BrokerError, ConfigError, StoreError
+from core.errors import AgentRLError, ConfigError, StoreError
 from core.types import RUN_OVER, RunState
 from db import lifecycle, migrate, runs
 from db.lifecycle import Fork, RunSummary
@@ -80,16 +77,7 @@ def control(where: Place, action: str) -> str:
         )
         if not moved:
             raise _over(store, run)
-    said = f"run {run.name} is {ACTIONS[action]}"
-    try:
-        link = broker.connect(loading.from_json(run.config, f"run {run.name}").broker_url())
-        publisher = link.publisher()
-        publisher.publish(EVENTS, run.run_id, RunControl(run_id=run.run_id, action=action))
-        publisher.close()
-        link.close()
-    except (BrokerError, ConfigError) as error:  # the row is what counts
-        return f"{said}; its processes will see it at their next look ({error})"
-    return said
+    return f"run {run.name} is {ACTIONS[action]}"
 
 
 def fork(where: Place, version: str, name: str) -> str:

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import eventually
-from trajectories import finished, trajectories
+from trajectories import finished, published, trajectories
 
 from broker import connect
 from broker.api import Broker, Consumer, Delivery
-from broker.messages import CheckpointPublished, EpisodeFinished, RunControl, Trajectory, encode
+from broker.messages import CheckpointPublished, EpisodeFinished, Trajectory, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, recorder_queue, trainer_queue
 from core.errors import BrokerError
 
@@ -35,10 +35,10 @@ time.sleep(600)
 BAD_BODIES = {
     "empty": b"",
     "a newer version": b"\x00"
-    + msgspec.msgpack.encode({"type": "RunControl", "v": 9, "run_id": "r", "action": "stop"}),
+    + msgspec.msgpack.encode({"type": "PoolChanged", "v": 9, "run_id": "r"}),
     "an unknown tag": b"\x00" + msgspec.msgpack.encode({"type": "Unheard", "v": 1}),
     "an unknown field": b"\x00"
-    + msgspec.msgpack.encode({"type": "RunControl", "run_id": "r", "action": "a", "x": 1}),
+    + msgspec.msgpack.encode({"type": "PoolChanged", "run_id": "r", "x": 1}),
     "truncated": encode(finished(), compress_above=0)[:-9],
     "noise": b"\xff\x00\xfe" * 50,
 }
@@ -351,11 +351,11 @@ def test_an_event_reaches_every_subscriber_of_its_run_from_now_on(
     broker: Broker, run_id: str
 ) -> None:
     publisher = broker.publisher()
-    publisher.publish(EVENTS, run_id, RunControl(run_id=run_id, action="pause"))
+    publisher.publish(EVENTS, run_id, published(run_id))
     first, second = broker.subscriber(run_id), broker.subscriber(run_id)
     event = CheckpointPublished(run_id=run_id, version=3, checkpoint_id="c3")
     publisher.publish(EVENTS, run_id, event)
-    publisher.publish(EVENTS, "test-another-run", RunControl(run_id="x", action="stop"))
+    publisher.publish(EVENTS, "test-another-run", published("x"))
     for subscriber in (first, second):
         heard = [*drain(subscriber, 1), *subscriber.receive(2, 0.5)]
         assert [delivery.message for delivery in heard] == [event]

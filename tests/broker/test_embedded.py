@@ -3,12 +3,12 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from locking import locked
-from trajectories import finished
+from trajectories import finished, published
 
 from broker import connect
 from broker.embedded import (
@@ -18,8 +18,7 @@ from broker.embedded import (
     EmbeddedConsumer,
     EmbeddedPublisher,
 )
-from broker.embedded_file import QueueFile
-from broker.messages import RunControl
+from broker.embedded_file import QueueFile, schema
 from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from core.errors import BrokerError
 
@@ -49,14 +48,27 @@ def test_messages_outlive_the_process_that_published_them(tmp_path: Path) -> Non
     second.close()
 
 
+def test_of_dead_letters_the_newest_stay() -> None:
+    bury = "INSERT INTO dead (queue, reason, body) VALUES (?, 'unreadable', ?)"
+    kept = "SELECT body FROM dead WHERE queue = ? ORDER BY id"
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema(max_dead_letters=3, max_dead_bytes=100))
+        connection.execute(bury, ("other", b"0"))
+        connection.executemany(bury, [("queue", str(n).encode()) for n in range(5)])
+        assert connection.execute(kept, ("queue",)).fetchall() == [(b"2",), (b"3",), (b"4",)]
+        connection.execute(bury, ("queue", bytes(99)))
+        assert connection.execute(kept, ("queue",)).fetchall() == [(b"4",), (bytes(99),)]
+        assert connection.execute(kept, ("other",)).fetchall() == [(b"0",)]
+
+
 def test_events_of_a_subscriber_that_never_reads_are_bounded(tmp_path: Path) -> None:
     broker = connect(f"sqlite:///{tmp_path / 'queue.db'}")
     subscriber, publisher = broker.subscriber("run"), broker.publisher()
     for number in range(MAX_EVENTS + 3):
-        publisher.publish(EVENTS, "run", RunControl(run_id="run", action=str(number)))
+        publisher.publish(EVENTS, "run", published("run", str(number)))
     events = [delivery.message for delivery in subscriber.receive(2 * MAX_EVENTS, 0)]
     assert len(events) == MAX_EVENTS
-    assert events[0] == RunControl(run_id="run", action="3")
+    assert events[0] == published("run", "3")
     broker.close()
 
 
@@ -67,11 +79,11 @@ def test_a_subscriber_that_stopped_reading_is_forgotten_and_returns_by_reading(
     broker = EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}", clock=lambda: now[0])
     subscriber, publisher = broker.subscriber("run"), broker.publisher()
     now[0] += SUBSCRIBER_LEASE_S + 1
-    publisher.publish(EVENTS, "run", RunControl(run_id="run", action="unheard"))
+    publisher.publish(EVENTS, "run", published("run", "unheard"))
     assert subscriber.receive(1, 0) == []
-    publisher.publish(EVENTS, "run", RunControl(run_id="run", action="heard"))
+    publisher.publish(EVENTS, "run", published("run", "heard"))
     (delivery,) = subscriber.receive(1, 0)
-    assert delivery.message == RunControl(run_id="run", action="heard")
+    assert delivery.message == published("run", "heard")
     broker.close()
 
 

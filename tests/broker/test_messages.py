@@ -10,7 +10,6 @@ from broker.messages import (
     EpisodeFinished,
     Message,
     PoolChanged,
-    RunControl,
     RunEpisode,
     Trajectory,
     as_received,
@@ -24,14 +23,13 @@ from core.trajectory import MAX_BYTES
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 
-control = st.builds(RunControl, run_id=st.text(), action=st.sampled_from(["pause", "resume"]))
 published = st.builds(
     CheckpointPublished, run_id=st.text(), version=st.integers(0, 2**60), checkpoint_id=st.text()
 )
 changed = st.builds(PoolChanged, run_id=st.text())
 command = st.builds(RunEpisode, run_id=st.text(), episode_id=st.text(), fence=st.integers(0, 2**60))
 messages = st.one_of(
-    control, published, changed, command, st.builds(EpisodeFinished, trajectory=trajectories)
+    published, changed, command, st.builds(EpisodeFinished, trajectory=trajectories)
 )
 
 
@@ -108,10 +106,10 @@ def test_tokens_are_read_back_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"type": "RunControl", "v": 2, "run_id": "r", "action": "pause"}, "version 2"),
+        ({"type": "PoolChanged", "v": 2, "run_id": "r"}, "version 2"),
         ({"type": "Unheard", "v": 1}, "Unheard"),
-        ({"type": "RunControl", "run_id": "r", "action": "pause", "colour": 1}, "colour"),
-        ({"type": "RunControl", "run_id": "r"}, "action"),
+        ({"type": "PoolChanged", "run_id": "r", "colour": 1}, "colour"),
+        ({"type": "PoolChanged"}, "run_id"),
         ([1, 2], "array"),
     ],
 )

@@ -13,14 +13,21 @@ from typing import Any
 import pika
 import pytest
 from running import eventually
-from trajectories import finished
+from trajectories import finished, published
 
 from broker import connect
 from broker.api import Broker, Consumer, Delivery
-from broker.messages import RunControl, encode
-from broker.rabbit_consumer import RabbitConsumer
+from broker.messages import encode
+from broker.rabbit_consumer import MAX_EVENTS, PREFETCH, RabbitConsumer
 from broker.rabbit_publisher import RabbitPublisher
-from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from broker.topology import (
+    DEAD,
+    EVENTS,
+    MAX_DEAD_LETTERS,
+    TRAJECTORIES,
+    dead_queue,
+    trainer_queue,
+)
 from core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 
@@ -121,6 +128,13 @@ def run_id(amqp_url: str) -> Iterator[str]:
     direct.declare_run(run_id)
     yield run_id
     direct.delete_run(run_id)
+
+
+@contextlib.contextmanager
+def plain_channel(amqp_url: str) -> Iterator[Any]:
+    """A channel of pika's own."""
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(amqp_url))) as connection:
+        yield connection.channel()
 
 
 def receive_for_ever(consumer: Consumer) -> None:
@@ -237,7 +251,7 @@ def test_an_event_is_not_waited_for_long(broker: Broker, wire: Wire, run_id: str
     publisher = broker.publisher()
     refused_twice(wire)
     with pytest.raises(BrokerUnavailable, match="event not confirmed"):
-        publisher.publish(EVENTS, run_id, RunControl(run_id=run_id, action="pause"))
+        publisher.publish(EVENTS, run_id, published(run_id))
     wire.mend()
     publisher.close()
 
@@ -291,11 +305,27 @@ def test_a_subscriber_hears_again_after_a_cut(broker: Broker, wire: Wire, run_id
     wire.cut()
     heard, end = False, time.monotonic() + 60
     while not heard and time.monotonic() < end:
-        publisher.publish(EVENTS, run_id, RunControl(run_id=run_id, action="pause"))
+        publisher.publish(EVENTS, run_id, published(run_id))
         heard = bool(subscriber.receive(1, 0.2))
     assert heard
     publisher.close()
     subscriber.close()
+
+
+def test_events_of_a_subscriber_that_never_reads_are_bounded(amqp_url: str, run_id: str) -> None:
+    """Beside those that the consumer was sent before."""
+    most, last = MAX_EVENTS + PREFETCH, f"{MAX_EVENTS + PREFETCH + 99}"
+    with contextlib.closing(connect(amqp_url).subscriber(run_id)) as subscriber:
+        with plain_channel(amqp_url) as channel:
+            for number in range(int(last) + 1):
+                event = published(run_id, str(number))
+                channel.basic_publish(EVENTS, run_id, encode(event))
+        heard: list[str] = []
+        while last not in heard:
+            events = subscriber.receive(2 * most, 60)
+            assert events, "the newest gave way"
+            heard += [getattr(event.message, "checkpoint_id", "") for event in events]
+    assert len(heard) <= most
 
 
 def test_an_acknowledgement_from_before_a_cut_is_passed_over(
@@ -392,3 +422,30 @@ def test_a_consumer_hears_again_after_a_callback_failed(
     publisher.close()
     consumer.close()
     assert "broker link failed" in "".join(capsys.readouterr())
+
+
+def test_of_dead_letters_the_newest_stay(amqp_url: str, run_id: str) -> None:
+    broker = connect(amqp_url)
+    queue = trainer_queue(run_id)
+    with plain_channel(amqp_url) as channel:
+        for number in range(MAX_DEAD_LETTERS + 3):
+            channel.basic_publish(DEAD, queue, str(number).encode())
+    eventually(
+        lambda: broker.depths(run_id)[dead_queue(queue)] == MAX_DEAD_LETTERS,
+        within_s=60,
+        text=lambda: str(broker.depths(run_id)),
+    )
+    assert broker.dead_letters(run_id)[0].body == b"3"
+
+
+def test_queues_of_dead_letters_of_an_older_version_stay_as_they_are(amqp_url: str) -> None:
+    run_id = f"test-{uuid.uuid4().hex}"
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(dead_queue(trainer_queue(run_id)), durable=True)
+    broker = connect(amqp_url)
+    broker.declare_run(run_id)
+    broker.declare_run(run_id)
+    try:
+        assert broker.stands(run_id)
+    finally:
+        broker.delete_run(run_id)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from running import eventually
-from trajectories import finished
+from trajectories import finished, published
 
 from broker import connect
-from broker.messages import RunControl
 from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from core.errors import BrokerUnavailable
 
@@ -64,7 +63,7 @@ def test_a_body_waits_while_the_server_is_out_of_memory(server: Path) -> None:
         sent = pool.submit(publisher.publish, TRAJECTORIES, "run", body, waiting=waited.append)
         eventually(lambda: len(waited) > 2, within_s=60, text=lambda: str(waited))
         with pytest.raises(BrokerUnavailable, match="takes no messages"):
-            publisher.publish(EVENTS, "run", RunControl(run_id="run", action="pause"))
+            publisher.publish(EVENTS, "run", published("run"))
         assert not sent.done()
         control(server, "set_vm_memory_high_watermark", "0.4")
         sent.result(timeout=120)

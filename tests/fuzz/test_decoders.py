@@ -19,7 +19,7 @@ from mutate import as_json, mutants, trees
 from trajectories import finished
 
 from broker import messages
-from broker.messages import CheckpointPublished, RunControl, RunEpisode
+from broker.messages import CheckpointPublished, RunEpisode
 from core import loading, manifest
 from core.errors import (
     AgentRLError,
@@ -65,7 +65,7 @@ def _raw(body: Any) -> bytes:
 def _messages(count: int) -> Iterable[bytes]:
     bodies = [
         finished(text="a" * 40),
-        RunControl(run_id="run", action="pause"),
+        CheckpointPublished(run_id="run", version=1, checkpoint_id="pause"),
         RunEpisode(run_id="run", episode_id="e", fence=1),
         CheckpointPublished(run_id="run", version=3, checkpoint_id="c"),
     ]

@@ -37,6 +37,20 @@ def test_groups_cover_every_row_once_within_their_bounds(lengths: list[int]) -> 
         assert padded <= GROUP
 
 
+def test_requests_beyond_the_rows_of_a_batch_wait_and_are_answered(save_model: Save) -> None:
+    batch = Batch("a", load(save_model("a"), "cpu", torch.float32), Prefixes(0), 2)
+    request = Request("a", [1, 2], 3)
+    rows = [Row(request, Future[Completion](), random.Random(n), [1, 2]) for n in range(5)]
+    batch.waiting.extend(rows)
+    at_once = []
+    while batch.busy:
+        with torch.inference_mode():  # as the engine's thread does
+            batch.step()
+        at_once.append(sum(bool(row.fed) and not row.future.done() for row in rows))
+    assert max(at_once) == 2
+    assert [len(row.future.result(0).token_ids) for row in rows] == [3] * 5
+
+
 class Raced(deque[Row]):
     """What waits, where another thread appends at the moment it is first read."""
 

@@ -3,7 +3,13 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from broker.messages import EpisodeFinished, PolicyRef, StepRecord, Trajectory
+from broker.messages import (
+    CheckpointPublished,
+    EpisodeFinished,
+    PolicyRef,
+    StepRecord,
+    Trajectory,
+)
 from core.types import Status
 
 SPANS = ((5, 3), (4, 6))  # (tokens observed, tokens sampled) of each step
@@ -85,3 +91,8 @@ trajectories = st.builds(
     text=st.text(max_size=2000),
     status=st.sampled_from(Status),
 )
+
+
+def published(run_id: str, checkpoint_id: str = "c1") -> CheckpointPublished:
+    """An event."""
+    return CheckpointPublished(run_id=run_id, version=1, checkpoint_id=checkpoint_id)

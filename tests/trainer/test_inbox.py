@@ -14,7 +14,7 @@ from world import World
 
 import broker
 from broker.api import Broker, Consumer, Delivery, Publisher
-from broker.messages import EpisodeFinished, Message, RunControl, Trajectory, encode
+from broker.messages import CheckpointPublished, EpisodeFinished, Message, Trajectory, encode
 from broker.topology import TRAJECTORIES, trainer_queue
 from core.errors import BrokerError
 from core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
@@ -154,7 +154,7 @@ def test_a_stored_body_that_is_damaged_is_given_up_once_and_played_again(
     bodies = world.ready(1)
     message: Message = EpisodeFinished(trajectory=msgspec.structs.replace(bodies[0], reward=9.0))
     if damage == "not a body":
-        message = RunControl(run_id=world.run_id, action="stop")
+        message = CheckpointPublished(run_id=world.run_id, version=1, checkpoint_id="stop")
     wire = b"\x07damaged" if damage == "no message" else encode(message)
     episode_id = bodies[0].episode_id
     world.sql("UPDATE trajectories SET body = :b WHERE episode_id = :e", b=wire, e=episode_id)

@@ -10,7 +10,7 @@ from world import World
 
 import broker
 from broker.api import Broker, Consumer, Delivery
-from broker.messages import EpisodeFinished, RunControl, Trajectory, decode
+from broker.messages import EpisodeFinished, PoolChanged, Trajectory, decode
 from broker.topology import TRAJECTORIES, recorder_queue
 from core.errors import StoreError
 from db import lifecycle
@@ -201,10 +201,10 @@ def test_what_is_no_body_of_the_run_is_dead_lettered(world: World, link: Broker)
     foreign = msgspec.structs.replace(body, run_id="another")
     publisher = link.publisher()
     publisher.publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=foreign))
-    publisher.publish(TRAJECTORIES, world.run_id, RunControl(run_id=world.run_id, action="stop"))
+    publisher.publish(TRAJECTORIES, world.run_id, PoolChanged(run_id=world.run_id))
     publisher.publish(TRAJECTORIES, world.run_id, EpisodeFinished(trajectory=body))
     _record(world, link)
     assert world.ask("SELECT run_id FROM trajectories") == [(world.run_id,)]
     first, second = (letter.reason for letter in link.dead_letters(world.run_id))
     assert first == f"a body of run 'another', not of {world.run_id}"
-    assert second == "RunControl is no message for a recorder"
+    assert second == "PoolChanged is no message for a recorder"
