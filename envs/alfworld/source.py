@@ -8,7 +8,7 @@ import msgspec
 
 from core.errors import ItemError, nearest
 from envs import generated, options
-from envs.alfworld import games
+from envs.alfworld import games, search
 from envs.alfworld.environment import AlfworldEnvironment
 from envs.alfworld.expert import AlfworldExpert
 from envs.alfworld.generate import draw
@@ -23,11 +23,13 @@ RELEASE = ("train", "valid_train", "valid_seen")
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     """`origin`: `agentbench` for the games of ALFWorld's release that AgentBench trains on.
 
-    `data`: the data folder, empty for AGENTRL_DATA.
+    `data`: the data folder, empty for AGENTRL_DATA. `expert`: of the release: it plays the game's
+    walkthrough, or looks for things where they are likely to be.
     """
 
     origin: Literal["generated", "agentbench"] = "generated"
     data: str = ""
+    expert: Literal["walkthrough", "search"] = "walkthrough"
 
 
 class AlfworldSource:
@@ -65,14 +67,23 @@ class AlfworldSource:
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         if packed := _packed(item):
-            walkthrough = self._release.game(item.item_id).walkthrough
+            commands: Sequence[str] = self._release.game(item.item_id).walkthrough
+            if self._options.expert == "search":
+                fresh = played(item.item_id, packed)
+                commands = search.searched(fresh, commands, self._habits, self.max_turns)
             play = played(item.item_id, packed)
-            return ReplayExpert(play, walkthrough, seed=seed, noise=noise)
+            return ReplayExpert(play, commands, seed=seed, noise=noise)
         return AlfworldExpert(_scene(item), seed=seed, noise=noise)
 
     @cached_property
     def _release(self) -> games.Release:
         return games.release(self._options.data)
+
+    @cached_property
+    def _habits(self) -> search.Habits:
+        """Of the training games alone."""
+        train = (item.item_id for item in self.items("train"))
+        return search.habits(self._release.game(path).walkthrough for path in train)
 
     def _read(self, split: str) -> list[Item]:
         if split not in RELEASE:
