@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from core import loading
@@ -24,6 +24,9 @@ from ops import needs
 from ops.findings import Finding, print_findings, try_finding
 from ops.hosts import hosts_envs
 from ops.locks import running_supervisor
+
+if TYPE_CHECKING:
+    from ops.shape import Shape
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
@@ -54,9 +57,10 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
         return
     yield try_finding("config", lambda: _checked(config))
     yield from _deepspeed(config, version)
-    yield from _memory(config)
+    shape = _shape(config)
+    yield from _memory(config, shape)
     yield from _vllm(config)
-    yield disk(config.home(), LEAST_FREE)
+    yield disk(config.home(), *_taken(config, shape))
     yield try_finding("store", lambda: _store(config))
     yield try_finding("broker", lambda: _broker(config.broker_url()))
     yield try_finding("tasks broker", lambda: _tasks_broker(config.tasks_url()))
@@ -90,16 +94,31 @@ def extras(
         yield Finding(f"extra {extra}", state, f"not installed: {', '.join(missing)}", mend)
 
 
-def disk(home: Path, least: int) -> Finding:
-    """Free bytes where the run will write."""
+def disk(home: Path, least: int, plan: str = "") -> Finding:
+    """Free bytes where the run will write. `plan`: what it will write there."""
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    detail = f"{free / 1024**3:.1f} GiB free at {place}"
+    detail = f"{free / 1024**3:.1f} GiB free at {place}" + (f"; {plan}" if plan else "")
     if not os.access(place, os.W_OK):
         return Finding("disk", "missing", f"{place} is not writable", "set run.home elsewhere")
     if free < least:
-        return Finding("disk", "missing", detail, "free some, or set run.home elsewhere")
+        mend = "free some, or set run.home elsewhere"
+        if plan:
+            mend += ", or lower trainer.keep_checkpoints, trainer.snapshot_every or the lag"
+        return Finding("disk", "missing", detail, mend)
     return Finding("disk", "ok", detail)
+
+
+def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
+    """The least that must be free for a run, and what it will write; what is there counts."""
+    from ops import disk as plans
+
+    if isinstance(shape, AgentRLError):
+        return LEAST_FREE, ""
+    plan = plans.estimate(config, shape)
+    size = plan.snapshots * plan.snapshot if config.run.checkpoints else plan.total
+    there = plans.bytes_under(config.home() / "checkpoints")
+    return LEAST_FREE + max(0, size - there), plan.words()
 
 
 def _torch(config: Config | None, version: Version) -> Finding:
@@ -122,15 +141,25 @@ def _checked(config: Config) -> str:
     return f"understood; model and tasks are fit{f', {items} items' if items else ''}"
 
 
-def _memory(config: Config) -> Iterator[Finding]:
-    """What each process will hold, and whether what they share is enough."""
-    from ops import hub, memory, shape
+def _shape(config: Config) -> "Shape | AgentRLError":
+    """The model's, or why it is not known."""
+    from ops import hub, shape
 
     try:
-        found = shape.named(hub.repository(config.model.path))
-        if found is None:
-            found = shape.read(Path(hub.described(config).model.path))
-        plans = memory.plans(config, found, memory.this_machine())
+        known = shape.named(hub.repository(config.model.path))
+        return known or shape.read(Path(hub.described(config).model.path))
+    except AgentRLError as error:
+        return error
+
+
+def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
+    """What each process will hold, and whether what they share is enough."""
+    from ops import memory
+
+    try:
+        if isinstance(shape, AgentRLError):
+            raise shape
+        plans = memory.plans(config, shape, memory.this_machine())
     except AgentRLError as error:
         yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
         return

@@ -101,13 +101,14 @@ def gpu_share(server: PolicyServer) -> float:
 def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
     """Masters, gradients and moments are fp32; a frozen base is held as it is served."""
     device, lora = device_of(config), config.trainer.lora.rank > 0
-    count = _trained(config, shape)
+    count = trained(config, shape)
     mend = _RANK if lora else _LORA
     update = dict(_update(config, shape))
     moments = 8 * count if config.trainer.optimizer == "adamw" else 0
     snapshot = 4 * count + moments  # weights and moments, copied to memory of the machine
+    frozen = lora * element_bytes(config) * shape.parameters
     sizes: dict[str, tuple[int, str]] = {
-        "weights": (4 * count + lora * _width(config) * shape.parameters, "" if lora else _LORA),
+        "weights": (4 * count + frozen, "" if lora else _LORA),
         "moments": (moments, mend),
         "reference": (_reference(config, shape), "trainer.kl_weight"),
         **update,
@@ -130,9 +131,9 @@ def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
 
 def _update(config: Config, shape: Shape) -> Iterator[tuple[str, tuple[int, str]]]:
     """What is there beside weights and moments when the backward pass begins."""
-    lora, width = config.trainer.lora.rank > 0, _width(config)
+    lora, width = config.trainer.lora.rank > 0, element_bytes(config)
     tokens, lower = _longest(config)
-    yield "gradients", (4 * _trained(config, shape), _RANK if lora else _LORA)
+    yield "gradients", (4 * trained(config, shape), _RANK if lora else _LORA)
     kept = tokens * activations(config, shape)
     yield "activations", (kept, lower)
     most = presets.chunk_logits(config.trainer, config.model.device)
@@ -163,7 +164,7 @@ def activations(config: Config, shape: Shape) -> int:
     MLP, and what trained matrices read (in bfloat16 each a copy of its own). The last norm belongs
     to no layer. With gradient checkpointing a layer keeps its input, and one of them all at a time.
     """
-    lora, width = config.trainer.lora, _width(config)
+    lora, width = config.trainer.lora, element_bytes(config)
     adapted, low = lora.rank > 0, width == 2
     targets = set(lora.targets) if adapted else _MATRICES
     norm = (1 if adapted else 2) * shape.hidden
@@ -186,7 +187,7 @@ def activations(config: Config, shape: Shape) -> int:
 
 def _local(config: Config, server: PolicyServer, shape: Shape) -> Iterator[Part]:
     """An upper bound: every policy has met as many requests at once as there can be."""
-    device, width, lora = device_of(config), _width(config), config.trainer.lora
+    device, width, lora = device_of(config), element_bytes(config), config.trainer.lora
     policies, token = len(server.tracks), width * 2 * shape.layers * shape.keys
     rows = min(server.max_batch, config.workers * config.worker.concurrency)
     running = policies * _doubled(rows, 8) * _doubled(config.sampling.max_tokens, 128)
@@ -211,7 +212,7 @@ def _vllm(
 ) -> Iterator[Part]:
     """Of a card vLLM takes its share, whatever it needs of it."""
     device, process = vllm_device(config, server), f"policy {server.name}"
-    width, least = _width(config), least_of_vllm(config, server, shape)
+    width, least = element_bytes(config), least_of_vllm(config, server, shape)
     yield Part(HOST, process, "vLLM and its proxy", VLLM_HOST + PLAIN)
     if config.trainer.lora.rank:
         kept = server.vllm.cpu_adapters * _slot(config, shape)
@@ -237,7 +238,7 @@ def _vllm(
 
 def least_of_vllm(config: Config, server: PolicyServer, shape: Shape) -> int:
     """Bytes without which it cannot start: weights, adapters' slots, one full context, its work."""
-    width = _width(config)
+    width = element_bytes(config)
     context = server.vllm.context or config.sampling.max_tokens
     slots = server.vllm.max_adapters * _slot(config, shape) if config.trainer.lora.rank else 0
     kept = width * 2 * shape.layers * shape.keys * context
@@ -247,10 +248,11 @@ def least_of_vllm(config: Config, server: PolicyServer, shape: Shape) -> int:
 def _slot(config: Config, shape: Shape) -> int:
     """Bytes of an adapter in vLLM, which rounds its rank up."""
     lora = config.trainer.lora
-    return _width(config) * shape.adapter(rank_bound(lora.rank), lora.targets)
+    return element_bytes(config) * shape.adapter(rank_bound(lora.rank), lora.targets)
 
 
-def _trained(config: Config, shape: Shape) -> int:
+def trained(config: Config, shape: Shape) -> int:
+    """Parameters that are trained."""
     lora = config.trainer.lora
     return shape.adapter(lora.rank, lora.targets) if lora.rank else shape.parameters
 
@@ -261,7 +263,8 @@ def _reference(config: Config, shape: Shape) -> int:
     return 4 * shape.parameters if anchored and not config.trainer.lora.rank else 0
 
 
-def _width(config: Config) -> int:
+def element_bytes(config: Config) -> int:
+    """Bytes of an element in the model's dtype."""
     return 4 if config.model.dtype == "float32" else 2
 
 
