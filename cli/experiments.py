@@ -1,4 +1,4 @@
-"""Verbs that answer questions about learning: `experiment cross-policy | task-norm | staleness`."""
+"""Verbs that answer questions about learning: `experiment cross-policy | task-norm | …`."""
 
 from pathlib import Path
 
@@ -15,6 +15,7 @@ STALENESS = typer.Option(
 )
 CONFIG = typer.Option(FILE, "--config", help="What every arm shares.", show_default=False)
 ARMS = typer.Option("current,mixed,uniform,adaptive", "--arms", help="Comma-separated.")
+ABLATIONS = typer.Option("whole,no-task-norm,no-cross-policy", "--arms", help="Comma-separated.")
 TASKS = typer.Option("", "--tasks", help="Comma-separated; all of the file where empty.")
 ATTEMPTS = typer.Option(8, min=1, help="At each of them.")
 CHECKS = typer.Option(2, min=0, help="Of the policy on the way, evenly spaced.")
@@ -33,6 +34,7 @@ def add(app: typer.Typer) -> None:
     experiment.command("cross-policy")(cross_policy)
     experiment.command("task-norm")(task_norm)
     experiment.command("staleness")(staleness)
+    experiment.command("smollm")(smollm)
     app.add_typer(experiment, name="experiment", help="Answer a question about learning.")
 
 
@@ -157,6 +159,46 @@ def staleness(
         sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
         updates=updates,
     )
+    if only_report:
+        print(report.write(out))
+    else:
+        print(study.study(study.quick(wish) if quick else wish))
+
+
+def smollm(
+    out: Path = OUT,
+    arms: str = typer.Option(
+        "whole,no-task-norm,no-cross-policy", "--arms", help="Comma-separated."
+    ),
+    seeds: int | None = typer.Option(
+        None, min=1, help="Runs of each arm. Default: 2 of whole, 1 of the others."
+    ),
+    updates: int | None = typer.Option(None, min=1, help="Of each run. Default: the file's."),
+    clones: int | None = typer.Option(
+        None, min=1, help="Optimizer steps of the warm start. Default: those of `make smollm`."
+    ),
+    items: int | None = typer.Option(
+        None, min=1, help="Most items measured of each split. Default: 140."
+    ),
+    quick: bool = QUICK,
+    only_report: bool = REPORT,
+) -> None:
+    """Does a pretrained language model learn real tasks here?
+
+    Warm-starts SmolLM2-135M, trains it with the whole system once for each arm and seed, and
+    measures every policy. It takes days on two cores: Ctrl-C stops it, the same command goes on.
+    Needs `make models/smollm2` and AGENTRL_DATA.
+
+    Example: agentrl experiment smollm --out runs/smollm-study --arms whole --seeds 1
+    """
+    from dataclasses import replace
+
+    from ops.experiments.pretrained import report, study
+    from ops.recipes import SMOLLM
+
+    full = SMOLLM.full
+    size = replace(full, updates=updates, clones=clones or full.clones)
+    wish = study.Wish(out=out, recipe=SMOLLM, size=size, arms=names(arms), seeds=seeds, items=items)
     if only_report:
         print(report.write(out))
     else:

@@ -2,6 +2,10 @@
 
 import typer
 
+RECIPE = typer.Argument(
+    "tiny", help="tiny: a policy of a million parameters; smollm: SmolLM2-135M, of `make smollm`."
+)
+
 
 def add(app: typer.Typer) -> None:
     """Register the verb."""
@@ -9,9 +13,12 @@ def add(app: typer.Typer) -> None:
 
 
 def quickstart(
+    recipe: str = RECIPE,
     seed: int = typer.Option(0, help="Of items, sampling and learning."),
     updates: int | None = typer.Option(None, min=1, help="Optimizer steps to train."),
-    fast: bool = typer.Option(False, "--fast", help="A 60-second version."),
+    fast: bool = typer.Option(
+        False, "--fast", help="A shorter version: of tiny a minute, of smollm 25."
+    ),
     as_json: bool = typer.Option(False, "--json", help="End with one JSON line."),
     cross_policy: bool = typer.Option(
         True, help="Sample some steps from a lagged checkpoint; --no-cross-policy turns it off."
@@ -22,12 +29,17 @@ def quickstart(
 ) -> None:
     """Train a small agent on two tasks with the whole pipeline, on this machine, in minutes.
 
+    RECIPE smollm trains a pretrained language model, in hours; the same command goes on with it
+    after an interruption.
+
     Example: agentrl quickstart --seed 7
     """
     from ops.quickstart import Choices
     from ops.quickstart import quickstart as run
+    from ops.recipes import recipe as named
 
     run(
+        named(recipe),
         Choices(
             seed=seed,
             updates=updates,
@@ -35,5 +47,5 @@ def quickstart(
             as_json=as_json,
             cross_policy=cross_policy,
             task_norm=task_norm,
-        )
+        ),
     )

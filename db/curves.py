@@ -4,7 +4,9 @@ updates  ── so many versions, evenly apart ──▶ spans of time, each end
 groups   ── the last so many that closed before that end ──▶ their finished episodes, by task
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
@@ -75,6 +77,14 @@ def success_by_version(session: Session, run_id: str, points: int, groups: int) 
     for span in spans(session, run_id, points):
         found += _points(session, span, _last_closed(run_id, span, groups))
     return found
+
+
+def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, Any]]:
+    """What each update of the live lineage recorded of itself."""
+    query = select(Update.version, Update.metrics).where(
+        Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK
+    )
+    return {version: metrics for version, metrics in session.execute(query)}
 
 
 def latest(session: Session, run_id: str, groups: int) -> list[Point]:

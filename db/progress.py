@@ -167,8 +167,11 @@ def _version(run_id: str) -> ScalarSelect[int]:
     return select(Run.version).where(Run.run_id == run_id).scalar_subquery()
 
 
-def staleness(session: Session, run_id: str) -> dict[str, float]:
-    """Mean updates between sampling and learning of the latest batch's steps, fresh and lagged."""
+def staleness(session: Session, run_id: str, *, of_all: bool = False) -> dict[str, float]:
+    """Mean updates between sampling and learning of the latest batch's steps, fresh and lagged.
+
+    `of_all`: of the steps of every batch.
+    """
     lagged = case((Step.track == CURRENT, "fresh"), else_="lagged")
     query = (
         select(lagged, func.avg(Update.version - 1 - Step.version))
@@ -178,10 +181,12 @@ def staleness(session: Session, run_id: str) -> dict[str, float]:
             Step,
             (Step.episode_id == UpdateGroup.episode_id) & (Step.fence == UpdateGroup.fence),
         )
-        .where(Update.run_id == run_id, Update.version == _version(run_id))
+        .where(Update.run_id == run_id)
         .where(Update.state != UpdateState.ROLLED_BACK, Step.version >= 0)
         .group_by(lagged)
     )
+    if not of_all:
+        query = query.where(Update.version == _version(run_id))
     return {name: float(mean) for name, mean in session.execute(query)}
 
 

@@ -1,12 +1,16 @@
 """`agentrl quickstart`: the whole pipeline on this machine, from a warm-started policy to a table.
 
-start all processes (run paused) ─▶ measure ─▶ resume ─▶ train to the last update ─▶ measure ─▶ stop
+[clone experts] ─▶ start all processes (run paused) ─▶ measure ─▶ resume ─▶ train to the last
+update ─▶ measure ─▶ stop ─▶ report
+
+Of a recipe that goes on with its run, what is done already is passed over.
 """
 
 import dataclasses
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,8 +26,8 @@ from db.progress import Totals
 from db.registry import LivePolicy
 from db.store import Store, open_store
 from ops.eval_record import Record
-from ops.eval_target import fitted, resolve
-from ops.evaluate import Evaluator, Measured, Plan, work_of
+from ops.eval_target import Target, fitted, resolve
+from ops.evaluate import Evaluator, Measured, Plan, Work, work_of
 from ops.process import stop_on_signals
 from ops.quickstart_report import (
     BINS,
@@ -36,71 +40,89 @@ from ops.quickstart_report import (
     require_picture,
     resumed,
 )
+from ops.quickstart_start import make_start
 from ops.quickstart_view import View
+from ops.recipes import Recipe
 from ops.roles import sources
-from ops.runs import begin, clear_queues
+from ops.runs import RunOver, begin, clear_queues
 from ops.supervise import Supervisor, children
 from ops.troubles import LogWatcher
 from ops.up import Screen, StallGuard, watch
 
-CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.toml"
-READY_S = 90.0  # for the policy server to serve
-FAST = {"updates": 8, "items": 48}
-ITEMS = 200  # held-out items of each task and temperature
 POLL_S = 0.1
-STALL_S = 120.0  # without an episode or an update: something is broken, and is said
+FIRST, LAST = "0", "latest"  # versions that are measured
+GOES_ON = "the same command goes on"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choices:
     """What the command line chooses."""
 
-    seed: int
-    updates: int | None
-    fast: bool
-    as_json: bool
-    cross_policy: bool
-    task_norm: bool
+    seed: int = 0
+    updates: int | None = None
+    fast: bool = False
+    as_json: bool = False
+    cross_policy: bool = True
+    task_norm: bool = True
 
 
 class Interrupted(AgentRLError):
     """Ctrl-C or SIGTERM."""
 
 
-def quickstart(choices: Choices) -> None:
+def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs")) -> Outcome:
     """Train and report. Raises AgentRLError; every process has ended by then."""
     require_picture()
-    stop = stop_on_signals()
     console = Console(stderr=choices.as_json)
-    config, path = prepare(choices)
+    config, path = prepare(recipe, choices, runs_folder)
     logging.configure("quickstart", level="ERROR")
-    run_id = begin(config, paused="the quickstart measures version 0 first")
+    size = recipe.size(fast=choices.fast)
+    make_start(recipe, size, config)
+    stop = stop_on_signals()
+    try:
+        run_id, is_over = begin(config, paused="version 0 is measured first"), False
+    except RunOver as error:
+        run_id, is_over = error.run_id, True
     store = open_store(config.store_url())
     try:
-        items = FAST["items"] if choices.fast else ITEMS
-        outcome = Quickstart(config, run_id, store, stop, items).run(console, path)
+        story = Quickstart(recipe, config, run_id, store, stop)
+        outcome = story.run(console, path, size.items, is_over=is_over)
     finally:
         store.close()
     report(console, config, path, outcome, as_json=choices.as_json)
+    return outcome
 
 
 class Quickstart:
-    """One run of it; `items`: held-out items measured for each task and decoding."""
+    """One run of it."""
 
     def __init__(
-        self, config: Config, run_id: str, store: Store, stop: threading.Event, items: int
+        self, recipe: Recipe, config: Config, run_id: str, store: Store, stop: threading.Event
     ) -> None:
+        self._recipe = recipe
         self._config = config
         self._run_id = run_id
         self._store = store
         self._stop = stop
-        self._items = items
-        self._mend = "the same command begins anew"  # of an interruption
+        self._sources = sources(config)
+        self._work: dict[Plan, list[Work]] = {}
+        # what an interruption is told
+        self._mend = "the same command begins anew" if recipe.begin_anew else GOES_ON
 
-    def run(self, console: Console, path: Path) -> Outcome:
-        """Start everything, measure, train, measure, end everything."""
+    def run(self, console: Console, path: Path, items: int, *, is_over: bool) -> Outcome:
+        """Start everything, measure, train, measure, end everything.
+
+        `items`: held-out items measured for each task and decoding. `is_over`: it has trained.
+        """
         began = time.monotonic()
-        store, run_id = self._store, self._run_id
+        self._work = self._planned(items)
+        before = self._record(FIRST)
+        if not is_over or before[1].todo() or self._record(LAST)[1].todo():
+            self._run(console, path, is_over=is_over)
+            clear_queues(self._config, self._run_id)
+        return self._outcome(before, self._record(LAST), time.monotonic() - began)
+
+    def _run(self, console: Console, path: Path, *, is_over: bool) -> None:
         home = self._config.home()
 
         def tell(line: str) -> None:
@@ -108,83 +130,103 @@ class Quickstart:
 
         tell(f"run in {near(home)}; elsewhere: {agentrl()} status {near(path)}")
         supervisor = Supervisor(home, children(self._config, path), tell)
-        logs = LogWatcher(home / "logs")
+        screen = Screen(tell, lambda _totals: None, LogWatcher(home / "logs"))
         try:
             supervisor.start()
+            if is_over:
+                supervisor.run_is_over()
             with View(console, self._config) as view:
-                before = self._measure(supervisor, view)
-                store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
-                self._mend = resumed(path)
-                guard = StallGuard(STALL_S)
-
-                def show(totals: Totals) -> None:
-                    if words := guard.words(totals):
-                        raise AgentRLError(words, mend=f"see {home}/logs")
-                    view.training(totals, store, run_id)
-
-                last = watch(supervisor, store, run_id, self._stop, Screen(tell, show, logs))
-                if self._stop.is_set():
-                    raise Interrupted("interrupted", mend=self._mend)
-                self._mend = measured(path)
-                after = self._measure(supervisor, view)
+                self._measure(supervisor, view, FIRST)
+                if not is_over:
+                    self._train(supervisor, view, path, screen)
+                self._measure(supervisor, view, LAST)
         finally:
             if self._stop.is_set():
                 tell("ending …")
             supervisor.stop()
-        clear_queues(self._config, run_id)
-        with store.read() as session:
+
+    def _outcome(
+        self, before: tuple[Target, Record], after: tuple[Target, Record], seconds: float
+    ) -> Outcome:
+        run_id = self._run_id
+        with self._store.read() as session:
+            totals = progress.totals(session, run_id)
             return Outcome(
-                before=before,
-                after=after,
-                seconds=time.monotonic() - began,
-                updates=last.updates,
-                episodes=last.episodes,
+                model=self._recipe.model,
+                before=by_task(before[1].measured()),
+                after=by_task(after[1].measured()),
+                seconds=seconds,
+                updates=totals.updates,
+                episodes=totals.episodes,
                 disagreements=progress.disagreements(session, run_id),
                 policy_mix=progress.policy_mix(session, run_id),
                 curve=progress.success_over_time(session, run_id, bins=BINS),
             )
 
-    def _measure(self, supervisor: Supervisor, view: View) -> ByTask:
-        """Success of the newest checkpoint: {task: {temperature: Measured}}; kept as it comes."""
+    def _train(self, supervisor: Supervisor, view: View, path: Path, screen: Screen) -> None:
+        """To the last update. Raises Interrupted, and AgentRLError where nothing moves."""
+        store, run_id = self._store, self._run_id
+        guard = StallGuard(self._recipe.stall_s)
+
+        def show(totals: Totals) -> None:
+            if words := guard.words(totals):
+                raise AgentRLError(words, mend=f"see {self._config.home()}/logs")
+            view.training(totals, store, run_id)
+
+        store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
+        if self._recipe.begin_anew:
+            self._mend = resumed(path)
+        watch(supervisor, store, run_id, self._stop, dataclasses.replace(screen, show=show))
+        if self._stop.is_set():
+            raise Interrupted("interrupted", mend=self._mend)
+        if self._recipe.begin_anew:
+            self._mend = measured(path)
+
+    def _planned(self, items: int) -> dict[Plan, list[Work]]:
         tasks, sampled = self._config.tasks, self._config.sampling.temperature
         plans = [
-            Plan(task, tasks[task].eval_split, temperature, self._items)
+            Plan(task, tasks[task].eval_split, temperature, items)
             for task in tasks
             for temperature in (sampled, 0.0)
         ]
-        policy, found = self._newest_policy(supervisor), sources(self._config)
-        work = {plan: work_of(plan, found[plan.task]) for plan in plans}
-        target = resolve(policy.checkpoint_id, self._config)
-        record = Record(self._store, fitted(self._config, target), target, work)
-        done, total = 0, sum(map(len, work.values()))
+        return {plan: work_of(plan, self._sources[plan.task]) for plan in plans}
+
+    def _record(self, version: str) -> tuple[Target, Record]:
+        """What is measured of a version, and what is left to do."""
+        target = resolve(f"{self._config.run.name}@{version}", self._config)
+        return target, Record(self._store, fitted(self._config, target), target, self._work)
+
+    def _measure(self, supervisor: Supervisor, view: View, version: str) -> None:
+        """Play what is left to do, by the policy server that serves this version now."""
+        target, record = self._record(version)
+        total = sum(map(len, self._work.values()))
+        done = total - len(record.todo())
 
         def tick(count: int) -> None:
             nonlocal done
             done += count
             self._check(supervisor)
-            view.measuring(policy.version, done, total)
+            view.measuring(target.version or 0, done, total)
 
-        with closing(Evaluator(self._config, policy, found)) as evaluator:
-            record.fill(evaluator, tick)
-        by_task: dict[str, dict[float, Measured]] = {task: {} for task in tasks}
-        for one in record.measured():
-            by_task[one.plan.task][one.plan.temperature] = one
-        return by_task
+        if record.todo():
+            policy = self._policy(supervisor, target)
+            with closing(Evaluator(self._config, policy, self._sources)) as evaluator:
+                record.fill(evaluator, tick)
 
-    def _newest_policy(self, supervisor: Supervisor) -> LivePolicy:
-        """The live policy that serves the newest checkpoint, once one does. Raises AgentRLError."""
-        deadline = time.monotonic() + READY_S
+    def _policy(self, supervisor: Supervisor, target: Target) -> LivePolicy:
+        """The live policy that serves the target, once one does. Raises AgentRLError."""
+        ready_s = self._recipe.ready_s
+        deadline = time.monotonic() + ready_s
         while time.monotonic() < deadline:
             self._check(supervisor)
-            if policy := self._store.ask(self._serving_newest):
+            if policy := self._store.ask(lambda session: self._serving(session, target)):
                 return policy
             time.sleep(POLL_S)
-        raise AgentRLError(f"no policy server came up in {READY_S:.0f} s", mend="see runs/*/logs")
+        raise AgentRLError(f"no policy server came up in {ready_s:.0f} s", mend="see runs/*/logs")
 
-    def _serving_newest(self, session: Session) -> LivePolicy | None:
-        newest = registry.latest_checkpoint(session, self._run_id)
+    def _serving(self, session: Session, target: Target) -> LivePolicy | None:
         for policy in registry.live_policies(session, self._run_id):
-            if newest is not None and policy.checkpoint_id == newest.checkpoint_id:
+            if policy.checkpoint_id == target.checkpoint_id:
                 return policy
         return None
 
@@ -194,20 +236,30 @@ class Quickstart:
             raise Interrupted("interrupted while measuring", mend=self._mend)
 
 
-def prepare(choices: Choices) -> tuple[Config, Path]:
-    """The quickstart's configuration with the choices in it, written to a home of its own."""
-    name = f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    home = Path("runs") / name
-    written = loading.load(CONFIG, {})
-    overrides = {
-        "RUN__NAME": f'"{name}"',
+def by_task(found: Sequence[Measured]) -> ByTask:
+    """{task: {temperature: Measured}}."""
+    tasks: dict[str, dict[float, Measured]] = {}
+    for one in found:
+        tasks.setdefault(one.plan.task, {})[one.plan.temperature] = one
+    return tasks
+
+
+def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
+    """The recipe's configuration with the choices in it, and the file it is written to."""
+    home = runs_folder / _named(recipe, choices)
+    written = loading.load(recipe.file, {})
+    size = recipe.size(fast=choices.fast)
+    model = home / "start" if size.clones else recipe.model_path(written)
+    overrides: dict[str, str] = {
+        "RUN__NAME": f'"{home.name}"',
         "RUN__HOME": f'"{home.resolve()}"',
         "RUN__SEED": str(choices.seed),
-        "MODEL__PATH": f'"{CONFIG.parents[1] / written.model.path}"',
+        "MODEL__PATH": f'"{model.resolve()}"',
+        **recipe.overrides(),
     }
     for task in written.tasks:
         overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)
-    updates = choices.updates or (FAST["updates"] if choices.fast else None)
+    updates = choices.updates or size.updates
     if updates is not None:
         overrides["RUN__STOP_UPDATES"] = str(updates)
     if not choices.cross_policy:
@@ -215,8 +267,21 @@ def prepare(choices: Choices) -> tuple[Config, Path]:
     if not choices.task_norm:
         overrides["TRAINER__NORMALISE"] = '"none"'
     prefixed = {loading.PREFIX + key: value for key, value in overrides.items()}
-    config = loading.load(CONFIG, prefixed | dict(os.environ))
-    home.mkdir(parents=True)
+    config = loading.load(recipe.file, prefixed | dict(os.environ))
+    home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
     path = home / "config.toml"
     path.write_text(loading.to_toml(config))
     return config, path
+
+
+def _named(recipe: Recipe, choices: Choices) -> str:
+    """The run's name: its own each time, or what was chosen."""
+    if recipe.begin_anew:
+        return f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    chosen: Mapping[str, bool] = {
+        "fast": choices.fast,
+        f"seed-{choices.seed}": choices.seed != 0,
+        "no-cross-policy": not choices.cross_policy,
+        "no-task-norm": not choices.task_norm,
+    }
+    return "-".join([recipe.name, *(name for name, is_so in chosen.items() if is_so)])

@@ -22,7 +22,12 @@ ByTask = Mapping[str, Mapping[float, Measured]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a quickstart found. `curve`: (bin, task, success, episodes) over the training."""
+    """What a quickstart found. `curve`: (bin, task, success, episodes) over the training.
+
+    `model`: in words, what its policy began as. `seconds`: of this call.
+    """
+
+    model: str
 
     before: ByTask
     after: ByTask
@@ -46,9 +51,8 @@ def report(
     )
     console.print(_accounting(outcome))
     console.print(
-        f"start: {near(Path(config.model.path))}, about a million parameters, behaviour-cloned "
-        "from scripted experts\n       on other items than those measured (`agentrl warmstart`; "
-        "see its README.md)",
+        f"start: {near(Path(config.model.path))}, {outcome.model}\n"
+        "       on other items than those measured (`agentrl warmstart`; see its README.md)",
         soft_wrap=True,
         highlight=False,
     )

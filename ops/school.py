@@ -36,6 +36,7 @@ class Phase:
     `until`: the phase ends once every task's sampled success on `checked` training items is at most
     this; looked at every `check_every` steps. A task that is there before the others goes back to
     the phase before's demonstrations. `rate`: of learning; None suits the weights it meets.
+    Success is measured at the end as well; with `checked` 0 it never is.
     """
 
     noise: Mapping[str, float]
@@ -186,6 +187,8 @@ class School:
         }
 
     def _success(self, phase: Phase) -> dict[str, float]:
+        if not phase.checked:
+            return {}
         return {
             name: self.apprentice.success(self.sources[name], task, phase.checked)
             for name, task in self.tasks.items()

@@ -56,7 +56,7 @@ class ProgressLines:
 
 
 def show(report: WarmstartReport) -> None:
-    """The policy that was made, on held-out items."""
+    """The policy that was made, on the held-out items that it was measured on."""
     table = plain("task", "sampled", "pass@8", "greedy", "items")
     for task, skill in report.skills.items():
         shares = (f"{share:.1%}" for share in (skill.sampled, skill.pass_at_8, skill.greedy))
@@ -66,4 +66,5 @@ def show(report: WarmstartReport) -> None:
         f"{report.out}: {report.parameters:,} parameters, {report.demonstrations} demonstrations, "
         f"{report.steps} steps, {report.seconds:.0f} s"
     )
-    out.print(table)
+    if report.skills:
+        out.print(table)

@@ -49,11 +49,12 @@ It learned from experts, who err with the given chance a turn, or from imported 
 {phases}
 
 {steps} steps, {demonstrations:,} demonstrations, {seconds:.0f} s, seed {seed}; at the end
-{loss:.3f} nats a token. On {measured} held-out items a task:
+{loss:.3f} nats a token.{skills}
+"""
+SKILLS = """ On {measured} held-out items a task:
 
 | task | success, sampled at temperature 1 | solved in 8 attempts | greedy |
 |---|---|---|---|
-{skills}
 """
 REPORTED = ("parameters", "steps", "demonstrations", "seconds", "loss")
 
@@ -63,7 +64,7 @@ class WarmstartOptions:
     """`out`: the directory to make. `model`: the one to start from; None makes a new tiny one.
 
     `imported`: JSONL of messages to learn from instead of experts. `episodes`: of experts, for each
-    task and phase. `batch_tokens`: tokens of one step. `measured`: held-out items a task.
+    task and phase. `batch_tokens`: tokens of one step. `measured`: held-out items a task, or none.
     `dtype`: of the products, of what is played, and of the weights that are written; those that
     learn are float32. `save_s`: seconds between two saves of its state. `command`: what was typed,
     for the model card.
@@ -142,7 +143,7 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
                 demonstrations=sum(len(each) for phase in transcripts for each in phase.values()),
                 steps=steps,
                 loss=loss,
-                skills=school.skills(options.measured),
+                skills=school.skills(options.measured) if options.measured else {},
                 seconds=time.monotonic() - began,
             )
             _publish(apprentice, options, report)
@@ -201,6 +202,8 @@ def card(options: WarmstartOptions, report: WarmstartReport) -> str:
         f"| {name} | {skill.sampled:.3f} | {skill.pass_at_8:.3f} | {skill.greedy:.3f} |"
         for name, skill in report.skills.items()
     )
+    if skills:
+        skills = SKILLS.format(measured=options.measured) + skills
     origin = f"from `{options.model}`" if options.model else "new weights and a new tokenizer"
     return CARD.format(
         name=options.out.name,
@@ -210,7 +213,6 @@ def card(options: WarmstartOptions, report: WarmstartReport) -> str:
         command=options.command,
         seed=options.seed,
         dtype=options.dtype,
-        measured=options.measured,
         **{name: getattr(report, name) for name in REPORTED},
     )
 

@@ -190,9 +190,9 @@ def studied(directory: Path, kind: type[K]) -> list[K]:
     return found
 
 
-def agreed(directory: Path, design: Finding, kind: type[Kept]) -> None:
-    """Raise ConfigError where a training there was made with another design."""
-    if name := differing(read(directory, "training", kind), design):
+def agreed(directory: Path, design: Finding, kind: type[Kept], prefix: str = "training") -> None:
+    """Raise ConfigError where a file of that prefix was made with another design."""
+    if name := differing(read(directory, prefix, kind), design):
         raise ConfigError(
             f"{directory}: {name} was made with other options or another configuration",
             mend="choose another --out, or remove it",

@@ -5,7 +5,9 @@ works ─▶ file there? ─no─▶ make ─▶ DIR/NAME.json, whole or not at 
 A file that is there is not made again, so an interrupted study goes on where it was.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +67,22 @@ def in_order(folder: Path, seeds: int, arms: Sequence[str]) -> Iterator[tuple[Pa
             yield folder / f"training-{arm}-{seed}.json", arm, seed
 
 
+class Lines:
+    """What goes on, where there is no terminal: a line now and then."""
+
+    def __init__(
+        self, console: Console, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._every_s, self._clock = console, every_s, clock
+        self._due = -math.inf
+
+    def tell(self, line: str) -> None:
+        """Print it if it is time to."""
+        if not self._console.is_terminal and self._clock() >= self._due:
+            self._due = self._clock() + self._every_s
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """One file to make. `tokens`: how far `make` will count to."""
@@ -82,7 +100,9 @@ def make_missing(works: Sequence[Work], threads: int) -> None:
     torch.set_num_threads(threads)
     stop = stop_on_signals()
     todo = [work for work in works if not work.path.exists()]
-    with Progress(console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    lines = Lines(console)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
         whole = bar.add_task(f"{len(todo)} to make", total=len(todo))
         for work in todo:
             name = f"{work.path.parent.name}/{work.path.stem}"
@@ -90,6 +110,7 @@ def make_missing(works: Sequence[Work], threads: int) -> None:
 
             def told(what: str, tokens: int, name: str = name, line: Any = line) -> None:
                 bar.update(line, completed=tokens, description=f"{name} · {what}")
+                lines.tell(f"{name} · {what}")
 
             keep(work.path.parent, work.make(told, stop))
             bar.remove_task(line)

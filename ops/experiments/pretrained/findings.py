@@ -1,0 +1,91 @@
+"""What the study leaves: a JSON file for each policy measured and each run trained."""
+
+from typing import Any
+
+from ops.experiments.findings import Finding, Kept
+
+PRETRAINED, START = "pretrained", "start"
+
+
+class Bench(Finding, frozen=True):
+    """What policies are measured on. `title`: in words; `items`: at most so many of the split."""
+
+    title: str
+    task: str
+    split: str
+    items: int
+    options: dict[str, Any]
+
+
+class StudyDesign(Finding, frozen=True):
+    """What every file agrees on. `config`: sections as they took effect, without the arms' changes.
+
+    `clones`, `episodes`: optimizer steps of the warm start, experts' episodes of each task for it.
+    """
+
+    config: dict[str, Any]
+    benches: list[Bench]
+    clones: int
+    episodes: int
+
+
+class Solved(Finding, frozen=True):
+    """One bench and temperature, 0 greedy. `by_item`: 1 where its attempt solved it, else 0."""
+
+    bench: str
+    temperature: float
+    by_item: dict[str, float]
+
+
+class Measurement(Kept, frozen=True):
+    """One policy: `pretrained`, `start` or ARM-SEED."""
+
+    design: StudyDesign
+    policy: str
+    seconds: float
+    solved: list[Solved]
+
+    @property
+    def file(self) -> str:
+        return f"measured-{self.policy}.json"
+
+
+class At(Finding, frozen=True):
+    """A run at one version. `seconds`: since it was made; `tokens`: learned from until then.
+
+    `success`: of the groups that closed last, by task. `metrics`: of the update.
+    """
+
+    version: int
+    seconds: float
+    tokens: int
+    success: dict[str, float]
+    metrics: dict[str, float]
+
+
+class Trained(Kept, frozen=True):
+    """One run of the whole system. `checkpoint`: the directory of its last version.
+
+    `tracks`: steps sampled by each. `staleness`: mean updates between sampling and learning of a
+    step, fresh and lagged. `disagreements`: kinds and details of the accounting proof.
+    """
+
+    design: StudyDesign
+    arm: str
+    seed: int
+    seconds: float
+    updates: int
+    episodes: int
+    checkpoint: str
+    curve: list[At]
+    tracks: dict[str, int]
+    staleness: dict[str, float]
+    disagreements: list[str]
+
+    @property
+    def policy(self) -> str:
+        return f"{self.arm}-{self.seed}"
+
+    @property
+    def file(self) -> str:
+        return f"training-{self.policy}.json"

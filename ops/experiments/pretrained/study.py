@@ -1,0 +1,177 @@
+"""`agentrl experiment smollm`: does a pretrained language model learn real tasks here?
+
+    model ─▶ warm start ─▶ a run of the whole system for each seed and arm ─▶ training-*.json
+      └─────────┴────────────────────┴─▶ measured on every bench ─▶ measured-*.json ─▶ report
+
+A file that is there is not made again. Warm start, runs and measurements go on where they were
+interrupted, so the same command may be given on several days.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from core import loading, logging
+from core.config import Config
+from core.errors import ConfigError, nearest
+from core.types import CURRENT
+from ops.configs import check_items
+from ops.experiments.findings import agreed, read
+from ops.experiments.making import SECTIONS, Work, make_missing
+from ops.experiments.pretrained import report
+from ops.experiments.pretrained.findings import (
+    PRETRAINED,
+    START,
+    Bench,
+    Measurement,
+    StudyDesign,
+    Trained,
+)
+from ops.experiments.pretrained.measuring import measure, with_bench
+from ops.experiments.pretrained.training import described, train
+from ops.experiments.training import Told
+from ops.quickstart_start import make_start
+from ops.recipes import Recipe, Size
+
+WHOLE = "whole"
+ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds
+BENCHES = (
+    Bench("dbbench, generated, held out", "dbbench", "test", 140, {}),
+    Bench("dbbench, AgentBench dev", "dbbench", "dev", 60, {"origin": "agentbench"}),
+    Bench("alfworld, valid_train", "alfworld", "valid_train", 140, {}),
+    Bench("alfworld, valid_seen", "alfworld", "valid_seen", 140, {}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to study. `seeds`: of each arm; absent: its own number. `items`: at most, of a bench."""
+
+    out: Path
+    recipe: Recipe
+    size: Size
+    arms: Sequence[str] = tuple(ARMS)
+    seeds: int | None = None
+    items: int | None = None
+    benches: Sequence[Bench] = BENCHES
+
+
+def study(wish: Wish) -> Path:
+    """Make what is missing, then the page; its path.
+
+    Raises Interrupted, ConfigError, ItemError, CheckpointError, StoreError.
+    """
+    logging.configure("experiment", level="WARNING")
+    for arm in wish.arms:
+        if arm not in ARMS:
+            raise ConfigError(f"no arm {arm}{nearest(arm, ARMS)}")
+    config = configured(wish)
+    design = designed(wish, config)
+    for bench in design.benches:
+        check_items(with_bench(config, bench))
+    wish.out.mkdir(parents=True, exist_ok=True)
+    agreed(wish.out, design, Measurement, "measured")
+    agreed(wish.out, design, Trained)
+    make_missing(list(Planner(wish, config, design).works()), wish.recipe.threads)
+    return report.write(wish.out)
+
+
+def configured(wish: Wish) -> Config:
+    """What all arms share, beginning with the warm start. Raises ConfigError."""
+    config = loading.load(wish.recipe.file)
+    run = replace(config.run, stop_updates=wish.size.updates or config.run.stop_updates)
+    model = replace(config.model, path=str((wish.out / START).resolve()))
+    return replace(config, run=run, model=model)
+
+
+def designed(wish: Wish, config: Config) -> StudyDesign:
+    """A bench without options of its own has those of its task, and its options come on top."""
+    own = {name: task.options for name, task in config.tasks.items()}
+    benches = [
+        replace(
+            bench,
+            items=min(bench.items, wish.items or bench.items),
+            options=own.get(bench.task, {}) | bench.options,
+        )
+        for bench in wish.benches
+    ]
+    sections = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
+    sections["updates"] = config.run.stop_updates
+    del sections["model"]["path"]
+    return StudyDesign(
+        config=sections, benches=benches, clones=wish.size.clones, episodes=wish.size.episodes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Names the files of a study, and makes each."""
+
+    wish: Wish
+    config: Config
+    design: StudyDesign
+
+    def works(self) -> Iterator[Work]:
+        """The start, then the first seeds of all arms; each policy is measured once it is there."""
+        yield self._measured(PRETRAINED)
+        yield self._measured(START)
+        for seed in range(max(map(self._seeds, self.wish.arms))):
+            for arm in (arm for arm in self.wish.arms if seed < self._seeds(arm)):
+                file = self.wish.out / f"training-{arm}-{seed}.json"
+                updates = self.config.run.stop_updates or 0
+                yield Work(file, updates, partial(self._train, arm, seed))
+                yield self._measured(f"{arm}-{seed}")
+
+    def _seeds(self, arm: str) -> int:
+        return self.wish.seeds or ARMS[arm]
+
+    def _measured(self, policy: str) -> Work:
+        file = self.wish.out / f"measured-{policy}.json"
+        return Work(file, 0, partial(self._measure, policy))
+
+    def _measure(self, policy: str, told: Told, stop: threading.Event) -> Measurement:
+        wish = self.wish
+        if policy == START:
+            make_start(wish.recipe, wish.size, self.config)
+        own = self._at_home("measured", self.config.run.seed)
+        return measure(own, (policy, self._directory(policy)), self.design, stop, told)
+
+    def _train(self, arm: str, seed: int, told: Told, stop: threading.Event) -> Trained:
+        own = chosen(self._at_home(f"{arm}-{seed}", seed), arm)
+        run_id = train(own, stop, told, self.wish.recipe.stall_s)
+        return described(own, run_id, self.design, arm)
+
+    def _at_home(self, name: str, seed: int) -> Config:
+        home = str((self.wish.out / name).resolve())
+        run = replace(self.config.run, name=name, home=home, seed=seed)
+        return replace(self.config, run=run)
+
+    def _directory(self, policy: str) -> Path:
+        recipe = self.wish.recipe
+        if policy == PRETRAINED:
+            return recipe.model_path(loading.load(recipe.file, {}))
+        for found in read(self.wish.out, "training", Trained):
+            if found.policy == policy:
+                return Path(found.checkpoint)
+        return Path(self.config.model.path)
+
+
+def chosen(config: Config, arm: str) -> Config:
+    """The configuration of one arm."""
+    if arm == "no-task-norm":
+        return replace(config, trainer=replace(config.trainer, normalise="none"))
+    if arm == "no-cross-policy":
+        return replace(config, sampling=replace(config.sampling, strategy=CURRENT))
+    return config
+
+
+def quick(wish: Wish) -> Wish:
+    """The same with sizes that show only that it runs."""
+    size = dataclasses.replace(wish.size, updates=1, clones=4, episodes=8)
+    return dataclasses.replace(wish, size=size, seeds=1, items=2)

@@ -1,0 +1,126 @@
+"""What `agentrl quickstart` can train: a file of configs/, and how much of everything.
+
+tiny      a policy of a million parameters that comes with the project: minutes
+smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained: hours
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from core import loading
+from core.config import Config
+from core.errors import ConfigError, ItemError, nearest
+from envs.datasets import Dataset, folder
+from envs.registry import datasets
+from ops.school import Phase
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`updates`: of the training; None: the file's. `items`: held-out ones of each task and
+    decoding. `clones`: optimizer steps of the warm start; `episodes`: of experts a task for it.
+    """
+
+    updates: int | None
+    items: int
+    clones: int = 0
+    episodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`file`: its configuration. `model`: in words, what its policy begins as.
+
+    `begin_anew`: every call is a run of its own; else the same command goes on with its run.
+    `without_data`: overrides by key for a machine without the benchmarks' data. `mend`: what makes
+    the model that the file names. `clone_tokens`, `clone_rate`, `threads`: of the warm start,
+    tokens of one step, learning rate, threads of torch. `ready_s`: for the policy server to serve;
+    `stall_s`: without an episode or an update, until that is an error.
+    """
+
+    name: str
+    file: Path
+    model: str
+    full: Size
+    fast: Size
+    begin_anew: bool = False
+    without_data: Mapping[str, str] | None = None
+    mend: str = ""
+    clone_tokens: int = 2048
+    clone_rate: float | None = None  # what suits a model that knows something
+    threads: int = 2
+    ready_s: float = 90.0
+    stall_s: float = 120.0
+
+    def size(self, *, fast: bool) -> Size:
+        return self.fast if fast else self.full
+
+    def model_path(self, written: Config) -> Path:
+        """The model that the file names."""
+        return ROOT / written.model.path
+
+    def overrides(self) -> Mapping[str, str]:
+        """By key of the file, what this machine's lack of data asks for; of `load`."""
+        if self.without_data is None or _has_data(loading.load(self.file, {})):
+            return {}
+        return self.without_data
+
+    def phase(self, size: Size) -> Phase:
+        """The one phase of the warm start: experts without faults, and no looks on the way."""
+        return Phase(noise={}, steps=size.clones, rate=self.clone_rate, checked=0)
+
+
+def _has_data(config: Config) -> bool:
+    """Whether the data that the tasks' items come from is on this machine."""
+    try:
+        root = folder()
+    except ItemError:
+        return False
+    return all(
+        root is not None and _is_there(dataset, root)
+        for name, task in config.tasks.items()
+        for dataset in datasets(name)
+        if "origin" in task.options
+        and (dataset.name == task.options["origin"] or not dataset.origin)
+    )
+
+
+def _is_there(dataset: Dataset, root: Path) -> bool:
+    others = [each for each in datasets(dataset.task) if each.name == dataset.instead]
+    return any(not each.missing(root) for each in (dataset, *others))
+
+
+TINY = Recipe(
+    name="tiny",
+    file=CONFIGS / "quickstart.toml",
+    model="about a million parameters, behaviour-cloned from scripted experts",
+    full=Size(updates=None, items=200),
+    fast=Size(updates=8, items=48),
+    begin_anew=True,
+)
+SMOLLM = Recipe(
+    name="smollm",
+    file=CONFIGS / "smollm.toml",
+    model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
+    full=Size(updates=None, items=64, clones=1200, episodes=2000),
+    fast=Size(updates=6, items=12, clones=60, episodes=150),
+    without_data={
+        "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
+        "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
+    },
+    mend="make models/smollm2",
+    ready_s=600.0,
+    stall_s=1800.0,
+)
+RECIPES = {each.name: each for each in (TINY, SMOLLM)}
+
+
+def recipe(name: str) -> Recipe:
+    """Raises ConfigError."""
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe {name}{nearest(name, RECIPES)}")
+    return RECIPES[name]
