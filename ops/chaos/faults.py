@@ -166,9 +166,8 @@ def _of_rabbitmq(scene: Scene, means: Means) -> Iterator[Fault]:
 
 def _of_disk(scene: Scene, service: str, folder: str, means: Means) -> Iterator[Fault]:
     """Of a service that keeps what it has on a small disk of its own, on this machine."""
-    parent = Path(folder).parent
-    if disks.has_own_disk(parent, scene.stage.home):
-        restart = means.restarts.get(service, "")
+    parent, restart = Path(folder).parent, means.restarts.get(service, "")
+    if disks.has_own_disk(parent, scene.stage.home) and (restart or service == STORE):
         course = partial(disks.fill_disk, service=service, folder=parent, restart=restart)
         lasts_s = disks.FULL_S[1] + disks.ANSWER_S
         yield Fault("full_disk", service, course, PROOF[service], weight=0.7, lasts_s=lasts_s)
