@@ -103,7 +103,6 @@ class RabbitPublisher:
         waiting = list(self._unconfirmed.values())
         if self._link.reply_code == PRECONDITION_FAILED:
             if len(waiting) == 1:
-                self._singly = False
                 waiting.pop().settle(
                     MessageRefused(
                         f"RabbitMQ refused the message: {self._link.why}",
