@@ -63,7 +63,7 @@ class Retry:
         self.service = service
         self.limit_s = limit_s
         self._is_transient = is_transient
-        self._stop = stop
+        self.stop = stop
         self._backoff = backoff
         self._lock = threading.Lock()
         self._away_since: float | None = None
@@ -122,15 +122,15 @@ class Retry:
         return give_up
 
     def _is_stopping(self) -> bool:
-        return self._stop is not None and self._stop.is_set()
+        return self.stop is not None and self.stop.is_set()
 
     def _pause(self, seconds: float) -> None:
         """Sleep; a stop event wakes those who slept when it came."""
         if self._backoff.sleep is not None:
             self._backoff.sleep(seconds)
-        elif self._stop is None:
+        elif self.stop is None:
             time.sleep(seconds)
-        elif self._stop.wait(seconds):  # told to stop: a few short pauses more
+        elif self.stop.wait(seconds):  # told to stop: a few short pauses more
             time.sleep(min(seconds, self._backoff.stopping_s / 10))
 
     def _begin_waiting(self, state: tenacity.RetryCallState) -> None:

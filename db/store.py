@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
@@ -85,6 +85,10 @@ class Timeouts:
     to wait for a lock, on SQLite for the file's. `statement_s`: one statement on the server; the
     client gives up `answer_s` later. `idle_s`: between two statements of one transaction, whose
     locks hold up everybody else. `pool_s`: to wait for a free connection of the process.
+
+    `stopping_s`: how long a server may stay silent once the process is told to stop. What cannot be
+    cut short (a free connection, a lock of SQLite) a process of a run never waits for longer; it
+    asks again.
     """
 
     connect_s: float = 10.0
@@ -94,6 +98,7 @@ class Timeouts:
     answer_s: float = 5.0
     idle_s: float = 10.0
     pool_s: float = 30.0
+    stopping_s: float = 3.0
 
 
 LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5.0, pool_s=1.0)
@@ -220,7 +225,7 @@ class Store:
 
         The caller closes it.
         """
-        return Store(_engine(self.engine.url, 1, timeouts), self.retry)
+        return Store(_engine(self.engine.url, 1, timeouts, self.retry.stop), self.retry)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -305,7 +310,7 @@ def open_store(
     """
     parsed = parse_url(url)
     try:
-        engine = _engine(parsed, threads, timeouts)
+        engine = _engine(parsed, threads, timeouts, stop)
     except NoSuchModuleError as error:
         raise _no_url() from error
     retry = Retry("store", is_transient, limit_s=FOREVER if stop else PATIENCE_S, stop=stop)
@@ -376,9 +381,13 @@ def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def _engine(url: URL, threads: int, timeouts: Timeouts) -> Engine:
+def _engine(url: URL, threads: int, timeouts: Timeouts, stop: threading.Event | None) -> Engine:
     """Connected to nothing yet. `threads`: how many use it at once without waiting."""
+    if stop is not None:
+        timeouts = replace(timeouts, pool_s=min(timeouts.pool_s, timeouts.stopping_s))
     if _is_sqlite(url):
+        if stop is not None:
+            timeouts = replace(timeouts, lock_s=min(timeouts.lock_s, timeouts.stopping_s))
         return _sqlite(url, threads, timeouts)
     engine = create_engine(
         url,
@@ -388,7 +397,7 @@ def _engine(url: URL, threads: int, timeouts: Timeouts) -> Engine:
         pool_timeout=timeouts.pool_s,
         connect_args=connect_args(timeouts),
     )
-    bound_connections(engine, timeouts)
+    bound_connections(engine, timeouts, stop)
 
     @event.listens_for(engine, "handle_error")
     def _leave_standby(context: ExceptionContext) -> None:
@@ -411,8 +420,10 @@ def connect_args(timeouts: Timeouts) -> dict[str, Any]:
     }
 
 
-def bound_connections(engine: Engine, timeouts: Timeouts) -> None:
-    """Bound what each connection of a Postgres engine waits for.
+def bound_connections(
+    engine: Engine, timeouts: Timeouts, stop: threading.Event | None = None
+) -> None:
+    """Bound what each connection of a Postgres engine waits for; `stop` makes all of it short.
 
     A page that an index names costs what the next page does: what a run asks for is of late, and in
     memory. By the server's own figure, meant for disks, it would read whole tables instead.
@@ -424,11 +435,12 @@ def bound_connections(engine: Engine, timeouts: Timeouts) -> None:
     }
     told = "; ".join(f"SET {name} = {round(1000 * value)}" for name, value in settings.items())
 
+    class Bounded(BoundedConnection):
+        silence = Silence(timeouts.statement_s + timeouts.answer_s, timeouts.stopping_s, stop)
+
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, arguments: Any, named: Any) -> Any:
-        connection = BoundedConnection.connect(*arguments, **named)
-        connection.silence_s = timeouts.statement_s + timeouts.answer_s
-        return connection
+        return Bounded.connect(*arguments, **named)
 
     @event.listens_for(engine, "connect")
     def _bound(connection: Any, _record: Any) -> None:
@@ -436,28 +448,63 @@ def bound_connections(engine: Engine, timeouts: Timeouts) -> None:
         connection.commit()
 
 
-class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed when the server takes longer than it said it would."""
+class ServerSilent(psycopg.OperationalError):
+    """The server let us wait for too long."""
 
-    silence_s: float = math.inf  # of one statement, before the connection is given up
 
-    def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **named: Any) -> T:
-        return super().wait(self._until_silent(gen), *arguments, **named)
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """How long a server may let us wait: `statement_s` seconds for one statement.
 
-    def _until_silent(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        deadline = time.monotonic() + self.silence_s
+    Once `stop` is set it may say nothing for `stopping_s`, also while we connect.
+    """
+
+    statement_s: float
+    stopping_s: float
+    stop: threading.Event | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def bound(self, gen: Generator[Any, Any, T], limit_s: float) -> Generator[Any, Any, T]:
+        """What `gen` yields and returns; psycopg resumes it several times a second.
+
+        Raises ServerSilent.
+        """
+        latest = deadline = self.clock() + limit_s
+        stopping = False
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if not ready and time.monotonic() > deadline:
-                    self.close()
-                    raise psycopg.OperationalError(
-                        f"the server did not answer within {self.silence_s:g} s"
-                    )
+                if self._is_stopping() and (ready or not stopping):
+                    deadline, stopping = min(latest, self.clock() + self.stopping_s), True
+                if not ready and self.clock() > deadline:
+                    allowed_s = self.stopping_s if stopping else limit_s
+                    raise ServerSilent(f"the server did not answer within {allowed_s:g} s")
                 wanted = gen.send(ready)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    def _is_stopping(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that is closed when the server takes longer than it said it would."""
+
+    silence: ClassVar[Silence]
+
+    @classmethod
+    def _connect_gen(cls, *arguments: Any, **named: Any) -> Generator[Any, Any, Self]:
+        """Psycopg waits here while there is no connection; `connect_timeout` bounds it."""
+        return cls.silence.bound(super()._connect_gen(*arguments, **named), math.inf)
+
+    def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **named: Any) -> T:
+        try:
+            bounded = self.silence.bound(gen, self.silence.statement_s)
+            return super().wait(bounded, *arguments, **named)
+        except ServerSilent:
+            self.close()
+            raise
 
 
 def _sqlite(url: URL, threads: int, timeouts: Timeouts) -> Engine:

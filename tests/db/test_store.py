@@ -2,7 +2,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from core.errors import StoreError, StoreUnavailable
 from core.process import unlocked
 from db.readonly import open_readonly
-from db.store import Failure, Store, Timeouts, classify, open_store
+from db.store import Failure, ServerSilent, Silence, Store, Timeouts, classify, open_store
 from ops.chaos.proxy import Proxy
 
 
@@ -309,6 +309,70 @@ def test_a_server_that_vanishes_without_a_word_is_given_up(postgres_url: str) ->
             assert connection.invalidated
         with pytest.raises(StoreUnavailable, match="timeout"):
             open_store(url, timeouts=silent)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_who_is_told_to_stop_waits_no_longer_for_a_server_that_is_silent(
+    postgres_url: str, connected: bool
+) -> None:
+    """A frozen database: without the stop event each wait would last an hour."""
+    address, stop = make_url(postgres_url), threading.Event()
+    patient = Timeouts(connect_s=3600.0, statement_s=3600.0, stopping_s=0.1)
+    with closing(Proxy(str(address.host), address.port or 5432)) as proxy:
+        url = address.set(port=proxy.port).render_as_string(hide_password=False)
+        errors: list[StoreUnavailable] = []
+        with closing(open_store(url, timeouts=patient, stop=stop)) as store:
+            if not connected:
+                store.close()
+            proxy.stall()
+
+            def ask() -> None:
+                try:
+                    store.ask(lambda session: session.execute(text("SELECT 1")))
+                except StoreUnavailable as error:
+                    errors.append(error)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            asking.join(0.5)
+            assert asking.is_alive()
+            stop.set()
+            asking.join(60)
+    assert [type(error) for error in errors] == [StoreUnavailable]
+
+
+def test_once_told_to_stop_only_the_time_without_a_word_of_the_server_counts() -> None:
+    """A large answer under way arrives; it is silence that is not waited for."""
+    now, stop = [0.0], threading.Event()
+    silence = Silence(statement_s=60.0, stopping_s=3.0, stop=stop, clock=lambda: now[0])
+
+    def endless() -> Generator[str, bool, None]:
+        while True:
+            yield "wait"
+
+    bounded = silence.bound(endless(), silence.statement_s)
+    next(bounded)
+    for at, ready in ((50.0, False), (52.9, True), (55.8, True), (58.7, False)):
+        stop.set()
+        now[0] = at
+        assert bounded.send(ready) == "wait"
+    now[0] = 58.9
+    with pytest.raises(ServerSilent, match="did not answer within 3 s"):
+        bounded.send(False)
+
+
+def test_a_process_of_a_run_waits_for_a_free_connection_a_short_time_only(tmp_path: Path) -> None:
+    """That wait sees no stop event; the call asks again."""
+    url, stop = f"sqlite:///{tmp_path / 'store.db'}", threading.Event()
+    quick = Timeouts(pool_s=3600.0, lock_s=3600.0, stopping_s=0.1)
+    with closing(open_store(url, threads=1, timeouts=quick, stop=stop)) as store:
+        with store.read() as session:
+            session.execute(text("SELECT 1"))
+            with pytest.raises(StoreUnavailable, match="QueuePool limit"):
+                store.ask(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
+        with locked(tmp_path / "store.db"), pytest.raises(StoreUnavailable, match="locked"):
+            store.transact(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
+    stop.set()
 
 
 def test_every_connection_to_postgres_is_bounded(postgres_url: str) -> None:
