@@ -82,8 +82,9 @@ class Timeouts:
     """Bounds of one connection, in seconds. A transaction that needs longer sets its own.
 
     `connect_s`: to open it. `tcp_s`: until a peer that acknowledges nothing is given up. `lock_s`:
-    to wait for a lock, on SQLite for the file's. `statement_s`: one statement on the server; the
-    client gives up `answer_s` later. `idle_s`: between two statements of one transaction, whose
+    to wait for a lock, on SQLite for the file's. `statement_s`: one statement on the server, twice
+    as long each time that it is repeated because of that, up to `longest_s`; the client gives up
+    `answer_s` later. `idle_s`: between two statements of one transaction, whose
     locks hold up everybody else. `pool_s`: to wait for a free connection of the process.
 
     `stopping_s`: how long a server may stay silent once the process is told to stop. What cannot be
@@ -95,6 +96,7 @@ class Timeouts:
     tcp_s: float = 15.0
     lock_s: float = 10.0
     statement_s: float = 60.0
+    longest_s: float = 960.0
     answer_s: float = 5.0
     idle_s: float = 10.0
     pool_s: float = 30.0
@@ -208,9 +210,15 @@ def is_transient(error: BaseException) -> bool:
 class Store:
     """The database of truth. Safe for many threads; a Session belongs to one."""
 
-    def __init__(self, engine: Engine, retry: Retry | None = None) -> None:
-        """`retry`: how long `transact` and `ask` wait for a database that is away."""
+    def __init__(
+        self, engine: Engine, retry: Retry | None = None, timeouts: Timeouts = Timeouts()
+    ) -> None:
+        """`retry`: how long `transact` and `ask` wait for a database that is away.
+
+        `timeouts`: of the engine's connections.
+        """
         self.engine = engine
+        self._timeouts = timeouts
         self.retry = retry or Retry("store", is_transient, limit_s=PATIENCE_S)
         self._read = sessionmaker(engine.execution_options(agentrl_write=False))
         self._write = sessionmaker(engine.execution_options(agentrl_write=True))
@@ -225,7 +233,8 @@ class Store:
 
         The caller closes it.
         """
-        return Store(_engine(self.engine.url, 1, timeouts, self.retry.stop), self.retry)
+        engine = _engine(self.engine.url, 1, timeouts, self.retry.stop)
+        return Store(engine, self.retry, timeouts)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -261,12 +270,44 @@ class Store:
         work: Callable[[Session], T],
         patience_s: float | None,
     ) -> T:
+        allowed_s, longest_s = self._timeouts.statement_s, self._timeouts.longest_s
+
         def attempt() -> T:
-            with begin() as session:
-                return work(session)
+            nonlocal allowed_s
+            try:
+                with begin() as session, self._allowed(session, allowed_s):
+                    return work(session)
+            except DBAPIError as error:
+                if isinstance(error.orig, psycopg.errors.QueryCanceled):
+                    if allowed_s >= longest_s:
+                        raise self._too_slow(error, allowed_s) from error
+                    allowed_s = min(2 * allowed_s, longest_s)
+                raise
 
         with self._named():
             return self.retry.call(attempt, limit_s=patience_s)
+
+    @contextmanager
+    def _allowed(self, session: Session, statement_s: float) -> Iterator[None]:
+        """Statements of this transaction may take so long, where that is more than they may."""
+        more_s = statement_s - self._timeouts.statement_s
+        connection = session.connection().connection.driver_connection if more_s else None
+        if not isinstance(connection, BoundedConnection):
+            yield
+            return
+        session.execute(text(f"SET LOCAL statement_timeout = {round(1000 * statement_s)}"))
+        connection.more_s = more_s
+        try:
+            yield
+        finally:
+            connection.more_s = 0.0
+
+    def _too_slow(self, error: DBAPIError, allowed_s: float) -> StoreError:
+        statement = " ".join((error.statement or "").split())
+        return StoreError(
+            f"store {self.url}: a statement did not end within {allowed_s:g} s: {statement[:300]}",
+            mend="see what slows the database down: its load, its disk, bloat (agentrl db stats)",
+        )
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -314,7 +355,7 @@ def open_store(
     except NoSuchModuleError as error:
         raise _no_url() from error
     retry = Retry("store", is_transient, limit_s=FOREVER if stop else PATIENCE_S, stop=stop)
-    store = Store(engine, retry)
+    store = Store(engine, retry, timeouts)
     try:
         retry.call(store.check, limit_s=None if stop else 0.0)
     except DBAPIError as error:
@@ -492,6 +533,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """A connection that is closed when the server takes longer than it said it would."""
 
     silence: ClassVar[Silence]
+    more_s: float = 0.0  # that a statement may take beyond that
 
     @classmethod
     def _connect_gen(cls, *arguments: Any, **named: Any) -> Generator[Any, Any, Self]:
@@ -500,7 +542,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **named: Any) -> T:
         try:
-            bounded = self.silence.bound(gen, self.silence.statement_s)
+            bounded = self.silence.bound(gen, self.silence.statement_s + self.more_s)
             return super().wait(bounded, *arguments, **named)
         except ServerSilent:
             self.close()

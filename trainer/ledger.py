@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from broker.messages import CheckpointPublished, Message
 from broker.weights import Shelf
 from core.config import Config
-from core.errors import BrokerError, CheckpointError, StoreUnavailable
+from core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from core.logging import get_logger
 from core.trained_hash import running_hash
 from core.types import RunState, Transition
@@ -118,7 +118,7 @@ class Ledger:
 
         Raises UpdateRefused: nothing was committed, and the weights are those of no checkpoint.
         StoreUnavailable and WeightsAway, once the trainer is told to stop, say the same; with the
-        former the update is kept for the next trainer.
+        former, and any other StoreError, the update is kept for the next trainer.
         """
         version = at.version + 1
         members = pending.members(trained)
@@ -152,7 +152,7 @@ class Ledger:
         except UpdateRefused:
             retention.remove([path, snapshot or path], self._shelf.stop)
             raise
-        except StoreUnavailable:
+        except StoreError:  # away, or for a person to mend, as after a change of the password
             self._keep(learner, then, record)
             raise
         tell(told, version, metrics.skipped)

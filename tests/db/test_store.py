@@ -375,6 +375,24 @@ def test_a_process_of_a_run_waits_for_a_free_connection_a_short_time_only(tmp_pa
     stop.set()
 
 
+def test_a_statement_that_needs_longer_than_it_may_is_given_more_time(postgres_url: str) -> None:
+    brief = Timeouts(statement_s=0.2, answer_s=0.2, longest_s=3600.0)
+    with closing(open_store(postgres_url, timeouts=brief, stop=threading.Event())) as store:
+        store.ask(lambda session: session.execute(text("SELECT pg_sleep(1)")))
+        assert store.ask(lambda s: s.scalar(text("SHOW statement_timeout"))) == "200ms"
+
+
+def test_a_statement_that_never_ends_is_given_up_with_its_text(postgres_url: str) -> None:
+    brief = Timeouts(statement_s=0.1, longest_s=0.3)
+    with closing(open_store(postgres_url, timeouts=brief, stop=threading.Event())) as store:
+        endless = text("SELECT pg_sleep(3600)  AS\n too_long")
+        with pytest.raises(
+            StoreError, match=r"within 0\.3 s: SELECT pg_sleep\(3600\) AS too"
+        ) as caught:
+            store.ask(lambda session: session.execute(endless))
+        assert not isinstance(caught.value, StoreUnavailable)
+
+
 def test_every_connection_to_postgres_is_bounded(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store, store.engine.connect() as connection:
         for name, value in (

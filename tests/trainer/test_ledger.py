@@ -19,7 +19,7 @@ from broker.topology import EVENTS
 from broker.weights import Shelf, WeightsAway
 from core import manifest
 from core.config import Config, PolicyServer, Run, Task, Trainer
-from core.errors import BrokerError, CheckpointError, StoreUnavailable
+from core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from core.manifest import Probe
 from core.trained_hash import ROOT, running_hash
 from core.types import GroupState, RunState
@@ -381,8 +381,8 @@ def test_a_snapshot_that_its_trainer_could_not_name_is_found(
     assert (at.version,) in named
 
 
-def _stopped_while_the_database_is_away(
-    world: World, publisher: Publisher, home: Path, group: TrainableGroup
+def _ended_by_the_database(
+    world: World, publisher: Publisher, home: Path, group: TrainableGroup, error: StoreError
 ) -> None:
     """A trainer makes an update from version 1 that it cannot commit."""
     ledger, learner = _ledger(world, publisher, home), Counter()
@@ -392,19 +392,20 @@ def _stopped_while_the_database_is_away(
     @event.listens_for(world.store.engine, "before_cursor_execute")
     def away(_c: Any, _cursor: Any, statement: str, *_more: Any) -> None:
         if statement.startswith("INSERT INTO update_groups"):
-            raise StoreUnavailable("the database is away")
+            raise error
 
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(type(error)):
         ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
     event.remove(world.store.engine, "before_cursor_execute", away)
     assert world.run().version == 1
 
 
-def test_an_update_that_was_not_committed_before_the_stop_is_committed_by_the_next_trainer(
-    world: World, publisher: Publisher, tmp_path: Path
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("another password")])
+def test_an_update_that_was_not_committed_before_the_end_is_committed_by_the_next_trainer(
+    world: World, publisher: Publisher, tmp_path: Path, error: StoreError
 ) -> None:
     (group,) = _groups(world, 7)
-    _stopped_while_the_database_is_away(world, publisher, tmp_path, group)
+    _ended_by_the_database(world, publisher, tmp_path, group, error)
     fresh, after = Counter(), _ledger(world, publisher, tmp_path)
     at = after.resume(fresh)
     assert (at.version, fresh.count, world.run().version) == (2, 2, 2)
@@ -419,7 +420,7 @@ def test_an_update_that_was_kept_and_whose_group_changed_since_is_not_committed(
     world: World, publisher: Publisher, tmp_path: Path
 ) -> None:
     (group,) = _groups(world, 7)
-    _stopped_while_the_database_is_away(world, publisher, tmp_path, group)
+    _ended_by_the_database(world, publisher, tmp_path, group, StoreUnavailable("away"))
     world.sql("UPDATE groups SET state = 'open' WHERE group_id = :g", g=group.group_id)
     fresh = Counter()
     at = _ledger(world, publisher, tmp_path).resume(fresh)
