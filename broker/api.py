@@ -7,11 +7,14 @@ Publishers may be used from many threads at once; a consumer belongs to one thre
 """
 
 import hashlib
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.messages import Message
+from core.errors import BrokerUnavailable
+from core.retry import FOREVER, Retry
 
 LOOK_S = 1.0  # between two calls of `waiting`
 EVENT_PATIENCE_S = 5.0  # for an event: one that is lost only delays
@@ -82,6 +85,16 @@ class Consumer(Protocol):
         """To the queue's dead letters, for good: it was decoded and cannot be used all the same."""
 
     def close(self) -> None: ...
+
+
+def patience(stop: threading.Event | None) -> Retry:
+    """How a process waits for its broker: until `stop` is set, or not at all where it has none."""
+    limit_s = 0.0 if stop is None else FOREVER
+    return Retry("broker", is_away, limit_s=limit_s, stop=stop)
+
+
+def is_away(error: BaseException) -> bool:
+    return isinstance(error, BrokerUnavailable)
 
 
 class Broker(Protocol):

@@ -9,9 +9,11 @@ Commits survive a killed process (WAL, synchronous NORMAL), not always a power c
 """
 
 import sqlite3
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,18 +25,21 @@ from broker.api import (
     Delivery,
     Publisher,
     Waiting,
+    is_away,
     letter_id,
+    patience,
 )
 from broker.embedded_file import BUSY_S, QueueFile
 from broker.messages import Message, decode, encode
 from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
 from core.errors import BrokerError, BrokerUnavailable, MessageError, MessageRefused
 from core.logging import get_logger
-from core.retry import Retry
+from core.retry import FOREVER, Backoff, Retry
 
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 SUBSCRIBER_LEASE_S = 60.0  # a subscriber that has not looked for this long is gone
 TOUCH_S = 5.0  # how often a subscriber says that it is there
+SETTLE_S = 0.1  # for the file to take what may as well wait
 
 Clock = Callable[[], float]  # seconds since the epoch
 
@@ -46,23 +51,22 @@ class EmbeddedPublisher:
         self._file = file
         self._compress_above = compress_above
         self._clock = clock
-        self._retry = Retry("broker", lambda error: isinstance(error, BrokerUnavailable))
+        self._retry = Retry("broker", is_away, backoff=Backoff(longest_s=LOOK_S))
 
     def publish(
         self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
     ) -> None:
         body = encode(message, compress_above=self._compress_above)
-        began = time.monotonic()
-        while True:
-            try:
-                put = partial(self._put, exchange, run_id, body)
-                return self._retry.call(put, limit_s=LOOK_S)
-            except BrokerUnavailable:
-                waited_s = time.monotonic() - began
-                if exchange == EVENTS and waited_s > EVENT_PATIENCE_S:
-                    raise
-            if waiting is not None:
-                waiting(waited_s)
+        began, tries = time.monotonic(), 0
+
+        def put() -> None:
+            nonlocal tries
+            tries += 1
+            if waiting is not None and tries > 1:
+                waiting(time.monotonic() - began)
+            self._put(exchange, run_id, body)
+
+        self._retry.call(put, limit_s=EVENT_PATIENCE_S if exchange == EVENTS else FOREVER)
 
     def _put(self, exchange: str, run_id: str, body: bytes) -> None:
         with self._file.write() as connection:
@@ -87,7 +91,11 @@ class EmbeddedPublisher:
 
 
 class EmbeddedConsumer:
-    """Reads a queue in order from the oldest message that was not acknowledged."""
+    """Reads a queue in order from the oldest message that was not acknowledged.
+
+    A file that takes nothing for now, because the disk is full for instance, gets what it has to
+    take with what follows; one that cannot be read holds no messages until it can.
+    """
 
     def __init__(self, file: QueueFile, queue: str) -> None:
         self._file = file
@@ -95,14 +103,20 @@ class EmbeddedConsumer:
         self._token = uuid.uuid4().hex
         self._cursor = 0
         self._acks: list[object] = []  # which the file did not take yet
+        self._burials: list[tuple[object, bytes, str]] = []  # the same: id, body, reason
+        self._retry = Retry("broker", is_away, backoff=Backoff(longest_s=LOOK_S))
         with file.write() as connection:
             connection.execute("REPLACE INTO consumers VALUES (?, ?)", (queue, self._token))
 
     def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:
         end = time.monotonic() + timeout_s
+        self._settle()
         while True:
-            mark = self._file.mark()
-            rows = self._rows(limit)
+            mark, left = self._file.mark(), end - time.monotonic()
+            try:
+                rows = self._retry.call(partial(self._rows, limit), limit_s=max(left, SETTLE_S))
+            except BrokerUnavailable:
+                return []
             deliveries = self._decoded(rows)
             left = end - time.monotonic()
             if deliveries or left <= 0:
@@ -119,21 +133,22 @@ class EmbeddedConsumer:
             return False
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """A file that takes nothing for now gets them with the next ones."""
         self._acks += [delivery.tag for delivery in deliveries]
-        delete = "DELETE FROM messages WHERE id = ? AND queue = ?"
-        try:
-            with self._file.write() as connection:
-                connection.executemany(delete, [(tag, self._queue) for tag in self._acks])
-        except BrokerUnavailable as error:
-            get_logger().warning("Not acknowledged yet", queue=self._queue, error=str(error))
-        else:
-            self._acks.clear()
+        self._settle()
 
     def refuse(self, delivery: Delivery, reason: str) -> None:
         self._bury(delivery.tag, delivery.wire, reason)
+        self._settle()
 
     def close(self) -> None:
+        """What the file does not take now, the next consumer finds as it was."""
+        self._settle()
+        try:
+            self._leave()
+        except BrokerUnavailable as error:
+            get_logger().warning("Queue left as it is", queue=self._queue, error=str(error))
+
+    def _leave(self) -> None:
         with self._file.write() as connection:
             connection.execute(
                 "DELETE FROM consumers WHERE queue = ? AND token = ?", (self._queue, self._token)
@@ -161,16 +176,35 @@ class EmbeddedConsumer:
                 deliveries.append(Delivery(decode(body), body, number))
             except MessageError as error:
                 self._bury(number, body, str(error))
+        self._settle()
         return deliveries
 
     def _bury(self, number: object, body: bytes, reason: str) -> None:
         get_logger().warning("message dead-lettered", queue=self._queue, reason=reason)
+        self._burials.append((number, body, reason))
+
+    def _settle(self) -> None:
+        """Write what was acknowledged and dead-lettered, if the file takes it now."""
+        if not self._acks and not self._burials:
+            return
+        try:
+            self._retry.call(self._write, limit_s=SETTLE_S)
+        except BrokerUnavailable:  # the retry has said so
+            return
+        self._acks.clear()
+        self._burials.clear()
+
+    def _write(self) -> None:
+        gone = [*self._acks, *(number for number, _, _ in self._burials)]
         with self._file.write() as connection:
-            connection.execute(
+            connection.executemany(
                 "INSERT INTO dead (queue, reason, body) VALUES (?, ?, ?)",
-                (self._queue, reason, body),
+                [(self._queue, reason, body) for _, body, reason in self._burials],
             )
-            connection.execute("DELETE FROM messages WHERE id = ?", (number,))
+            connection.executemany(
+                "DELETE FROM messages WHERE id = ? AND queue = ?",
+                [(number, self._queue) for number in gone],
+            )
 
 
 class EmbeddedSubscriber(EmbeddedConsumer):
@@ -186,7 +220,8 @@ class EmbeddedSubscriber(EmbeddedConsumer):
     def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:
         end = time.monotonic() + timeout_s
         while True:
-            self._touch()
+            with suppress(BrokerUnavailable):  # the retry has said so
+                self._retry.call(self._touch, limit_s=SETTLE_S)
             left = max(0.0, end - time.monotonic())
             deliveries = super().receive(limit, min(left, TOUCH_S))
             if deliveries:
@@ -194,7 +229,7 @@ class EmbeddedSubscriber(EmbeddedConsumer):
             if deliveries or left <= TOUCH_S:
                 return deliveries
 
-    def close(self) -> None:
+    def _leave(self) -> None:
         with self._file.write() as connection:
             _drop_queues(connection, [self._queue])
 
@@ -220,14 +255,20 @@ class EmbeddedBroker:
         url: str,
         compress_above: int = 4096,
         *,
+        stop: threading.Event | None = None,
         busy_s: float = BUSY_S,
         clock: Clock = time.time,
     ) -> None:
-        self._file = QueueFile(Path(url.removeprefix("sqlite:///")), busy_s=busy_s)
+        self._retry = patience(stop)
+        path = Path(url.removeprefix("sqlite:///"))
+        self._file = self._retry.call(lambda: QueueFile(path, busy_s=busy_s))
         self._compress_above = compress_above
         self._clock = clock
 
     def declare_run(self, run_id: str) -> None:
+        self._retry.call(partial(self._declare, run_id))
+
+    def _declare(self, run_id: str) -> None:
         with self._file.write() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO bindings VALUES (?, ?, ?, NULL)",
@@ -235,6 +276,9 @@ class EmbeddedBroker:
             )
 
     def stands(self, run_id: str) -> bool:
+        return self._retry.call(partial(self._stands, run_id))
+
+    def _stands(self, run_id: str) -> bool:
         known = "SELECT count(*) FROM bindings WHERE exchange = ? AND run_id = ?"
         with self._file.read() as connection:
             (count,) = connection.execute(known, (TRAJECTORIES, run_id)).fetchone()
@@ -251,7 +295,7 @@ class EmbeddedBroker:
         return EmbeddedPublisher(self._file, self._compress_above, self._clock)
 
     def consumer(self, queue: str) -> Consumer:
-        return EmbeddedConsumer(self._file, queue)
+        return self._retry.call(lambda: EmbeddedConsumer(self._file, queue))
 
     def subscriber(self, run_id: str) -> Consumer:
         return EmbeddedSubscriber(self._file, run_id, self._clock)

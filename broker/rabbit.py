@@ -5,9 +5,12 @@ one question; publishers and consumers keep theirs on a thread (broker/rabbit_li
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pika
 from pika.exceptions import (
@@ -15,12 +18,11 @@ from pika.exceptions import (
     AuthenticationError,
     ChannelClosedByBroker,
     NackError,
-    ProbableAccessDeniedError,
     ProbableAuthenticationError,
     UnroutableError,
 )
 
-from broker.api import Consumer, DeadLetter, Publisher, letter_id
+from broker.api import Consumer, DeadLetter, Publisher, letter_id, patience
 from broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
 from broker.rabbit_link import HEARTBEAT_S, address, reason_of
 from broker.rabbit_publisher import RabbitPublisher
@@ -34,7 +36,11 @@ from broker.topology import (
     episodes_queue,
     run_queues,
 )
-from core.errors import BrokerError
+from core.errors import BrokerError, BrokerUnavailable
+from core.retry import FOREVER
+from core.threads import call_bounded
+
+T = TypeVar("T")
 
 DELIVERY_LIMIT = 100  # generous: it also counts deliveries merely held when a consumer dies
 DEAD_BOUNDS = {
@@ -44,6 +50,8 @@ DEAD_BOUNDS = {
 }
 OTHER_ARGUMENTS = 406  # AMQP's code of a queue that stands, declared with other ones
 CHECK_URL = "check broker.url"
+REFUSED = re.compile(r"ConnectionClosedByBroker: \((403|530)\)")  # access refused, not allowed
+STOPPING_S = 2.0  # for an answer once the process is told to stop
 # A peer that vanished without a word: the kernel gives up what it does not acknowledge.
 TCP_OPTIONS = {
     "TCP_USER_TIMEOUT": 15_000,
@@ -54,17 +62,22 @@ TCP_OPTIONS = {
 
 
 class RabbitBroker:
-    """The Broker of `amqp://user:password@host:port/vhost`. Raises BrokerError at once if it cannot
-    be used."""
+    """The Broker of `amqp://user:password@host:port/vhost`. Raises BrokerError if it cannot be
+    used."""
 
-    def __init__(self, url: str, compress_above: int = 4096) -> None:
+    def __init__(
+        self, url: str, compress_above: int = 4096, *, stop: threading.Event | None = None
+    ) -> None:
         logging.getLogger("pika").setLevel(logging.CRITICAL)  # our errors name the cause
         self._parameters = _parameters(url)
         self._compress_above = compress_above
-        with self._channel():
-            pass
+        self._retry = patience(stop)
+        self._wait(self._check)
 
     def declare_run(self, run_id: str) -> None:
+        self._wait(partial(self._declare, run_id))
+
+    def _declare(self, run_id: str) -> None:
         with self._channel() as channel:
             for exchange in EXCHANGES:
                 channel.exchange_declare(exchange, "direct", durable=True)
@@ -75,6 +88,9 @@ class RabbitBroker:
                 channel.queue_bind(queue, TRAJECTORIES, run_id)
 
     def stands(self, run_id: str) -> bool:
+        return self._wait(partial(self._stands, run_id))
+
+    def _stands(self, run_id: str) -> bool:
         with self._channel() as channel:
             try:
                 for queue in run_queues(run_id):
@@ -91,10 +107,10 @@ class RabbitBroker:
                 channel.queue_delete(queue)
 
     def publisher(self) -> Publisher:
-        return RabbitPublisher(self._parameters, self._compress_above)
+        return self._wait(partial(RabbitPublisher, self._parameters, self._compress_above))
 
     def consumer(self, queue: str) -> Consumer:
-        return RabbitConsumer(self._parameters, queue)
+        return self._wait(partial(RabbitConsumer, self._parameters, queue))
 
     def subscriber(self, run_id: str) -> Consumer:
         return RabbitSubscriber(self._parameters, run_id)
@@ -127,6 +143,24 @@ class RabbitBroker:
     def close(self) -> None:
         """Publishers and consumers are closed by those who hold them."""
 
+    def _wait(self, work: Callable[[], T]) -> T:
+        """The answer of `work`, once the broker is there. Raises BrokerError."""
+        return self._retry.call(partial(self._bounded, work))
+
+    def _bounded(self, work: Callable[[], T]) -> T:
+        """The answer of `work`; pika's waits see no stop event, so they are left behind then."""
+        if self._retry.stop is None:
+            return work()
+        try:
+            return call_bounded(work, FOREVER, stop=self._retry.stop, stopping_s=STOPPING_S)
+        except TimeoutError as error:
+            where = address(self._parameters)
+            raise BrokerUnavailable(f"RabbitMQ at {where} is silent: {error}") from error
+
+    def _check(self) -> None:
+        with self._channel():
+            pass
+
     @contextmanager
     def _channel(self) -> Iterator[Any]:
         where = address(self._parameters)
@@ -137,17 +171,6 @@ class RabbitBroker:
             finally:
                 if connection.is_open:
                     connection.close()
-        except (AuthenticationError, ProbableAuthenticationError) as error:
-            user = self._parameters.credentials.username
-            raise BrokerError(
-                f"RabbitMQ at {where} refused the login of {user!r}",
-                mend="check the user and password in broker.url",
-            ) from error
-        except ProbableAccessDeniedError as error:
-            vhost = self._parameters.virtual_host
-            raise BrokerError(
-                f"RabbitMQ at {where} refused the virtual host {vhost!r}", mend=CHECK_URL
-            ) from error
         except (NackError, UnroutableError) as error:
             raise BrokerError(
                 f"RabbitMQ at {where} did not take a message back", mend="see that its queue stands"
@@ -155,10 +178,31 @@ class RabbitBroker:
         except ChannelClosedByBroker as error:
             raise BrokerError(f"RabbitMQ at {where}: {error.reply_text}") from error
         except (AMQPError, OSError) as error:
-            raise BrokerError(
-                f"RabbitMQ at {where} is unreachable: {reason_of(error)}",
-                mend=f"start it (make services) or {CHECK_URL}",
-            ) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> BrokerError:
+        """What a connection that failed means.
+
+        Pika takes any end of a connection at these stages for a refusal; one that the broker itself
+        refused names the broker's code.
+        """
+        where = address(self._parameters)
+        refused = isinstance(error, AuthenticationError) or REFUSED.search(str(error))
+        if refused and isinstance(error, AuthenticationError | ProbableAuthenticationError):
+            user = self._parameters.credentials.username
+            return BrokerError(
+                f"RabbitMQ at {where} refused the login of {user!r}",
+                mend="check the user and password in broker.url",
+            )
+        if refused:
+            vhost = self._parameters.virtual_host
+            return BrokerError(
+                f"RabbitMQ at {where} refused the virtual host {vhost!r}", mend=CHECK_URL
+            )
+        return BrokerUnavailable(
+            f"RabbitMQ at {where} is unreachable: {reason_of(error)}",
+            mend=f"start it (make services) or {CHECK_URL}",
+        )
 
 
 def _parameters(url: str) -> pika.URLParameters:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from core.config import with_secrets
 from core.errors import AgentRLError, CheckpointError
+from core.threads import call_bounded
 
 T = TypeVar("T")
 KEY = "run.checkpoints"
@@ -95,7 +96,10 @@ def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: 
     while True:
         try:
             fs, path = opened(url)
-            return _within(size, patience, partial(work, fs, path))
+            limits = patience.limits
+            allowed_s = limits.call_s + size / limits.slowest
+            call = partial(work, fs, path)
+            return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
         except FileNotFoundError as error:
             raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
         except Exception as error:  # fsspec raises whatever its parts raise
@@ -127,30 +131,3 @@ def _words(url: str, error: Exception) -> str:
         if value := with_secrets(named, KEY):
             text = text.replace(value, named).replace(quote(value, safe=""), named)
     return text
-
-
-def _within(size: int, patience: Patience, work: Callable[[], T]) -> T:
-    """The work's answer, on a thread that is left behind where it hangs. Raises TimeoutError."""
-    limits = patience.limits
-    answers: list[T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            answers.append(work())
-        except Exception as error:  # handed over
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="weights", daemon=True)
-    thread.start()
-    began, until = time.monotonic(), time.monotonic() + limits.call_s + size / limits.slowest
-    while thread.is_alive() and time.monotonic() < until:
-        if patience.stopped():
-            until = min(until, time.monotonic() + limits.last_s)
-            thread.join(limits.last_s)
-        thread.join(0.1)
-    if errors:
-        raise errors[0]
-    if not answers:
-        raise TimeoutError(f"no answer within {time.monotonic() - began:.0f} s")
-    return answers[0]

@@ -21,6 +21,7 @@ from broker.remote import LIMITS, Patience, TransferLimits, WeightsAway, opened,
 from core import disk, manifest
 from core.errors import CheckpointError, ConfigError
 from core.logging import get_logger
+from core.retry import FOREVER, Retry
 
 __all__ = ["Shelf", "TransferLimits", "WeightsAway", "check", "fetch", "is_url", "remove"]
 
@@ -81,14 +82,31 @@ class Shelf:
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
 
+def patience(stop: threading.Event | None) -> Retry:
+    """How a process waits for checkpoints, or for the disk they go to: until `stop` is set, or not
+    at all where it has none.
+    """
+    limit_s = 0.0 if stop is None else FOREVER
+    return Retry("checkpoints", is_away, limit_s=limit_s, stop=stop)
+
+
+def is_away(error: BaseException) -> bool:
+    return isinstance(error, WeightsAway)
+
+
 def is_url(path: str) -> bool:
     return "://" in path
 
 
 def check(url: str) -> None:
-    """Raise ConfigError where no installed package speaks the URL's protocol."""
+    """Raise ConfigError where no installed package speaks the URL's protocol.
+
+    WeightsAway where its store is away.
+    """
     try:
         opened(url)
+    except WeightsAway:
+        raise
     except CheckpointError as error:
         raise ConfigError(str(error), mend=error.mend) from error
 

@@ -43,8 +43,9 @@ class Backoff:
 class Retry:
     """Repeats calls to one service while it is away. Safe for many threads.
 
-    The log gets one line when the first call begins to wait and one when none waits any more:
-    where some calls succeed and others do not, as reads of a read-only database, it is still away.
+    The log gets one line when the first call begins to wait, one a minute, and one when none waits
+    any more: where some calls succeed and others do not, as reads of a read-only database, it is
+    still away. A call that gave up is told of in the same way, unless it was to wait for nothing.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Retry:
 
         Raises the last error once the limit has passed, and at once one that is not transient.
         """
+        limit_s = self.limit_s if limit_s is None else limit_s
         waits = False
 
         def begin_waiting(state: tenacity.RetryCallState) -> None:
@@ -82,20 +84,24 @@ class Retry:
             with self._lock:
                 self._waiting += not waits
             waits = True
-            self._begin_waiting(state)
+            self._tell_away(state.outcome.exception() if state.outcome else None)
 
         attempt = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_transient),
             wait=tenacity.wait_random_exponential(
                 multiplier=self._backoff.first_s, max=self._backoff.longest_s
             ),
-            stop=self._give_up(self.limit_s if limit_s is None else limit_s),
+            stop=self._give_up(limit_s),
             sleep=self._pause,
             before_sleep=begin_waiting,
             reraise=True,
         )
         try:
             answer = attempt(work)
+        except Exception as error:
+            if limit_s > 0.0 and self._is_transient(error):
+                self._tell_away(error)
+            raise
         finally:
             if waits:
                 with self._lock:
@@ -133,7 +139,7 @@ class Retry:
         elif self.stop.wait(seconds):  # told to stop: a few short pauses more
             time.sleep(min(seconds, self._backoff.stopping_s / 10))
 
-    def _begin_waiting(self, state: tenacity.RetryCallState) -> None:
+    def _tell_away(self, error: BaseException | None) -> None:
         with self._lock:
             clock = self._backoff.clock()
             if self._away_since is None:
@@ -142,7 +148,6 @@ class Retry:
                 return
             self._reminded_at = clock
             waited_s = round(clock - self._away_since, 1)
-        error = state.outcome.exception() if state.outcome else None
         metrics.AWAY.set(1, name=self.service)
         log.warning(
             "Waiting for a service that is away",

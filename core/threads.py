@@ -1,14 +1,19 @@
-"""Threads without which their process is of no use."""
+"""Threads: those without which a process is of no use, and those it can do without."""
 
 import os
 import threading
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from core.errors import AgentRLError, in_words
 from core.logging import get_logger
 
 DIED = 70  # exit code, as EX_SOFTWARE of sysexits.h
 
+LOOK_S = 0.1  # between two looks at the stop event and the clock
+
+T = TypeVar("T")
 log = get_logger()
 
 
@@ -33,3 +38,39 @@ def vital_thread(
             leave(DIED)
 
     return threading.Thread(target=run, name=name, daemon=True)
+
+
+def call_bounded(
+    work: Callable[[], T],
+    limit_s: float,
+    *,
+    stop: threading.Event | None = None,
+    stopping_s: float = 0.0,
+) -> T:
+    """The answer of `work`, on a thread that is left behind where it hangs.
+
+    `stop`: once it is set, `work` may take `stopping_s` more. Raises what `work` raises, and
+    TimeoutError.
+    """
+    answers: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except Exception as error:  # handed over
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="bounded", daemon=True)
+    thread.start()
+    began = time.monotonic()
+    deadline, stopping = began + limit_s, False
+    while thread.is_alive() and time.monotonic() < deadline:
+        if stop is not None and stop.is_set() and not stopping:
+            deadline, stopping = min(deadline, time.monotonic() + stopping_s), True
+        thread.join(LOOK_S)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"no answer within {time.monotonic() - began:.0f} s")
+    return answers[0]

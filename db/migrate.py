@@ -1,6 +1,7 @@
 """Bring a database to the schema of this code, under a lock and a statement time-out."""
 
 import io
+from functools import partial
 from pathlib import Path
 
 from alembic import command
@@ -9,10 +10,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from core.errors import StoreError
+from core.errors import StoreError, StoreUnavailable
 from db.roles import grant_reader
-from db.store import Store, driver_words
+from db.store import Store, driver_words, is_transient
 from db.views import create_views
 
 LOCK = 7238411  # any number that only AgentRL's migrations use
@@ -22,25 +24,31 @@ STATEMENT_TIMEOUT_MS = 60_000
 def upgrade(store: Store) -> str:
     """Apply what is missing, make the views anew; returns the revision that stands now.
 
-    All of it or nothing: StoreError where the database refuses, for a full disk say.
+    All of it or nothing: StoreError where the database refuses, StoreUnavailable where it is away,
+    or full, for longer than the store waits.
     """
     try:
-        with store.engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                for bound in ("statement_timeout", "lock_timeout"):
-                    connection.execute(text(f"SET LOCAL {bound} = {STATEMENT_TIMEOUT_MS}"))
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
-            refuse_newer(connection)
-            command.upgrade(_config(connection), "head")
-            create_views(connection)
-            grant_reader(connection)
+        store.retry.call(partial(_upgrade, store))
     except DBAPIError as error:
-        raise StoreError(
+        kind = StoreUnavailable if is_transient(error) else StoreError
+        raise kind(
             f"store {store.url} was not upgraded: {driver_words(error)}",
             mend="see what the database says: free space, locks that others hold, views of yours "
             "that read ours (drop them, upgrade, make them again)",
         ) from error
     return head()
+
+
+def _upgrade(store: Store) -> None:
+    with store.engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            for bound in ("statement_timeout", "lock_timeout"):
+                connection.execute(text(f"SET LOCAL {bound} = {STATEMENT_TIMEOUT_MS}"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        refuse_newer(connection)
+        command.upgrade(_config(connection), "head")
+        create_views(connection)
+        grant_reader(connection)
 
 
 def ensure(store: Store) -> None:
@@ -49,10 +57,7 @@ def ensure(store: Store) -> None:
     To make views anew waits for whoever reads them and fails where a view of the user's reads them:
     a change of db/views.py or db/reading.py comes with a migration. Raises StoreError.
     """
-    with store.engine.connect() as connection:
-        refuse_newer(connection)
-        current = _revision(connection) == head()
-    if not current:
+    if store.ask(_known_revision) != head():
         upgrade(store)
 
 
@@ -64,13 +69,18 @@ def check(store: Store) -> None:
 
 def require_current(store: Store) -> None:
     """Raise StoreError unless the database is at this code's revision."""
-    with store.engine.connect() as connection:
-        refuse_newer(connection)
-        if _revision(connection) != head():
-            raise StoreError(
-                f"store {store.url} is at schema {_revision(connection) or 'none'}, not {head()}",
-                mend="agentrl db upgrade CONFIG",
-            )
+    revision = store.ask(_known_revision)
+    if revision != head():
+        raise StoreError(
+            f"store {store.url} is at schema {revision or 'none'}, not {head()}",
+            mend="agentrl db upgrade CONFIG",
+        )
+
+
+def _known_revision(session: Session) -> str | None:
+    """Raises StoreError if the database was made by newer code."""
+    refuse_newer(session.connection())
+    return _revision(session.connection())
 
 
 def refuse_newer(connection: Connection) -> None:

@@ -78,9 +78,6 @@ def open_history(url: str) -> Store:
     except StoreError:
         store.close()
         raise
-    except DBAPIError as error:  # a file of something else, or a damaged one
-        store.close()
-        raise StoreError(f"store {store.url} cannot be read: {driver_words(error)}") from error
     return store
 
 

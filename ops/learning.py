@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker import weights
-from broker.api import Consumer
 from broker.topology import trainer_queue
 from broker.wake import Announcer
-from broker.weights import WeightsAway
 from core.config import Config
-from core.errors import BrokerUnavailable, ConfigError
+from core.errors import ConfigError
 from core.process import place
-from core.retry import Retry
 from db import registry
 from ops.runs import Opened, opened, shelf
 from trainer.inbox import Bounds
@@ -115,14 +112,7 @@ def _first(run: Opened) -> str:
 
 def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
     """The first checkpoint's directory; an object store that is away is waited for until `stop`."""
-    retry = Retry("checkpoints", lambda error: isinstance(error, WeightsAway), stop=stop)
-    return retry.call(lambda: weights.fetch(first, config.cache(), stop))
-
-
-def _consumer(run: Opened, stop: threading.Event) -> Consumer:
-    """The trainer's queue; a broker that is away is waited for until `stop`."""
-    retry = Retry("broker", lambda error: isinstance(error, BrokerUnavailable), stop=stop)
-    return retry.call(lambda: run.broker.consumer(trainer_queue(run.run_id)))
+    return weights.patience(stop).call(lambda: weights.fetch(first, config.cache(), stop))
 
 
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
@@ -133,7 +123,7 @@ def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Even
 
     filled = settings(config.trainer)
     announcer = Announcer(run.broker, run.run_id)
-    consumer = _consumer(run, stop)
+    consumer = run.broker.consumer(trainer_queue(run.run_id))
     inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
     kept_in = replace(shelf(config, run.run_id), stop=stop)
     ledger = Ledger(config, run.run_id, run.store, announcer.announce, kept_in)

@@ -9,14 +9,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from broker.weights import WeightsAway
 from core import exposition, loading, logging, otlp
 from core.config import Config
-from core.errors import AgentRLError, BrokerError, StoreError, StoreUnavailable
+from core.errors import (
+    AgentRLError,
+    BrokerError,
+    BrokerUnavailable,
+    StoreError,
+    StoreUnavailable,
+)
 from core.process import TOLD, place
 from core.types import RUN_OVER
 from db import runs
@@ -33,6 +40,8 @@ ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
 SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
 REST_S = 2.0  # between two looks at the run
 REMIND_S = 60.0  # between two words of one that rests: whoever replaced it may be gone
+
+AWAY_ERRORS = (StoreUnavailable, BrokerUnavailable, WeightsAway)
 
 log = logging.get_logger()
 
@@ -88,7 +97,8 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
                 partial(work, config, stop), stop, supervised=supervised, alone=alone
             )
     if replaced:
-        _rest(config, stop)
+        with suppress(StoreUnavailable):  # told to stop
+            _rest(config, stop)
     if alone and role in ENDS and stop.is_set():
         sys.exit(TOLD)
     if own is not None:  # all is closed; what libraries would still tidy up takes seconds
@@ -100,23 +110,31 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
 def _begun(config: Config, role: str, stop: threading.Event) -> bool:
     """Begin the run; False where it is over and the role has nothing to do, or had until `stop`."""
     try:
+        if not _has_work(config, role, stop):
+            return False
+    except AWAY_ERRORS as error:
+        if not stop.is_set():
+            raise
+        log.warning("Ended while a service was away", error=str(error))
+        return False
+    if role == "dispatcher":
+        _name_others(config)
+    return True
+
+
+def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
+    """Begin the run; whether the role has something to do in it."""
+    try:
         begin(config, stop=stop)
     except RunOver as error:
         if role not in STAY:
             print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
             return False
-        if role not in CONSUME or queues_stand(config, error.run_id):
+        if role not in CONSUME or queues_stand(config, error.run_id, stop):
             return True
         log.warning("the run is over and its queues are removed: rests until a signal")
         stop.wait()
         return False
-    except StoreUnavailable as error:
-        if not stop.is_set():
-            raise
-        log.warning("Ended while the store was away", error=str(error))
-        return False
-    if role == "dispatcher":
-        _name_others(config)
     return True
 
 
@@ -156,17 +174,14 @@ def _rest(config: Config, stop: threading.Event) -> None:
     """
     gc.collect()  # the model
     told = -math.inf
-    while not stop.wait(REST_S):
-        if time.monotonic() - told > REMIND_S:
-            log.warning("replaced by another trainer: rests until the run is over")
-            told = time.monotonic()
-        try:
-            with closing(open_store(config.store_url())) as store, store.read() as session:
-                run = runs.run_named(session, config.run.name)
-                if run is None or run.state in RUN_OVER:
-                    return
-        except StoreError as error:
-            log.warning("store is away", error=str(error))
+    with closing(open_store(config.store_url(), threads=1, stop=stop)) as store:
+        while not stop.wait(REST_S):
+            if time.monotonic() - told > REMIND_S:
+                log.warning("replaced by another trainer: rests until the run is over")
+                told = time.monotonic()
+            run = store.ask(lambda session: runs.run_named(session, config.run.name))
+            if run is None or run.state in RUN_OVER:
+                return
 
 
 @contextmanager

@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -17,10 +19,10 @@ import broker
 from broker import weights
 from broker.api import Broker
 from broker.topology import trainer_queue
-from broker.weights import Shelf
-from core import loading
+from broker.weights import Shelf, WeightsAway
+from core import disk, loading
 from core.config import Config, Model
-from core.errors import ConfigError, StoreError
+from core.errors import CheckpointError, ConfigError, StoreError
 from core.logging import bind_process, get_logger
 from core.types import RUN_OVER, CheckpointState, RunState
 from db import migrate, registry, runs
@@ -30,6 +32,8 @@ from ops import configs, hub, moved
 from trainer import checkpoints
 from workers.app import celery_app, purge
 from workers.template import TEMPLATE
+
+LOOK_S = 0.05  # between two tries to be the one who begins the run
 
 log = get_logger()
 
@@ -58,18 +62,19 @@ class Opened:
 def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Opened]:
     """Store and broker of a run that has begun. Raises StoreError, BrokerError.
 
-    `stop`: of a process that waits for a store that is away, here and whenever it uses it.
+    `stop`: of a process that waits for a service that is away, here and whenever it uses it.
     """
     store = open_store(config.store_url(), threads=16, stop=stop)
     try:
         migrate.require_current(store)
         run_id = store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
         bind_process(run_id=run_id)
-        link = broker.connect(config.broker_url(), compress_above=config.broker.compress_above)
-        try:
+        with closing(
+            broker.connect(
+                config.broker_url(), compress_above=config.broker.compress_above, stop=stop
+            )
+        ) as link:
             yield Opened(run_id, store, link)
-        finally:
-            link.close()
     finally:
         store.close()
 
@@ -78,25 +83,24 @@ def begin(config: Config, *, paused: str = "", stop: threading.Event | None = No
     """The run's id: made with schema, first checkpoint and queues, or found as it was left.
 
     `paused`: why a run that is made begins paused; empty: it does not. `stop`: of a process that
-    waits for a store that is away, until it is set; without it that is an error.
+    waits for a service or a disk that is away, until it is set; without it that is an error.
 
-    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver.
+    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver;
+    WeightsAway where the checkpoints' store or disk is away.
     """
     config = hub.resolved(config)
     configs.check(config)
     for url in (config.store_url, config.broker_url):
         url()  # a variable that is not set is told of before the folder is made
+    checkpoints_retry = weights.patience(stop)
     if config.run.checkpoints:
-        weights.check(config.run.checkpoints)
+        checkpoints_retry.call(partial(weights.check, config.run.checkpoints))
     make_home(config)
-    with closing(broker.connect(config.broker_url())) as link:
+    with closing(broker.connect(config.broker_url(), stop=stop)) as link:
         with closing(open_store(config.store_url(), stop=stop)) as store:
             migrate.ensure(store)
             run_id = _found_or_made(store, config, paused)
-            with _alone(config.home()):
-                if former := moved.settle(store, run_id, config.home()):
-                    log.warning("The run was moved", former=former, home=str(config.home()))
-                _first_checkpoint(store, config, run_id)
+            checkpoints_retry.call(partial(_settle, store, config, run_id, stop))
         link.declare_run(run_id)
     return run_id
 
@@ -114,17 +118,44 @@ def make_home(config: Config) -> Path:
     return home
 
 
+def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | None) -> None:
+    """What rows name lies in this home, the first checkpoint too. Raises CheckpointError."""
+    home = config.home()
+    try:
+        with _alone(home, stop):
+            if former := moved.settle(store, run_id, home):
+                log.warning("The run was moved", former=former, home=str(home))
+            _first_checkpoint(store, config, run_id)
+    except OSError as error:
+        kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
+        raise kind(
+            f"run.home {home}: {error.strerror or error}",
+            mend="see that its disk is there, has room and may be written",
+        ) from error
+
+
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _alone(home: Path, stop: threading.Event | None) -> Iterator[None]:
     """One process at a time among those that share the folder; a lock ends with its holder."""
+    told = stop or threading.Event()
     with (home / "begin.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not _lock(file):
+            if told.wait(LOOK_S):
+                raise WeightsAway(f"another process begins the run in {home}")
         yield
 
 
-def queues_stand(config: Config, run_id: str) -> bool:
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def queues_stand(config: Config, run_id: str, stop: threading.Event | None = None) -> bool:
     """Whether the run's queues are there: those of a run that is over may have been removed."""
-    with closing(broker.connect(config.broker_url())) as link:
+    with closing(broker.connect(config.broker_url(), stop=stop)) as link:
         return link.stands(run_id)
 
 
@@ -157,19 +188,21 @@ def shelf(config: Config, run_id: str) -> Shelf:
 
 def _found_or_made(store: Store, config: Config, paused: str) -> str:
     """The run of that name; two processes that begin it at once agree on one row."""
+
+    def find_or_make(session: Session) -> str:
+        run = runs.run_named(session, config.run.name)
+        if run is None:
+            run = _new_run(config, paused)
+            session.add(run)
+        elif run.state in RUN_OVER:
+            raise RunOver(run)
+        run.config = loading.dumps(moved.with_home(config, config.home()))
+        return run.run_id
+
     try:
-        with store.write() as session:
-            run = runs.run_named(session, config.run.name)
-            if run is None:
-                run = _new_run(config, paused)
-                session.add(run)
-            elif run.state in RUN_OVER:
-                raise RunOver(run)
-            run.config = loading.dumps(moved.with_home(config, config.home()))
-            return run.run_id
+        return store.transact(find_or_make)
     except IntegrityError:
-        with store.read() as session:
-            return runs.require_run(session, config.run.name).run_id
+        return store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
 
 
 def _new_run(config: Config, paused: str) -> Run:
@@ -188,8 +221,7 @@ def _first_checkpoint(store: Store, config: Config, run_id: str) -> None:
     """Version 0 is the model the run starts from, published like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
     place = shelf(config, run_id)
-    with store.read() as session:
-        known = registry.find_checkpoint(session, checkpoint_id) is not None
+    known = store.ask(lambda session: registry.find_checkpoint(session, checkpoint_id)) is not None
     if known and place.url:  # another host may have begun the run, from files of its own
         return
     if not place.local(checkpoint_id).exists():

@@ -3,11 +3,14 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from locking import locked
+from running import eventually
+from structlog.testing import capture_logs
 from trajectories import finished, published
 
 from broker import connect
@@ -20,7 +23,7 @@ from broker.embedded import (
 )
 from broker.embedded_file import QueueFile, schema
 from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from core.errors import BrokerError
+from core.errors import BrokerError, BrokerUnavailable
 
 
 def test_a_queue_belongs_to_its_newest_consumer(tmp_path: Path) -> None:
@@ -138,3 +141,108 @@ def test_a_consumer_of_an_empty_queue_asks_the_database_seldom(tmp_path: Path) -
     assert consumer.receive(1, 2.0) == []
     assert file.reads - before <= 20  # one in half a second, and a few while the file is fresh
     file.close()
+
+
+class FullDisk(QueueFile):
+    """A file that takes nothing while the disk is full, and cannot be read while it is away."""
+
+    full = away = False
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        if self.away:
+            raise BrokerUnavailable("queue file: disk I/O error")
+        with super().read() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        if self.full:
+            raise BrokerUnavailable("queue file: database or disk is full")
+        with super().write() as connection:
+            yield connection
+
+
+def test_a_consumer_goes_on_with_a_full_disk_and_settles_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """What it acknowledged and what cannot be decoded; messages are read all the same."""
+    queue = trainer_queue("run")
+    file = FullDisk(tmp_path / "queue.db")
+    with closing(EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}")) as broker:
+        broker.declare_run("run")
+        consumer = EmbeddedConsumer(file, queue)
+        publisher = broker.publisher()
+        publisher.publish(TRAJECTORIES, "run", finished("run", member=0))
+        with file.write() as connection:
+            connection.execute("INSERT INTO messages (queue, body) VALUES (?, ?)", (queue, b"?"))
+        publisher.publish(TRAJECTORIES, "run", finished("run", member=1))
+        file.full = True
+        deliveries = consumer.receive(5, 1.0)
+        assert [each.message for each in deliveries] == [
+            finished("run", member=0),
+            finished("run", member=1),
+        ]
+        consumer.ack(deliveries)
+        assert broker.depths("run")[queue] == 3
+        file.full = False
+        consumer.receive(5, 0.0)
+        assert broker.depths("run")[queue] == 0
+        assert [letter.body for letter in broker.dead_letters("run")] == [b"?"]
+        file.full = True
+        consumer.close()
+    file.close()
+
+
+def test_a_queue_file_that_cannot_be_read_holds_no_messages_until_it_can(tmp_path: Path) -> None:
+    file = FullDisk(tmp_path / "queue.db")
+    with closing(EmbeddedBroker(f"sqlite:///{tmp_path / 'queue.db'}")) as broker:
+        broker.declare_run("run")
+        consumer = EmbeddedConsumer(file, trainer_queue("run"))
+        broker.publisher().publish(TRAJECTORIES, "run", finished("run"))
+        file.away = True
+        assert consumer.receive(5, 0.2) == []
+        file.away = False
+        assert [each.message for each in consumer.receive(5, 0.2)] == [finished("run")]
+    file.close()
+
+
+def test_a_process_of_a_run_waits_for_a_queue_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "queue.db").mkdir()  # no file
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool, capture_logs() as lines:
+        connecting = pool.submit(connect, f"sqlite:///{tmp_path / 'queue.db'}", stop=stop)
+        eventually(lambda: lines, within_s=60, text=lambda: "nothing was logged")
+        (tmp_path / "queue.db").rmdir()
+        connecting.result(60).close()
+    assert [line["event"] for line in lines] == [
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
+
+
+def test_a_body_waits_for_a_full_disk_and_says_so_to_who_asked(tmp_path: Path) -> None:
+    file = FullDisk(tmp_path / "queue.db")
+    connect(f"sqlite:///{tmp_path / 'queue.db'}").declare_run("run")
+    publisher = EmbeddedPublisher(file, 4096)
+    file.full = True
+    waited: list[float] = []
+
+    def waiting(seconds: float) -> None:
+        waited.append(seconds)
+        file.full = len(waited) < 3
+
+    publisher.publish(TRAJECTORIES, "run", finished("run"), waiting=waiting)
+    assert len(waited) == 3
+    file.full = True
+    with pytest.raises(Stop):
+        publisher.publish(TRAJECTORIES, "run", finished("run"), waiting=stopped)
+    file.close()
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(_seconds: float) -> None:
+    raise Stop

@@ -13,6 +13,7 @@ from typing import Any
 import pika
 import pytest
 from running import eventually
+from structlog.testing import capture_logs
 from trajectories import finished, published
 
 from broker import connect
@@ -357,7 +358,7 @@ def test_a_url_that_is_none_is_refused_without_a_part_of_its_password(sign: str)
 def test_an_unreachable_broker_is_one_line_that_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(BrokerError, match=f"127.0.0.1:{port} is unreachable") as caught:
+    with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port} is unreachable") as caught:
         connect(f"amqp://guest:guest@127.0.0.1:{port}/")
     assert "\n" not in str(caught.value)
     assert caught.value.mend
@@ -365,13 +366,77 @@ def test_an_unreachable_broker_is_one_line_that_names_it() -> None:
 
 def test_a_refused_login_names_the_user_and_never_the_password(amqp_url: str) -> None:
     with pytest.raises(BrokerError, match=r"refused the login of 'mallory'") as caught:
-        connect(amqp_url.replace("guest:guest", "mallory:hunter2"))
+        connect(amqp_url.replace("guest:guest", "mallory:hunter2"), stop=threading.Event())
     assert "hunter2" not in str(caught.value) + caught.value.mend
+    assert not isinstance(caught.value, BrokerUnavailable)
 
 
 def test_an_unknown_virtual_host_is_named(amqp_url: str) -> None:
-    with pytest.raises(BrokerError, match="nowhere"):
-        connect(amqp_url.rpartition("/")[0] + "/nowhere")
+    with pytest.raises(BrokerError, match="nowhere") as caught:
+        connect(amqp_url.rpartition("/")[0] + "/nowhere", stop=threading.Event())
+    assert not isinstance(caught.value, BrokerUnavailable)
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_broker_that_dies_while_we_log_in_has_not_refused_the_login(
+    amqp_url: str, answers: int
+) -> None:
+    """It has asked for the login, and, the second time, accepted it."""
+    parameters = pika.URLParameters(amqp_url)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection((parameters.host, parameters.port)) as far,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        port = listener.getsockname()[1]
+        url = amqp_url.replace(f":{parameters.port}/", f":{port}/")
+        connecting = pool.submit(connect, url)
+        near, _ = listener.accept()
+        with near:
+            for _ in range(answers):
+                far.sendall(near.recv(65536))
+                near.sendall(far.recv(65536))
+            near.recv(65536)
+        with pytest.raises(BrokerUnavailable, match="is unreachable"):
+            connecting.result(60)
+
+
+def test_a_process_of_a_run_waits_for_its_broker_until_it_is_there(
+    wire: Wire, wired_url: str, run_id: str
+) -> None:
+    """Here, and where it asks for a publisher."""
+    stop = threading.Event()
+    wire.refuse()
+    with ThreadPoolExecutor(1) as pool, capture_logs() as lines:
+        try:
+            connecting = pool.submit(connect, wired_url, stop=stop)
+            eventually(lambda: wire.refused > 1, within_s=60, text=lambda: str(lines))
+            wire.mend()
+            broker = connecting.result(60)
+            wire.refuse()
+            making = pool.submit(broker.publisher)
+            enough = wire.refused + 2
+            eventually(lambda: wire.refused >= enough, within_s=60, text=lambda: str(lines))
+            wire.mend()
+            with contextlib.closing(making.result(60)) as publisher:
+                publisher.publish(TRAJECTORIES, run_id, finished(run_id, member=0))
+        finally:
+            stop.set()
+    said = [line["event"] for line in lines if line.get("service") == "broker"]
+    assert said == ["Waiting for a service that is away", "The service answers again"] * 2
+
+
+def test_a_process_that_is_told_to_stop_waits_no_longer_for_a_silent_broker(
+    wire: Wire, wired_url: str
+) -> None:
+    """Pika alone would wait for twenty seconds, and then be asked again."""
+    stop = threading.Event()
+    wire.silence()
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect, wired_url, stop=stop)
+        stop.set()
+        with pytest.raises(BrokerUnavailable, match="is silent"):
+            connecting.result(60)
 
 
 def test_consuming_a_queue_that_was_never_declared_is_an_error(amqp_url: str) -> None:

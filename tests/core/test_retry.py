@@ -1,4 +1,5 @@
 import threading
+from contextlib import suppress
 
 import pytest
 from structlog.testing import capture_logs
@@ -188,3 +189,28 @@ def test_while_one_call_waits_others_that_succeed_do_not_end_the_outage() -> Non
         "The service answers again",
     ]
     assert retry.away_s() is None
+
+
+def test_calls_that_give_up_soon_are_told_of_in_the_same_way() -> None:
+    """As of a process that asks every second, and goes on with what it knew."""
+    clock = Clock()
+    retry, service = _retry(clock, 0.5), Service(clock, 150.0)
+    with capture_logs() as lines:
+        while clock.now < 150.0:
+            with suppress(Away):
+                retry.call(service.ask)
+            clock.now += 1.0
+        assert retry.call(service.ask) == "answer"
+    assert [line["event"] for line in lines] == [
+        "Waiting for a service that is away",
+        "Waiting for a service that is away",
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
+
+
+def test_a_call_that_is_to_wait_for_nothing_says_nothing() -> None:
+    clock = Clock()
+    with capture_logs() as lines, pytest.raises(Away):
+        _retry(clock, FOREVER).call(Service(clock, 1.0).ask, limit_s=0.0)
+    assert lines == []

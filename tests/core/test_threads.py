@@ -1,8 +1,10 @@
+import threading
+
 import pytest
 from structlog.testing import capture_logs
 
 from core.errors import StoreError
-from core.threads import DIED, vital_thread
+from core.threads import DIED, call_bounded, vital_thread
 
 
 @pytest.mark.parametrize("error", [StoreError("store x: wrong login"), KeyError("track")])
@@ -29,3 +31,24 @@ def test_a_thread_whose_work_is_done_ends_alone() -> None:
     thread.start()
     thread.join(60)
     assert left == []
+
+
+def test_a_bounded_call_answers_or_raises_as_the_work_does() -> None:
+    def fail() -> None:
+        raise KeyError("track")
+
+    assert call_bounded(lambda: 3, 60.0) == 3
+    with pytest.raises(KeyError, match="track"):
+        call_bounded(fail, 60.0)
+
+
+@pytest.mark.parametrize("limit_s", [0.05, 3600.0])
+def test_work_that_hangs_is_left_behind_once_it_is_late_or_we_are_told_to_stop(
+    limit_s: float,
+) -> None:
+    stop, end = threading.Event(), threading.Event()
+    if limit_s == 3600.0:
+        stop.set()
+    with pytest.raises(TimeoutError, match="no answer within"):
+        call_bounded(end.wait, limit_s, stop=stop, stopping_s=0.05)
+    end.set()

@@ -26,20 +26,25 @@ from ops.runs import begin, clear_queues, queues_stand
 
 @pytest.mark.slow
 @pytest.mark.parametrize("supervised", [True, False])
-def test_a_process_waits_for_a_store_that_is_away_until_a_signal(
-    tmp_path: Path, supervised: bool
+@pytest.mark.parametrize("service", ["store", "broker"])
+def test_a_process_waits_for_a_service_that_is_away_until_a_signal(
+    tmp_path: Path, service: str, supervised: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     file, output = tmp_path / "run.toml", tmp_path / "output"
+    model = Model(path=str(ROOT / "models" / "tiny"))
+    if supervised:  # `up` has begun the run
+        begin(Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path / "home")), model=model))
+    scheme = {"store": "postgresql+psycopg", "broker": "amqp"}[service]
     file.write_text(
-        f'[tasks.dbbench]\n[store]\nurl = "postgresql+psycopg://u@127.0.0.1:{port}/x"\n'
+        f'[tasks.dbbench]\n[{service}]\nurl = "{scheme}://u:p@127.0.0.1:{port}/x"\n'
         f'[run]\nhome = "{tmp_path / "home"}"\n[model]\npath = "{ROOT / "models" / "tiny"}"\n'
     )
     flags = ["--supervised"] if supervised else []
     with agentrl("recorder", str(file), *flags, environment={}, output=output) as process:
         eventually(
-            lambda: "Waiting for a service that is away" in output.read_text(),
+            lambda: f'"service": "{service}"' in output.read_text(),
             within_s=120,
             text=output.read_text,
         )

@@ -180,7 +180,7 @@ def test_a_mistake_is_one_line_and_the_next_statement_works(store: Store) -> Non
 
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"garbage" * 999)
-    with pytest.raises(StoreError, match=r"store\.db cannot be read: file is not a database"):
+    with pytest.raises(StoreError, match=r"store\.db: file is not a database"):
         open_history(f"sqlite:///{tmp_path / 'store.db'}")
 
 
