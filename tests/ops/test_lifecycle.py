@@ -318,7 +318,7 @@ def test_the_list_tells_a_run_at_a_glance(run: Place) -> None:
     [one] = summaries(run)
     assert (one.version, one.updates, one.episodes) == (4, 4, 32)
     assert one.success == {"alfworld": 0.625, "dbbench": 0.625}
-    assert 0 <= one.age_s < 120
+    assert 0 <= one.age_s < 3600
     assert one.alive
 
 
