@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.config import Config
-from db.tracks import needed, parse
+from db.tracks import parse
 from ops.parts import GIB, element_bytes, trained
 from ops.shape import Shape
 from trainer.retention import SNAPSHOTS
@@ -50,20 +50,17 @@ def estimate(config: Config, shape: Shape) -> Estimate:
 
 
 def most_checkpoints(config: Config) -> int:
-    """How many versions are kept at once, checkpoint 0 not counted: by the rules of retention."""
+    """How many versions are kept at once, at most, checkpoint 0 not counted.
+
+    By the rules of `trainer/retention.py`: those since the newest snapshot and as far before it as
+    a track lags, the newest ones, those of older snapshots and of refreshed tracks, and the one
+    being written.
+    """
     every, keep = config.trainer.snapshot_every, config.trainer.keep_checkpoints
-    tracks = [track for server in config.policy_servers() for track in server.tracks]
-    longest = max((parse(track).number for track in tracks), default=0)
-    live, snapshots, most = [(0, "0")], [0], 0
-    for version in range(1, 4 * every + keep + longest):
-        live.append((version, str(version)))
-        if version % every == 0:
-            snapshots = [*snapshots, version][-SNAPSHOTS:]
-        most = max(most, len(live) - 1)
-        used = needed(tracks, live, snapshots[-1]) | {name for _, name in (live[0], *live[-keep:])}
-        used |= set(map(str, snapshots))
-        live = [each for each in live if each[1] in used]
-    return most
+    tracks = {parse(track) for server in config.policy_servers() for track in server.tracks}
+    lag = max((track.number for track in tracks if track.kind == "lagged"), default=0)
+    refreshed = sum(track.kind == "refreshed" for track in tracks)
+    return max(every + lag, keep) + 1 + (SNAPSHOTS - 1) + 2 * refreshed
 
 
 def bytes_under(folder: Path) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
 CONNECT_S = 3.0
+NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
 Version = Callable[[str], str | None]
 
 
@@ -57,6 +58,7 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
         return
     yield try_finding("config", lambda: _checked(config))
     yield from _deepspeed(config, version)
+    yield from _ratios(config)
     shape = _shape(config)
     yield from _memory(config, shape)
     yield from _vllm(config)
@@ -139,6 +141,22 @@ def _checked(config: Config) -> str:
 
     items = configs.check_all(hub.described(config))
     return f"understood; model and tasks are fit{f', {items} items' if items else ''}"
+
+
+def _ratios(config: Config) -> Iterator[Finding]:
+    """Bounds of the ratio that the noise of bfloat16 exceeds by itself."""
+    from trainer import presets
+
+    chosen = presets.settings(config.trainer)
+    narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
+    if config.model.dtype == "bfloat16" and chosen.old == "behaviour" and narrow:
+        yield Finding(
+            "ratios",
+            "missing",
+            f"trainer.old is behaviour, and the ratio is bounded within {chosen.clip.low:g} below "
+            f"and {chosen.clip.high:g} above 1: engine and trainer differ by more in bfloat16",
+            'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
+        )
 
 
 def _shape(config: Config) -> "Shape | AgentRLError":

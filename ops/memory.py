@@ -14,7 +14,7 @@ from pathlib import Path
 
 from core.config import Config
 from core.errors import ConfigError
-from ops.parts import GIB, HOST, SHARE, Part, gpu_share, least_of_vllm, parts, vllm_device
+from ops.parts import GIB, HOST, SHARE, Part, gpu_share, least_of_vllm, parts, vllm_devices
 from ops.shape import Shape, read
 from ops.shards import over_ranks
 
@@ -111,15 +111,15 @@ def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str
     found: dict[str, list[str]] = {}
     measuring = [config.eval_server()] if config.eval.every else []
     for server in [*config.policy_servers(), *measuring]:
-        device = vllm_device(config, server)
-        if server.engine != "vllm" or device not in cards:
+        if server.engine != "vllm":
             continue
         least, share = least_of_vllm(config, server, shape), gpu_share(server)
-        if least > share * cards[device]:
-            found.setdefault(device, []).append(
-                f"policy {server.name}: vLLM needs {_gib(least)}, its share is "
-                f"{_gib(int(share * cards[device]))}"
-            )
+        for device in vllm_devices(config, server):
+            if device in cards and least > share * cards[device]:
+                found.setdefault(device, []).append(
+                    f"policy {server.name}: vLLM needs {_gib(least)}, its share is "
+                    f"{_gib(int(share * cards[device]))}"
+                )
     return found
 
 

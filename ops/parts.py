@@ -24,6 +24,7 @@ VLLM_WORK = GIB  # what vLLM computes with at its largest batch
 VLLM_HOST = 3 * GIB  # its own processes
 VLLM_SHARE = 0.92  # of the card, where no argument names another
 SHARE = "--gpu-memory-utilization"
+TENSOR_PARALLEL = "--tensor-parallel-size"
 CHUNK_COPIES = 6  # of the logits held at once in fp32, while their loss is computed
 HOST_SLACK = 0.5  # what malloc keeps of what an update frees: 0 to 0.9 where measured
 CARD_SLACK = 0.15  # what torch keeps of it on a card: an allowance
@@ -77,18 +78,39 @@ def device_of(config: Config) -> str:
     return HOST if kind == "cpu" else f"{kind}:{index or 0}"
 
 
-def vllm_device(config: Config, server: PolicyServer) -> str:
-    """The first card that its environment shows to it."""
-    first = server.vllm.env.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    return HOST if device_of(config) == HOST else f"cuda:{first}"
+def vllm_devices(config: Config, server: PolicyServer) -> list[str]:
+    """The first cards that its environment shows to it, as many as it splits the model over.
+
+    Raises ConfigError.
+    """
+    if device_of(config) == HOST:
+        return [HOST]
+    count = tensor_parallel(server)
+    shown = [each for each in server.vllm.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    if shown and len(shown) < count:
+        raise ConfigError(
+            f"policy {server.name}: {TENSOR_PARALLEL} {count}, but CUDA_VISIBLE_DEVICES names "
+            f"{len(shown)}"
+        )
+    return [f"cuda:{each}" for each in (shown or map(str, range(count)))][:count]
+
+
+def tensor_parallel(server: PolicyServer) -> int:
+    """Over how many cards vLLM splits the model. Raises ConfigError."""
+    text = _argument(server, TENSOR_PARALLEL) or _argument(server, "-tp")
+    if text is None:
+        return 1
+    if not text.isdecimal() or int(text) < 1:
+        where = f"policy {server.name}: policy.vllm.args"
+        raise ConfigError(f"{where}: {TENSOR_PARALLEL} {text} is no number of cards")
+    return int(text)
 
 
 def gpu_share(server: PolicyServer) -> float:
     """What vLLM takes of its card. Raises ConfigError for what is no share."""
-    words = [word for argument in server.vllm.args for word in argument.split("=", 1)]
-    if SHARE not in words:
+    text = _argument(server, SHARE)
+    if text is None:
         return VLLM_SHARE
-    text = (words[words.index(SHARE) + 1 :] or [""])[0]
     try:
         share = float(text)
     except ValueError:
@@ -96,6 +118,12 @@ def gpu_share(server: PolicyServer) -> float:
     if not 0.0 < share <= 1.0:
         raise ConfigError(f"policy {server.name}: policy.vllm.args: {SHARE} {text} is no share")
     return share
+
+
+def _argument(server: PolicyServer, name: str) -> str | None:
+    """What follows an argument of vLLM's; empty where nothing does."""
+    words = [word for argument in server.vllm.args for word in argument.split("=", 1)]
+    return (words[words.index(name) + 1 :] or [""])[0] if name in words else None
 
 
 def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
@@ -210,14 +238,14 @@ def _local(config: Config, server: PolicyServer, shape: Shape) -> Iterator[Part]
 def _vllm(
     config: Config, server: PolicyServer, shape: Shape, cards: Mapping[str, int]
 ) -> Iterator[Part]:
-    """Of a card vLLM takes its share, whatever it needs of it."""
-    device, process = vllm_device(config, server), f"policy {server.name}"
-    width, least = element_bytes(config), least_of_vllm(config, server, shape)
-    yield Part(HOST, process, "vLLM and its proxy", VLLM_HOST + PLAIN)
+    """Of each of its cards vLLM takes its share, whatever it needs of it."""
+    process, width = f"policy {server.name}", element_bytes(config)
+    devices, least = vllm_devices(config, server), least_of_vllm(config, server, shape)
+    yield Part(HOST, process, "vLLM and its proxy", len(devices) * VLLM_HOST + PLAIN)
     if config.trainer.lora.rank:
         kept = server.vllm.cpu_adapters * _slot(config, shape)
         yield Part(HOST, process, "adapters", kept, "policy.vllm.cpu_adapters")
-    if device == HOST:
+    if devices == [HOST]:
         key = "VLLM_CPU_KVCACHE_SPACE"
         yield Part(HOST, process, "weights", width * shape.parameters)
         text = server.vllm.env.get(key, "1")
@@ -225,9 +253,11 @@ def _vllm(
             raise ConfigError(f"policy {server.name}: policy.vllm.env: {key} {text} is no GiB")
         room = int(text) * GIB
         yield Part(HOST, process, "keys and values", room, f"{key} in policy.vllm.env")
-    elif device not in cards:
-        yield Part(device, process, "at least", least)
-    else:
+        return
+    for device in devices:
+        if device not in cards:
+            yield Part(device, process, "at least", least)
+            continue
         share = gpu_share(server)
         size = int(share * cards[device])
         yield Part(
@@ -237,12 +267,14 @@ def _vllm(
 
 
 def least_of_vllm(config: Config, server: PolicyServer, shape: Shape) -> int:
-    """Bytes without which it cannot start: weights, adapters' slots, one full context, its work."""
+    """Bytes of a card without which it cannot start: weights, adapters' slots, one full context,
+    its work. Weights and context are split over its cards; adapters count whole on each.
+    """
     width = element_bytes(config)
     context = server.vllm.context or config.sampling.max_tokens
     slots = server.vllm.max_adapters * _slot(config, shape) if config.trainer.lora.rank else 0
     kept = width * 2 * shape.layers * shape.keys * context
-    return width * shape.parameters + slots + kept + VLLM_WORK
+    return (width * shape.parameters + kept) // tensor_parallel(server) + slots + VLLM_WORK
 
 
 def _slot(config: Config, shape: Shape) -> int:

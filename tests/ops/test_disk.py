@@ -6,8 +6,10 @@ import pytest
 
 from core import loading
 from core.config import Config
+from db.tracks import needed
 from ops import disk
 from ops.shape import Shape
+from trainer.retention import SNAPSHOTS
 
 GIB = 2**30
 SHAPE = Shape(
@@ -26,28 +28,31 @@ def config(text: str) -> Config:
     return loading.loads(f'[model]\ndtype = "bfloat16"\n[tasks.dbbench]\n{text}', environ={})
 
 
-@pytest.mark.parametrize(
-    ("text", "most"),
-    [
-        ("[trainer]\nkeep_checkpoints = 3\nsnapshot_every = 100", 102),
-        ("[trainer]\nkeep_checkpoints = 3\nsnapshot_every = 1", 4),
-        ("[trainer]\nkeep_checkpoints = 8\nsnapshot_every = 1", 9),
-    ],
-)
-def test_versions_since_the_newest_snapshot_are_kept_and_the_newest_ones(
-    text: str, most: int
+def simulated(every: int, keep: int, tracks: list[str]) -> int:
+    """The most versions that the rules of retention keep at once, played through."""
+    live, snapshots, most = [(0, "0")], [0], 0
+    for version in range(1, 150):
+        live.append((version, str(version)))
+        if version % every == 0:
+            snapshots = [*snapshots, version][-SNAPSHOTS:]
+        most = max(most, len(live) - 1)
+        used = needed(tracks, live, snapshots[-1]) | {name for _, name in live[-keep:]}
+        used |= {"0", *map(str, snapshots)}
+        live = [each for each in live if each[1] in used]
+    return most
+
+
+@pytest.mark.parametrize("every", [1, 3, 10, 40])
+@pytest.mark.parametrize("keep", [1, 8, 20])
+@pytest.mark.parametrize("more", [[], ["lagged(4)"], ["lagged(16)"], ["lagged(4)", "refreshed(7)"]])
+def test_no_more_checkpoints_are_kept_than_are_planned_for(
+    every: int, keep: int, more: list[str]
 ) -> None:
-    """And, while the next is written, the one that it puts out of the count."""
-    assert disk.most_checkpoints(config(f'{text}\n[[policy]]\nname = "p"')) == most
-
-
-def test_a_lag_keeps_what_it_will_want_after_a_return_to_the_snapshot() -> None:
-    def most(lag: int) -> int:
-        policy = f'[[policy]]\nname = "p"\ntracks = ["current", "lagged({lag})"]\n'
-        return disk.most_checkpoints(config(f"{policy}[trainer]\nsnapshot_every = 10"))
-
-    assert most(16) == 16 + 10 + 1
-    assert most(4) == 4 + 10 + 2  # the older snapshot's is beyond the lag
+    tracks = ["current", *more]
+    policy = f'[[policy]]\nname = "p"\ntracks = {tracks}\n'.replace("'", '"')
+    trainer = f"[trainer]\nkeep_checkpoints = {keep}\nsnapshot_every = {every}\n"
+    planned = disk.most_checkpoints(config(policy + trainer))
+    assert 0 <= planned - simulated(every, keep, tracks) <= 3
 
 
 def test_weights_are_written_as_they_are_served_and_snapshots_with_both_moments() -> None:

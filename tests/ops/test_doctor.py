@@ -199,6 +199,29 @@ def test_memory_is_told_by_process_and_compared_with_what_there_is(tmp_path: Pat
     assert large.mend.startswith("change policy.cache_tokens")
 
 
+def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> None:
+    def ratios(dtype: str, old: str) -> Finding | None:
+        loss = f'[trainer]\nloss = "gspo"\nmixed_sequences = true\nold = "{old}"\n'
+        text = f'[model]\npath = "{TINY}"\ndtype = "{dtype}"\n[tasks.dbbench]\n{loss}'
+        run = f'[run]\nhome = "{tmp_path}"\n'
+        return found(loading.loads(run + text)).get("ratios")
+
+    told = ratios("bfloat16", "behaviour")
+    assert told is not None
+    assert told.state == "missing"
+    assert "0.0003 below and 0.0004 above 1" in told.detail
+    assert 'trainer.old = "proximal"' in told.mend
+    assert ratios("bfloat16", "proximal") is None
+    assert ratios("float32", "behaviour") is None
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_told_with_what_takes_less(tmp_path: Path) -> None:
+    findings = found(config(tmp_path, '[[policy]]\nname = "p"\ntracks = ["lagged(900000)"]\n'))
+    assert "checkpoints of 3 MiB" in findings["disk"].detail
+    assert findings["disk"].state == "missing"
+    assert "trainer.keep_checkpoints" in findings["disk"].mend
+
+
 def test_the_one_gpu_file_is_planned_without_gpu_and_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from core.config import Config, Lora
 from core.errors import AgentRLError, ConfigError
 from ops import memory, shape, shards
 from ops.memory import HOST, Machine, Plan
-from ops.parts import CONTEXT, GIB, activations, gpu_share
+from ops.parts import CONTEXT, GIB, VLLM_WORK, activations, gpu_share, least_of_vllm
 from ops.up import up
 from trainer import attention, zero
 
@@ -209,6 +209,35 @@ def test_a_share_too_small_for_its_vllm_is_refused(small: Path) -> None:
     assert not card.fits
     assert "policy p: vLLM needs 1.0 GiB, its share is 0.2 GiB" in card.words()
     assert "raise --gpu-memory-utilization" in card.mend()
+
+
+def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path) -> None:
+    def least(more: str) -> int:
+        chosen = vllm(small, more)
+        return least_of_vllm(chosen, chosen.policy[0], shape.read(small)) - VLLM_WORK
+
+    split = 'vllm.args = ["--tensor-parallel-size=2"]\n'
+    assert least(split) == least("") // 2
+    first, second, _ = planned(vllm(small, split), {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB})
+    assert sizes(first, "policy p")["92% of the card"] == int(0.92 * 24 * GIB)
+    assert sizes(second, "policy p")["92% of the card"] == int(0.92 * 16 * GIB)
+    named = split + 'vllm.env = { CUDA_VISIBLE_DEVICES = "3,5,7" }\n'
+    assert [plan.device for plan in planned(vllm(small, named), {})][1:3] == ["cuda:3", "cuda:5"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('vllm.args = ["-tp", "two"]\n', "two is no number of cards"),
+        (
+            'vllm.args = ["-tp", "2"]\nvllm.env = { CUDA_VISIBLE_DEVICES = "1" }\n',
+            "size 2, but CUDA_VISIBLE_DEVICES names 1",
+        ),
+    ],
+)
+def test_a_split_that_cannot_be_is_one_clear_error(small: Path, more: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"policy p: .*{words}"):
+        planned(vllm(small, more))
 
 
 def test_without_the_card_it_is_told_what_is_needed(small: Path) -> None:
