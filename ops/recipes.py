@@ -5,13 +5,14 @@ smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained: h
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from core import loading
 from core.config import Config
 from core.errors import ConfigError, ItemError, nearest
+from envs.alfworld.datasets import GAMES, LIST
 from envs.datasets import Dataset, folder
+from envs.dbbench.datasets import WIKITABLEQUESTIONS
 from envs.registry import datasets
 from ops.school import Phase
 
@@ -36,7 +37,8 @@ class Recipe:
     """`file`: its configuration. `model`: in words, what its policy begins as.
 
     `begin_anew`: every call is a run of its own; else the same command goes on with its run.
-    `without_data`: overrides by key for a machine without the benchmarks' data. `mend`: what makes
+    `data`: what its items come from; `without_data`: overrides by key for a machine that lacks any
+    of it. `mend`: what makes
     the model that the file names. `clone_tokens`, `clone_rate`, `threads`: of the warm start,
     tokens of one step, learning rate, threads of torch. `ready_s`: for the policy server to serve;
     `stall_s`: without an episode or an update, until that is an error.
@@ -48,7 +50,8 @@ class Recipe:
     full: Size
     fast: Size
     begin_anew: bool = False
-    without_data: Mapping[str, str] | None = None
+    data: tuple[Dataset, ...] = ()
+    without_data: Mapping[str, str] = field(default_factory=dict)
     mend: str = ""
     clone_tokens: int = 2048
     clone_rate: float | None = None  # what suits a model that knows something
@@ -65,28 +68,17 @@ class Recipe:
 
     def overrides(self) -> Mapping[str, str]:
         """By key of the file, what this machine's lack of data asks for; of `load`."""
-        if self.without_data is None or _has_data(loading.load(self.file, {})):
+        try:
+            root = folder()
+        except ItemError:
+            root = None
+        if root is not None and all(_is_there(each, root) for each in self.data):
             return {}
         return self.without_data
 
     def phase(self, size: Size) -> Phase:
         """The one phase of the warm start: experts without faults, and no looks on the way."""
         return Phase(noise={}, steps=size.clones, rate=self.clone_rate, checked=0)
-
-
-def _has_data(config: Config) -> bool:
-    """Whether the data that the tasks' items come from is on this machine."""
-    try:
-        root = folder()
-    except ItemError:
-        return False
-    return all(
-        root is not None and _is_there(dataset, root)
-        for name, task in config.tasks.items()
-        for dataset in datasets(name)
-        if "origin" in task.options
-        and (dataset.name == task.options["origin"] or not dataset.origin)
-    )
 
 
 def _is_there(dataset: Dataset, root: Path) -> bool:
@@ -108,7 +100,9 @@ SMOLLM = Recipe(
     model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
     full=Size(updates=None, items=64, clones=1200, episodes=2000),
     fast=Size(updates=6, items=12, clones=60, episodes=150),
+    data=(LIST, GAMES, WIKITABLEQUESTIONS),
     without_data={
+        "TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"',
         "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
         "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
     },

@@ -79,6 +79,12 @@ def items(origin: str, split: str, given: str = "") -> tuple[Item, ...]:
     return tuple(_wiki(locate(WIKITABLEQUESTIONS, given), split))
 
 
+def tables(given: str = "") -> dict[str, Mapping[str, Any]]:
+    """The tables of WikiTableQuestions, by path. Raises ItemError."""
+    folder = locate(WIKITABLEQUESTIONS, given) / Path(WIKITABLEQUESTIONS.paths[0]).parent
+    return wiki_tables(folder / "csv.tar.xz")
+
+
 def _benchmark(path: Path, split: str) -> Iterator[Item]:
     for number, line in enumerate(path.read_bytes().splitlines()):
         try:

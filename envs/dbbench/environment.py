@@ -129,8 +129,14 @@ def full_prompt(problem: Problem) -> str:
 
 
 def compact_prompt(problem: Problem) -> str:
-    """One line a table, `name: column column`, then the question."""
-    tables = [f"{table.name}: {' '.join(table.columns)}" for table in problem.tables]
+    """One line a table, `name: column column`, then the question.
+
+    Names of more than a word are told apart by commas.
+    """
+    tables = [
+        f"{table.name}: {(', ' if ' ' in ''.join(table.columns) else ' ').join(table.columns)}"
+        for table in problem.tables
+    ]
     return "\n".join([*tables, problem.short or problem.question])
 
 

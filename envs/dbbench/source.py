@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from random import Random
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -17,6 +18,7 @@ from envs.dbbench.expert import DbbenchExpert
 from envs.dbbench.generate import draw
 from envs.dbbench.problem import Database, OpenDatabase, Problem, Table
 from envs.dbbench.sqlite import SqliteDatabase
+from envs.dbbench.tables import Tables
 from envs.sandbox import Sandboxes, Spec
 
 MEND = "pip install 'agentrl-system[tasks]'"
@@ -25,14 +27,14 @@ MEND = "pip install 'agentrl-system[tasks]'"
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
     """`statement_timeout_s`: seconds of wall clock for one statement.
 
-    `origin`: of the items; `data`: the folder of datasets, empty for AGENTRL_DATA. `container`:
-    statements run in a sandbox, not in the process that serves the episode. `dialect`: what SQLite
-    understands; empty for sqlite where items are generated, else mysql. `server`: of MySQL or
-    MariaDB, `mysql://user@host:port/`, instead of SQLite; `password_env`: the variable that holds
-    its password.
+    `origin`: of the items; `wikitables`: generated over WikiTableQuestions' tables. `data`: the
+    folder of datasets, empty for AGENTRL_DATA. `container`: statements run in a sandbox, not in the
+    process that serves the episode. `dialect`: what SQLite understands; empty for sqlite where
+    items are generated, else mysql. `server`: of MySQL or MariaDB, `mysql://user@host:port/`,
+    instead of SQLite; `password_env`: the variable that holds its password.
     """
 
-    origin: Literal["generated", "agentbench", "wikitablequestions"] = "generated"
+    origin: Literal["generated", "agentbench", "wikitablequestions", "wikitables"] = "generated"
     data: str = ""
     container: bool = False
     statement_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
@@ -54,7 +56,8 @@ class DbbenchSource:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._options = options.parse(self.name, Options, given)
-        draw_item = partial(draw, self._options.difficulty)
+        over_tables = self._options.origin == "wikitables"
+        draw_item = self._draw if over_tables else partial(draw, self._options.difficulty)
         self._generated = generated.Splits(self.name, self._options, draw_item)
         self._loaded: dict[str, Sequence[Item]] = {}
         self._sandboxes: Sandboxes | None = None
@@ -65,7 +68,7 @@ class DbbenchSource:
         return tuple(datasets.SPLITS.get(self._options.origin, generated.SPLITS))
 
     def items(self, split: str) -> Sequence[Item]:
-        if self._options.origin == "generated":
+        if self._options.origin in ("generated", "wikitables"):
             return self._generated.items(split)
         if split not in self.splits:
             raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
@@ -82,6 +85,13 @@ class DbbenchSource:
         if not problem.gold_sql:
             raise ItemError(f"item {item.item_id}: no SQL to demonstrate")
         return DbbenchExpert(problem, seed=seed, noise=noise)
+
+    def _draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:
+        return self._tables.draw(random, number)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return Tables(datasets.tables(self._options.data))
 
     def specs(self, image: str) -> Sequence[Spec]:
         return [Spec(image, program())] if self._options.container else []

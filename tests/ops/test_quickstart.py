@@ -84,16 +84,19 @@ def test_a_machine_without_the_benchmarks_data_gets_generated_items(
 
     monkeypatch.setenv("AGENTRL_DATA", str(tmp_path))
     assert (task().options["origin"], task().eval_split) == ("generated", "test")
-    (tmp_path / "alfworld/json_2.1.1").mkdir(parents=True)
+    (tmp_path / "alfworld").mkdir()
+    (tmp_path / "alfworld/games.tar.xz").touch()
     assert task().options["origin"] == "generated"
-    (tmp_path / "alfworld/agentbench_train_valid.json").touch()
+    for path in (path for each in SMOLLM.data for path in each.paths):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
     assert (task().options["origin"], task().eval_split) == ("agentbench", "valid_seen")
 
 
 def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[model]\npath = "models/none"\n[tasks.dbbench]\n')
-    here = replace(SMOLLM, file=file, without_data=None)
+    here = replace(SMOLLM, file=file, without_data={})
     config, _ = prepare(here, Choices(), tmp_path)
     with pytest.raises(ConfigError, match="models/none does not exist") as error:
         make_start(here, here.full, config)
@@ -136,6 +139,7 @@ def test_a_recipe_clones_experts_trains_and_passes_over_what_is_done(
 def test_a_pretrained_model_is_warm_started_and_trained(tmp_path: Path) -> None:
     """On easy generated items, whatever data is here."""
     text = SMOLLM.file.read_text().replace("medium", "easy").replace("valid_seen", "test")
+    text = text.replace("wikitables", "generated")
     file = tmp_path / "smollm.toml"
     file.write_text(text.replace("agentbench", "generated"))
     size = Size(updates=1, items=2, clones=40, episodes=150)

@@ -42,7 +42,7 @@ from ops.recipes import Recipe, Size
 WHOLE = "whole"
 ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds
 BENCHES = (
-    Bench("dbbench, generated, held out", "dbbench", "test", 140, {}),
+    Bench("dbbench, held-out tables", "dbbench", "test", 140, {}),
     Bench("dbbench, AgentBench dev", "dbbench", "dev", 60, {"origin": "agentbench"}),
     Bench("alfworld, valid_train", "alfworld", "valid_train", 140, {}),
     Bench("alfworld, valid_seen", "alfworld", "valid_seen", 140, {}),
