@@ -6,8 +6,9 @@ stored body ─▶ Tape up to the step ─▶ EpisodeLoop ─▶ the rest, sampl
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -23,6 +24,7 @@ from core.statistics import interval
 from core.types import SOLVED
 from db.recordings import Recording
 from db.registry import LivePolicy
+from db.store import open_store
 from ops.configs import check_model
 from ops.eval_server import served
 from ops.eval_target import Target, resolve
@@ -63,7 +65,7 @@ def go_on(path: Path, episode_id: str, wish: Wish, *, as_json: bool) -> None:
         target = resolve(wish.policy, config)
         own = _for(config, target)
         with (
-            held(config.store_url(), target),
+            _held(config, target),
             served(own, target) as policy,
             replaying(config) as replayer,
         ):
@@ -75,6 +77,16 @@ def go_on(path: Path, episode_id: str, wish: Wish, *, as_json: bool) -> None:
         print(msgspec.json.encode(told).decode())
     else:
         _show(body, found, wish, told)
+
+
+@contextmanager
+def _held(config: Config, target: Target) -> Iterator[None]:
+    """Retention leaves a checkpoint of the store alone; what else is measured needs no store."""
+    if target.run_id is None:
+        yield
+        return
+    with closing(open_store(config.store_url())) as store, held(store, target):
+        yield
 
 
 def described(

@@ -165,9 +165,8 @@ class Matrix:
     def _play(
         self, own: Config, target: Target, record: Record, tick: Callable[[int], None]
     ) -> None:
-        url = self._config.store_url()
         with (
-            held(url, target),
+            held(self._store, target),
             self._servers.served(own, target) as policy,
             closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
         ):

@@ -104,8 +104,9 @@ class Record:
 
     def _played(self, plan: Plan) -> list[Played]:
         name = self._names[plan]
-        with self._store.read() as session:
-            return [_played(row) for row in evaluations.episodes(session, name)]
+        return self._store.ask(
+            lambda session: [_played(row) for row in evaluations.episodes(session, name)]
+        )
 
 
 def forget(store: Store, config: Config, target: Target, plans: Sequence[Plan]) -> None:

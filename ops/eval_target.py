@@ -19,6 +19,7 @@ from db import lifecycle, registry, runs
 from db.external import track_of
 from db.models import Checkpoint, Run
 from db.readonly import open_history
+from db.store import Store
 from ops import hub
 from ops.configs import check_external, check_model
 
@@ -42,9 +43,12 @@ class Target:
     fingerprint: str = ""
 
 
-def resolve(name: str, config: Config) -> Target:
+def resolve(name: str, config: Config, store: Store | None = None) -> Target:
     """A directory, a `hub:` name, `external(NAME)` of the file's servers, or a checkpoint's id,
     `run@version`, `run@latest` in the store.
+
+    `store`: of a process of a run, which waits for it, and for an object store, as long as they are
+    away; else the file's is opened.
 
     Raises ConfigError and StoreError where it is none, CheckpointError where it is corrupt.
     """
@@ -63,11 +67,19 @@ def resolve(name: str, config: Config) -> Target:
         raise ConfigError(
             f"{name} is no directory", mend="name a model or checkpoint directory, or RUN@VERSION"
         )
-    with closing(open_history(config.store_url())) as store, store.read() as session:
-        found, own = find(session, name, store.url)
-        path = weights.fetch(found.path, config.cache())
-        manifest.verify(path)
-        return Target(path, found.checkpoint_id, found.run_id, found.version, name=own)
+    if store is not None:
+        return _stored(store, name, config)
+    with closing(open_history(config.store_url())) as history:
+        return _stored(history, name, config)
+
+
+def _stored(store: Store, name: str, config: Config) -> Target:
+    """A checkpoint of the store, its files here."""
+    found, own = store.ask(lambda session: find(session, name, store.url))
+    stop = store.retry.stop
+    path = weights.patience(stop).call(lambda: weights.fetch(found.path, config.cache(), stop))
+    manifest.verify(path)
+    return Target(path, found.checkpoint_id, found.run_id, found.version, name=own)
 
 
 def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:

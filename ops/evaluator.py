@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from broker.weights import WeightsAway
 from core.config import Config
 from core.errors import AgentRLError, ConfigError, StoreError
 from core.logging import get_logger
@@ -59,7 +60,7 @@ def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) 
             return run.store.ask(lambda session: runs.run_state(session, run.run_id)) in RUN_OVER
 
         def measure(checkpoint_id: str) -> None:
-            matrix.one(resolve(checkpoint_id, own))
+            matrix.one(resolve(checkpoint_id, own, run.store))
             log.info("Measured", checkpoint_id=checkpoint_id)
 
         try:
@@ -88,7 +89,7 @@ def follow(
             measure(waiting[0])
         except Stopped:
             return
-        except StoreError:  # the supervisor starts us again
+        except (StoreError, WeightsAway):  # told to stop, or a person must act
             raise
         except AgentRLError as error:
             log.error("A checkpoint is not measured", checkpoint_id=waiting[0], error=str(error))

@@ -7,7 +7,7 @@ beats. When it ends its row is closed; when it is killed, its lease ends.
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Protocol
 
@@ -19,10 +19,11 @@ from core.threads import vital_thread
 from core.types import CheckpointState
 from db import registry
 from db.models import PolicyServer, Run
-from db.store import Store, open_store
+from db.store import Store
 
 BEAT_S = 3.0
 LEASE_S = 20.0
+JOIN_S = 3.0  # a beat that hangs is left to its time-outs
 
 log = get_logger()
 
@@ -38,27 +39,30 @@ class Held(Protocol):
 
 
 @contextmanager
-def held(url: str, target: Held) -> Iterator[None]:
+def held(store: Store, target: Held) -> Iterator[None]:
     """Raises CheckpointError where the checkpoint was deleted meanwhile, StoreError."""
     if target.run_id is None:
         yield
         return
-    store, ended = open_store(url), threading.Event()
-    server_id = f"eval-{uuid.uuid4().hex[:8]}"
-    own = store.one_thread()
-    beat = vital_thread("checkpoint-lease", partial(_beat, own, server_id, ended))
-    try:
+    server_id, ended = f"eval-{uuid.uuid4().hex[:8]}", threading.Event()
+    with closing(store.one_thread()) as own:
         store.transact(lambda session: _register(session, server_id, target))
+        beat = vital_thread("checkpoint-lease", partial(_beat, own, server_id, ended))
         beat.start()
         try:
             yield
         finally:
             ended.set()
-            beat.join()
-            store.transact(lambda session: registry.end_server(session, server_id))
-    finally:
-        own.close()
-        store.close()
+            beat.join(JOIN_S)
+            _release(store, server_id)
+
+
+def _release(store: Store, server_id: str) -> None:
+    """Whatever ended the measurement is what is told, not that the store is away."""
+    try:
+        store.transact(lambda session: registry.end_server(session, server_id))
+    except StoreUnavailable as error:
+        log.warning("The checkpoint's lease ends by itself", error=str(error))
 
 
 def _register(session: Session, server_id: str, target: Held) -> None:
@@ -80,12 +84,10 @@ def _register(session: Session, server_id: str, target: Held) -> None:
 
 
 def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
+    """Extend the lease until `ended`; while the store is away the measurement goes on."""
     while not ended.wait(BEAT_S):
-        try:
+        with suppress(StoreUnavailable):  # the store has said so
             store.transact(
-                lambda session: registry.beat_server(session, server_id, lease_s=LEASE_S)
+                lambda session: registry.beat_server(session, server_id, lease_s=LEASE_S),
+                patience_s=BEAT_S,
             )
-        except (
-            StoreUnavailable
-        ) as error:  # the measurement goes on; its rows need the store at its end
-            log.warning("The checkpoint's lease was not extended", error=str(error))

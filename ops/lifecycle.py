@@ -94,7 +94,7 @@ def fork(where: Place, version: str, name: str) -> str:
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
         new, place = _fork(config, name)
-        with held(where.url, parent):
+        with held(store, parent):
             path = weights.fetch(parent.path, config.cache())
             _copy(path, parent, place.local(new.checkpoint_id))
         try:

@@ -73,21 +73,17 @@ def worker(config: Config, stop: threading.Event) -> None:
     from workers.app import celery_app, serve
     from workers.worker import EpisodeWorker, leave_in_time
 
-    with opened(config, stop) as run:
-        publisher = run.broker.publisher()
+    with opened(config, stop) as run, ExitStack() as stack:
+        publisher = stack.enter_context(closing(run.broker.publisher()))
         episodes = EpisodeWorker(config, run.run_id, run.store, publisher, sources(config))
         waker = Waker(run.broker, run.run_id, (PoolChanged,), episodes.pool_changed)
+        stack.callback(waker.close)
+        stack.callback(episodes.close)
+        stack.callback(stop.set)
         episodes.start()
         watch = threading.Thread(target=leave_in_time, args=(episodes, stop), daemon=True)
         watch.start()
-        try:
-            app = celery_app(config, run.run_id)
-            serve(app, episodes.run, stop, config.worker.concurrency)
-        finally:
-            stop.set()
-            episodes.close()
-            waker.close()
-            publisher.close()
+        serve(celery_app(config, run.run_id), episodes.run, stop, config.worker.concurrency)
 
 
 def recorder(config: Config, stop: threading.Event) -> None:

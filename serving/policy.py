@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def serve_policy(
         http = Server(face, server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
         _register(run.store, server, server_id, run.run_id, http.url)
-        stack.callback(run.store.transact, lambda session: registry.end_server(session, server_id))
+        stack.callback(_end, run.store, server_id)
         pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="beat"))
         own = stack.enter_context(closing(run.store.one_thread()))
         beats = pool.submit(_beat, own, server, server_id, served, ended)
@@ -124,10 +124,8 @@ class Watch:
         """The lineage at the last look; that of the look before while the store is away."""
         if self._wake.is_set() or self._clock() >= self._look_at:
             self._wake.clear()
-            try:
+            with suppress(StoreUnavailable):  # the store has said so
                 self._live = _live(self._run.store, self._run.run_id)
-            except StoreUnavailable as error:
-                log.warning("Checkpoints unreadable: serving what is loaded", error=str(error))
             self._look_at = self._clock() + (LOOK_S if self._waker else TICK_S)
         return self._live
 
@@ -195,6 +193,14 @@ def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, u
         )
     )
     log.info("Policy server is up", server_id=server_id, url=url)
+
+
+def _end(store: Store, server_id: str) -> None:
+    """Whatever ended the server is what is told, not that the store is away."""
+    try:
+        store.transact(lambda session: registry.end_server(session, server_id))
+    except StoreUnavailable as error:
+        log.warning("Lease ends by itself", error=str(error))
 
 
 def _beat(

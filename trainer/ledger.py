@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from broker.messages import CheckpointPublished, Message
-from broker.weights import Shelf
+from broker.weights import Shelf, WeightsAway
 from core.config import Config
 from core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from core.logging import get_logger
@@ -117,8 +118,8 @@ class Ledger:
         """Publish and record the update from `at`; returns where the trainer stands then.
 
         Raises UpdateRefused: nothing was committed, and the weights are those of no checkpoint.
-        StoreUnavailable and WeightsAway, once the trainer is told to stop, say the same; with the
-        former, and any other StoreError, the update is kept for the next trainer.
+        StoreUnavailable and WeightsAway, once the trainer is told to stop, and any other StoreError
+        say the same; the update is kept for the next trainer, if the disk here takes it.
         """
         version = at.version + 1
         members = pending.members(trained)
@@ -127,25 +128,29 @@ class Ledger:
             f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",
             running_hash(at.trained_hash, [member.sha256 for member in members]),
         )
-        path = self._writer.publish(learner, then, at.checkpoint_id)
-        figures = dict(metrics.values)
-        snapshot = None
-        if version - max(self._snapshot, 0) >= self._config.trainer.snapshot_every:
-            snapshot = self._save_snapshot(learner, then)
-            figures["snapshot_failed"] = float(snapshot is None)
-
         record = UpdateRecord(
             checkpoint_id=then.checkpoint_id,
             parent_id=at.checkpoint_id,
             version=version,
-            path=path,
-            snapshot_path=snapshot,
+            path=self._shelf.path(then.checkpoint_id),
+            snapshot_path=None,
             trained_hash=then.trained_hash,
             members=members,
-            metrics=figures,
+            metrics=dict(metrics.values),
             skipped=metrics.skipped,
             started_at=started_at,
         )
+        try:
+            path = self._writer.publish(learner, then, at.checkpoint_id)
+        except WeightsAway:
+            if self._writer.holds(then.checkpoint_id):
+                self._keep(learner, then, replace(record, arrived=False))
+            raise
+        snapshot = None
+        if version - max(self._snapshot, 0) >= self._config.trainer.snapshot_every:
+            snapshot = self._save_snapshot(learner, then)
+            figures = {**metrics.values, "snapshot_failed": float(snapshot is None)}
+            record = replace(record, snapshot_path=snapshot, metrics=figures)
         try:
             with self._counted(Transition.COMMIT):
                 told = self._store.transact(partial(self._write, record))
@@ -180,6 +185,11 @@ class Ledger:
         record = pending.find(self._shelf.home, self._run_id, live[-1].checkpoint_id)
         if record is None:
             return
+        if not record.arrived:
+            if not self._writer.holds(record.checkpoint_id):
+                log.error("Update of the last trainer has lost its weights", version=record.version)
+                return
+            self._writer.upload(record.checkpoint_id)
         try:
             tell(self._store.transact(partial(self._write, record)), record.version)
         except UpdateRefused as error:

@@ -1,8 +1,11 @@
 """What is committed of an update, and how it outlives a trainer that cannot commit it.
 
-The database was away until the trainer was told to stop:
+The database, or the object store of its checkpoints, was away until the trainer was told to stop:
 
     commit, told to stop ─▶ snapshot directory + update.json ─▶ the next trainer commits it first
+
+A disk here that takes no checkpoint takes no snapshot either: then the update is lost, its groups
+are ready still, and the next trainer learns from them again.
 
 The transaction decides as ever: where groups, bodies or lineage are not what they were, it refuses
 the update, and the next trainer begins from the last one that was committed.
@@ -30,7 +33,10 @@ log = get_logger()
 
 
 class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is committed of an update. `path`, `snapshot_path`: of its checkpoint and snapshot."""
+    """What is committed of an update. `path`, `snapshot_path`: of its checkpoint and snapshot.
+
+    `arrived`: whether the checkpoint is where `path` says; else it is in the folder of copies here.
+    """
 
     checkpoint_id: str
     parent_id: str
@@ -42,6 +48,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: Mapping[str, float]
     skipped: str
     started_at: float
+    arrived: bool = True
 
     def rows(self, run_id: str, epoch: int) -> NewUpdate:
         """What one transaction writes; made anew for each, for its rows belong to a session."""

@@ -44,7 +44,8 @@ class CheckpointWriter:
     def publish(self, learner: Learner, then: Position, parent: str) -> str:
         """The checkpoint `then` on its shelf: what its row names.
 
-        Raises CheckpointError; WeightsAway only once it is told to stop.
+        Raises CheckpointError; WeightsAway only once it is told to stop: then the checkpoint is
+        whole here, unless it was the disk here that was away.
         """
 
         def fill(target: Path) -> Probe:
@@ -62,11 +63,28 @@ class CheckpointWriter:
             trained_hash=then.trained_hash,
         )
         self._retry.call(publish)
+        return self.upload(then.checkpoint_id)
+
+    def upload(self, checkpoint_id: str) -> str:
+        """Bring a checkpoint that is whole here to its shelf: what its row names.
+
+        Raises CheckpointError; WeightsAway, once it is told to stop, which leaves it whole here.
+        """
         try:
-            return self._retry.call(partial(self._shelf.put, then.checkpoint_id))
-        except CheckpointError:
-            checkpoints.remove(directory)
+            return self._retry.call(partial(self._shelf.put, checkpoint_id))
+        except WeightsAway:
             raise
+        except CheckpointError:
+            checkpoints.remove(self._shelf.local(checkpoint_id))
+            raise
+
+    def holds(self, checkpoint_id: str) -> bool:
+        """Whether a checkpoint is whole here."""
+        try:
+            checkpoints.verify(self._shelf.local(checkpoint_id))
+        except CheckpointError:
+            return False
+        return True
 
     def snapshot(self, learner: Learner, at: Position) -> str | None:
         """The directory of a new snapshot; None where the disk is full or away."""

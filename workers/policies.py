@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from core.config import Config, Sampling
@@ -23,6 +24,7 @@ from workers.statistics import look
 
 LOOK_S = 0.02  # least time between two looks at the registry, whoever wants one
 PERIOD_S = 1.0  # most time between two looks
+PATIENCE_S = 1.0  # with a store that is away, before what is known stands
 LEARN_S = 5.0  # between two looks at how episodes ended
 
 EXTERNAL = "external("  # how the tracks of external models begin
@@ -86,8 +88,7 @@ class PolicyPool:
         own = store.one_thread()
 
         def read() -> Sequence[LivePolicy]:
-            with own.read() as session:
-                live = live_policies(session, run_id)
+            live = own.ask(lambda session: live_policies(session, run_id), patience_s=PATIENCE_S)
             return live if any(not each.track.startswith(EXTERNAL) for each in live) else ()
 
         def learn() -> Mapping[str, Weigh]:
@@ -132,16 +133,13 @@ class PolicyPool:
     def _look(self) -> None:
         try:
             self._policies = self._read()
-        except StoreUnavailable as error:  # steps go on with what was live; the next look tells
-            log.warning("Policy registry unreadable", error=str(error))
+        except StoreUnavailable:  # which the store has said; steps go on with what was live
             return
         if self._learn is None or time.monotonic() < self._learn_at:
             return
         self._learn_at = time.monotonic() + LEARN_S
-        try:
+        with suppress(StoreUnavailable):  # the former weights stay
             self._weigh = self._learn()
-        except StoreUnavailable as error:  # the former weights stay
-            log.warning("Weights of tracks not learned anew", error=str(error))
 
 
 class Sampler:

@@ -162,11 +162,18 @@ class EpisodeWorker:
         self._beat.start()
 
     def close(self) -> None:
-        """End the lease; whatever still runs is given back by its own thread before."""
+        """End the lease; whatever still runs is given back by its own thread before.
+
+        Of a store that is away the lease ends by itself.
+        """
         self.stop.set()
         self._closed.set()
-        self._beat.join(self._config.worker.beat_s + 1)
-        self._store.transact(lambda session: runs.end_worker(session, self._worker_id))
+        if self._beat.is_alive():
+            self._beat.join(self._config.worker.beat_s + 1)
+        try:
+            self._store.transact(lambda session: runs.end_worker(session, self._worker_id))
+        except StoreUnavailable as error:
+            log.warning("Lease ends by itself", error=str(error))
         self._lease_store.close()
         self._pool.close()
         self._client.close()

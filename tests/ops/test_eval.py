@@ -1,12 +1,16 @@
 import dataclasses
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from outage import Outage
+from running import eventually
 from sqlalchemy import select, text
 
 from core import loading, manifest
@@ -222,6 +226,20 @@ def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str
         resolve("other@0", config)
     with pytest.raises(ConfigError, match="no directory and no checkpoint"):
         resolve("nothing", config)
+
+
+def test_the_evaluator_waits_for_a_store_that_is_away_before_it_measures(
+    begun: tuple[Config, str],
+) -> None:
+    config, run_id = begun
+    stop = threading.Event()
+    with closing(open_store(config.store_url(), stop=stop)) as store, ThreadPoolExecutor(1) as pool:
+        outage = Outage(store)
+        outage.begin()
+        resolving = pool.submit(resolve, f"{run_id}-v000000", config, store)
+        eventually(lambda: outage.refused > 1, within_s=60, text=lambda: str(outage.refused))
+        outage.end()
+        assert resolving.result(60).version == 0
 
 
 def test_a_corrupt_checkpoint_is_not_measured(begun: tuple[Config, str]) -> None:

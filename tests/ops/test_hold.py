@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from outage import Outage, impatient
 from running import ROOT
+from structlog.testing import capture_logs
 from world import World
 
 from core.errors import CheckpointError
@@ -22,8 +24,9 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from ops.eval_target import Target
+from db.store import open_store
 from ops.hold import held
-with held(sys.argv[1], Target(Path("."), sys.argv[2], sys.argv[3], 1)):
+with held(open_store(sys.argv[1]), Target(Path("."), sys.argv[2], sys.argv[3], 1)):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -60,7 +63,7 @@ def target(world: World, version: int) -> Target:
 
 def test_what_is_measured_stays_until_the_measurement_ends(world: World) -> None:
     assert kept(world) == [0, 6]
-    with held(url(world.store), target(world, 2)):
+    with held(world.store, target(world, 2)):
         assert kept(world) == [0, 2, 6]
         live = world.store.ask(lambda session: registry.live_policies(session, world.run_id))
         assert live == []
@@ -69,7 +72,7 @@ def test_what_is_measured_stays_until_the_measurement_ends(world: World) -> None
 
 def test_a_directory_is_not_held(world: World) -> None:
     before = world.ask("SELECT COUNT(*) FROM policy_servers")
-    with held("nowhere://", Target(Path(), "some-model")):
+    with held(world.store, Target(Path(), "some-model")):
         assert world.ask("SELECT COUNT(*) FROM policy_servers") == before
 
 
@@ -79,9 +82,24 @@ def test_a_checkpoint_that_is_gone_is_refused(world: World) -> None:
         row.state = CheckpointState.DELETED
     with (
         pytest.raises(CheckpointError, match=r"-v2 is deleted"),
-        held(url(world.store), target(world, 2)),
+        held(world.store, target(world, 2)),
     ):
         pass
+
+
+def test_what_ended_a_measurement_is_told_and_not_that_the_store_is_away(world: World) -> None:
+    outage = Outage(world.store)
+    impatient(world.store)
+
+    def measure() -> None:
+        with held(world.store, target(world, 2)):
+            outage.begin()
+            raise KeyError("the engine")
+
+    with capture_logs() as lines, pytest.raises(KeyError, match="the engine"):
+        measure()
+    outage.end()
+    assert lines[-1]["event"] == "The checkpoint's lease ends by itself"
 
 
 def test_an_evaluation_that_is_killed_holds_for_a_while_only(world: World) -> None:

@@ -16,6 +16,7 @@ from lineage import register
 from outage import Outage, impatient
 from running import eventually
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
 import broker
 from broker.api import Broker
@@ -379,16 +380,22 @@ def test_a_taken_port_is_refused(lineage: Lineage) -> None:
 def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: Lineage) -> None:
     lineage.publish(0)
     seconds, outage = [0.0], Outage(lineage.store)
-    with closing(Watch(lineage.run(), lambda: seconds[0])) as watch:
+    with capture_logs() as lines, closing(Watch(lineage.run(), lambda: seconds[0])) as watch:
         assert names(watch) == ["c0"]
         outage.begin()
-        seconds[0] += TICK_S + 0.01
-        assert names(watch) == ["c0"]
-        assert outage.refused
+        for _ in range(3):
+            refused = outage.refused
+            seconds[0] += TICK_S + 0.01
+            assert names(watch) == ["c0"]
+            assert outage.refused > refused
         outage.end()
         lineage.publish(1)
         seconds[0] += TICK_S + 0.01
         assert names(watch) == ["c0", "c1"]
+    assert [line["event"] for line in lines] == [
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
 
 
 def test_a_lease_is_extended_again_once_the_store_is_back(lineage: Lineage) -> None:

@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -7,8 +8,10 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+import faulty
 import pytest
 import torch
+from faulty import FaultyFileSystem
 from sqlalchemy import event
 from world import World
 
@@ -16,7 +19,7 @@ import broker
 from broker.api import Consumer, Publisher
 from broker.messages import CheckpointPublished, Message, body_sha256
 from broker.topology import EVENTS
-from broker.weights import Shelf, WeightsAway
+from broker.weights import Shelf, TransferLimits, WeightsAway, fetch
 from core import manifest
 from core.config import Config, PolicyServer, Run, Task, Trainer
 from core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
@@ -414,6 +417,59 @@ def test_an_update_that_was_not_committed_before_the_end_is_committed_by_the_nex
     at = _step(world, after, fresh, at, 1)
     assert at.version == 3
     assert world.accounting() == []
+
+
+def _far(home: Path, stop: threading.Event) -> Shelf:
+    """Checkpoints lie under a URL; one try for each file."""
+    limits = TransferLimits(upload_s=0.0, fetch_s=0.0, call_s=60.0)
+    return Shelf(home / "checkpoints", home / "cache", "faulty://far", stop, limits)
+
+
+def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_the_next_trainer(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    faulty.register()
+    config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
+    stop, learner = threading.Event(), Counter()
+    ledger = Ledger(config, world.run_id, world.store, announce, _far(tmp_path, stop))
+    at = _step(world, ledger, learner, ledger.resume(learner), 0)
+    (group,) = _groups(world, 7)
+    FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
+    stop.set()
+    learner.count += 1
+    with pytest.raises(WeightsAway, match="the object store is away"):
+        ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
+    assert world.run().version == 1
+    FaultyFileSystem.faults.clear()
+    fresh, shelf = Counter(), _far(tmp_path, threading.Event())
+    after = Ledger(config, world.run_id, world.store, announce, shelf)
+    again = after.resume(fresh)
+    assert (again.version, fresh.count, world.run().version) == (2, 2, 2)
+    ((path,),) = world.ask("SELECT path FROM checkpoints WHERE version = 2")
+    fetched = fetch(path, tmp_path / "elsewhere")
+    assert json.loads((fetched / "count.json").read_text()) == 2
+    assert world.accounting() == []
+
+
+def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
+    world: World, publisher: Publisher, tmp_path: Path
+) -> None:
+    faulty.register()
+    config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
+    stop, learner = threading.Event(), Counter()
+    ledger = Ledger(config, world.run_id, world.store, announce, _far(tmp_path, stop))
+    at = ledger.resume(learner)
+    FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
+    stop.set()
+    (group,) = _groups(world, 7)
+    with pytest.raises(WeightsAway):
+        ledger.commit(learner, at, [group], Metrics({}), 1.0)
+    FaultyFileSystem.faults.clear()
+    shutil.rmtree(tmp_path / "cache")
+    shelf = _far(tmp_path, threading.Event())
+    fresh = Ledger(config, world.run_id, world.store, announce, shelf)
+    assert fresh.resume(Counter()).version == 0
+    assert world.group(group.group_id).state == GroupState.READY
 
 
 def test_an_update_that_was_kept_and_whose_group_changed_since_is_not_committed(

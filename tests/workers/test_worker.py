@@ -13,6 +13,7 @@ from outage import Outage, impatient, lost_answer
 from running import eventually
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 from world import World
 
 import broker
@@ -470,6 +471,19 @@ def test_a_worker_keeps_its_lease_while_its_threads_hold_every_connection(
             within_s=60,
             text=lambda: "the lease was not extended",
         )
+
+
+def test_a_worker_that_ends_while_the_store_is_away_leaves_its_lease_to_end_by_itself(
+    world: World, begin: Begin
+) -> None:
+    """Closing raises nothing that would be told in place of what ended the process."""
+    worker, outage = begin(), Outage(world.store)
+    impatient(world.store)
+    outage.begin()
+    with capture_logs() as lines:
+        worker.close()
+    outage.end()
+    assert lines[-1]["event"] == "Lease ends by itself"
 
 
 def _lease_until(session: Session) -> float:
