@@ -1,6 +1,7 @@
 import os
 import re
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -186,6 +187,20 @@ def test_errors_of_sqlite_are_classified_by_their_code(tmp_path: Path) -> None:
     permanent = failure_of(lambda session: session.execute(text("SELECT * FROM u")))
     assert permanent is Failure.PERMANENT  # a file without our schema
     assert failure_of(lambda session: session.execute(text("SELEC"))) is Failure.OURS
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (sqlite3.OperationalError("database is locked"), Failure.TRANSIENT),
+        (sqlite3.InterfaceError("bad parameter or other API misuse"), Failure.TRANSIENT),
+        (sqlite3.ProgrammingError("Cannot operate on a closed database."), Failure.OURS),
+    ],
+)
+def test_errors_of_sqlite_without_a_code_are_classified_by_their_kind(
+    error: sqlite3.Error, failure: Failure
+) -> None:
+    assert classify(error) is failure
 
 
 def test_errors_that_are_none_of_a_database_are_not_classified() -> None:
