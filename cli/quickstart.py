@@ -17,7 +17,7 @@ def quickstart(
     seed: int = typer.Option(0, help="Of items, sampling and learning."),
     updates: int | None = typer.Option(None, min=1, help="Optimizer steps to train."),
     fast: bool = typer.Option(
-        False, "--fast", help="A shorter version: of tiny a minute, of smollm 25."
+        False, "--fast", help="A shorter version: fewer updates, fewer items."
     ),
     as_json: bool = typer.Option(False, "--json", help="End with one JSON line."),
     cross_policy: bool = typer.Option(

@@ -210,6 +210,7 @@ class Quickstart:
 
         if record.todo():
             policy = self._policy(supervisor, target)
+            tick(0)
             with closing(Evaluator(self._config, policy, self._sources)) as evaluator:
                 record.fill(evaluator, tick)
 

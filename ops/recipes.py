@@ -99,7 +99,7 @@ SMOLLM = Recipe(
     file=CONFIGS / "smollm.toml",
     model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
     full=Size(updates=None, items=64, clones=1200, episodes=2000),
-    fast=Size(updates=6, items=12, clones=60, episodes=150),
+    fast=Size(updates=4, items=10, clones=50, episodes=150),
     data=(LIST, GAMES, WIKITABLEQUESTIONS),
     without_data={
         "TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"',

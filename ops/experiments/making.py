@@ -78,8 +78,9 @@ class Lines:
 
     def tell(self, line: str) -> None:
         """Print it if it is time to."""
-        if not self._console.is_terminal and self._clock() >= self._due:
-            self._due = self._clock() + self._every_s
+        now = self._clock()
+        if not self._console.is_terminal and now >= self._due:
+            self._due = now + self._every_s
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

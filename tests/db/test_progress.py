@@ -1,10 +1,14 @@
 """What pages and reports ask of a run."""
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
+from history import begun, trained
 from world import World
 
 from core.types import UpdateState
-from db import progress
+from db import curves, progress
 from db.models import Update
 from db.store import Store
 
@@ -74,3 +78,26 @@ def _update(
                 committed_at=started_at + 1,
             )
         )
+
+
+def test_staleness_is_of_the_latest_batch_or_of_all(tmp_path: Path) -> None:
+    """Version 0 sampled every step; update 3 learned from some two versions later."""
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    with closing(store):
+        trained(store, run_id, 3)
+        with store.read() as session:
+            assert progress.staleness(session, run_id) == {"fresh": 2.0, "lagged": 2.0}
+            of_all = progress.staleness(session, run_id, of_all=True)
+            assert of_all == {"fresh": 1.0, "lagged": 1.0}
+
+
+def test_metrics_are_those_that_each_update_recorded(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    with closing(store):
+        trained(store, run_id, 2)
+        with store.read() as session:
+            found = curves.metrics_by_version(session, run_id)
+        assert {version: metrics["loss"] for version, metrics in found.items()} == {
+            1: 0.1,
+            2: 0.05,
+        }

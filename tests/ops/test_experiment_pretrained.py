@@ -1,14 +1,17 @@
 """The study of a pretrained model: figures and page by hand, its flow with a tiny policy."""
 
+import io
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from core.errors import ConfigError
 from ops.experiments.findings import keep, read
+from ops.experiments.making import Lines
 from ops.experiments.pretrained import report, study
 from ops.experiments.pretrained.figures import changes, mean_change, rates
 from ops.experiments.pretrained.findings import (
@@ -118,6 +121,14 @@ def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_pat
 def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no arm hole"):
         study.study(Wish(tmp_path, SMOLLM, SMOLLM.full, arms=("hole",)))
+
+
+def test_without_a_terminal_a_line_tells_now_and_then_what_goes_on() -> None:
+    output, times = io.StringIO(), iter([0.0, 29.0, 30.0])
+    lines = Lines(Console(file=output), every_s=30.0, clock=lambda: next(times))
+    for line in ("first", "second", "third"):
+        lines.tell(line)
+    assert output.getvalue() == "first\nthird\n"
 
 
 @pytest.mark.slow
