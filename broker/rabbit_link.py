@@ -5,7 +5,8 @@
                └───────── back-off ◀── lost() ◀──────────────────────────────────────┘
 
 pika's connections belong to one thread, so work crosses by `call`. The thread answers heartbeats,
-however long its owner computes between two calls.
+however long its owner computes between two calls. It is no call that is repeated (core/retry.py),
+but a connection that is kept: it serves until it ends, and is then made anew.
 """
 
 import copy

@@ -1,22 +1,21 @@
 """A store that fsspec reaches: every call ends, in time, with an answer or one clear error."""
 
-import math
 import re
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from core.config import with_secrets
 from core.errors import AgentRLError, CheckpointError
+from core.retry import FOREVER, Backoff, Retry
 from core.threads import call_bounded
 
 T = TypeVar("T")
 KEY = "run.checkpoints"
-LONGEST_PAUSE_S = 8.0
+BACKOFF = Backoff(first_s=0.25, longest_s=8.0, stopping_s=0.0, from_failure=True)
 NAMED = re.compile(r"\$\{\w+\}")  # a variable in a URL
 
 
@@ -55,15 +54,6 @@ class Patience:
     stop: threading.Event | None = None
     limits: TransferLimits = LIMITS
 
-    def stopped(self) -> bool:
-        return self.stop is not None and self.stop.is_set()
-
-    def pause(self, seconds: float) -> None:
-        if self.stop is None:
-            time.sleep(seconds)
-        else:
-            self.stop.wait(seconds)
-
 
 def opened(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it; some connect here.
@@ -92,24 +82,31 @@ def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: 
     size: bytes that it moves. Raises CheckpointError where no try will help, WeightsAway where time
     ran out.
     """
-    deadline, pause = math.inf, 0.25
-    while True:
-        try:
-            fs, path = opened(url)
-            limits = patience.limits
-            allowed_s = limits.call_s + size / limits.slowest
-            call = partial(work, fs, path)
-            return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
-        except Exception as error:  # fsspec raises whatever its parts raise
-            if isinstance(error, AgentRLError) and not isinstance(error, WeightsAway):
-                raise
-            deadline = min(deadline, time.monotonic() + patience.seconds)
-            if patience.stopped() or time.monotonic() + pause > deadline:
-                raise _away(url, error) from error
-        patience.pause(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+    backoff = replace(
+        BACKOFF, silent=patience.seconds < FOREVER
+    )  # the caller tries again, or tells
+    retry = Retry("checkpoints", is_away, stop=patience.stop, backoff=backoff)
+    return retry.call(partial(_once, url, patience, work, size), limit_s=patience.seconds)
+
+
+def is_away(error: BaseException) -> bool:
+    return isinstance(error, WeightsAway)
+
+
+def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int) -> T:
+    """Raises CheckpointError, WeightsAway."""
+    limits = patience.limits
+    allowed_s = limits.call_s + size / limits.slowest
+    try:
+        fs, path = opened(url)
+        call = partial(work, fs, path)
+        return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
+    except Exception as error:  # fsspec raises whatever its parts raise
+        if isinstance(error, AgentRLError) and not isinstance(error, WeightsAway):
+            raise
+        raise _away(url, error) from error
 
 
 def _away(url: str, error: Exception) -> WeightsAway:

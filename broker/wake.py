@@ -7,16 +7,19 @@ Whoever is woken also looks by itself now and then: a broker that is away delays
 """
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 
 from broker.api import Broker, Consumer, Publisher
 from broker.messages import Message
 from broker.topology import EVENTS
 from core.errors import BrokerError
 from core.logging import get_logger
+from core.retry import Backoff, Retry
 
 RECEIVE_S = 0.5  # how long it takes at most to notice that we are to end
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0  # between two tries to reach the broker
+# Whatever a broker says, it is asked again: its events are a convenience.
+BACKOFF = Backoff(first_s=0.5, longest_s=10.0, stopping_s=0.0)
 JOIN_S = 1.0  # a thread that hangs in the broker's library is left to the process's end
 
 log = get_logger()
@@ -33,6 +36,7 @@ class Waker:
         self._kinds = kinds
         self._wake = wake
         self._stop = threading.Event()
+        self._retry = Retry("broker events", _failed, stop=self._stop, backoff=BACKOFF)
         self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
         self._thread.start()
 
@@ -41,17 +45,15 @@ class Waker:
         self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE_S
+        subscribe = partial(self._broker.subscriber, self._run_id)
         while not self._stop.is_set():
             try:
-                with closing(self._broker.subscriber(self._run_id)) as subscriber:
+                with closing(self._retry.call(subscribe)) as subscriber:
                     self._wake.set()  # what came before we listened
-                    pause = FIRST_PAUSE_S
                     self._listen(subscriber)
             except BrokerError as error:
-                log.warning("no wake-up events for now", error=str(error))
-            self._stop.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+                log.warning("Subscription to events ended", error=str(error))
+            self._stop.wait(BACKOFF.first_s)
 
     def _listen(self, subscriber: Consumer) -> None:
         while not self._stop.is_set():
@@ -70,6 +72,8 @@ class Announcer:
         self._event = event
         self._due = threading.Event()
         self._stop = threading.Event()
+        self._publisher: Publisher | None = None
+        self._retry = Retry("broker events", _failed, stop=self._stop, backoff=BACKOFF)
         self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
         self._thread.start()
 
@@ -85,20 +89,27 @@ class Announcer:
         self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE_S
-        while self._due.wait() and not self._stop.is_set():
-            try:
-                with closing(self._broker.publisher()) as publisher:
-                    pause = FIRST_PAUSE_S
-                    self._publish(publisher)
-            except BrokerError as error:
-                log.warning("change not announced yet", error=str(error))
-                self._due.set()
-                self._stop.wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-
-    def _publish(self, publisher: Publisher) -> None:
         while self._due.wait() and not self._stop.is_set():
             self._due.clear()
-            if self._event is not None:
-                publisher.publish(EVENTS, self._run_id, self._event)
+            with suppress(BrokerError):  # told to stop
+                self._retry.call(self._publish)
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _publish(self) -> None:
+        """The newest event. A publisher that failed is made anew."""
+        event = self._event
+        if event is None:
+            return
+        if self._publisher is None:
+            self._publisher = self._broker.publisher()
+        try:
+            self._publisher.publish(EVENTS, self._run_id, event)
+        except BrokerError:
+            self._publisher.close()
+            self._publisher = None
+            raise
+
+
+def _failed(error: BaseException) -> bool:
+    return isinstance(error, BrokerError)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.remote import LIMITS, Patience, TransferLimits, WeightsAway, opened, tried
+from broker.remote import LIMITS, Patience, TransferLimits, WeightsAway, is_away, opened, tried
 from core import disk, manifest
 from core.errors import CheckpointError, ConfigError
 from core.logging import get_logger
@@ -88,10 +88,6 @@ def patience(stop: threading.Event | None) -> Retry:
     """
     limit_s = 0.0 if stop is None else FOREVER
     return Retry("checkpoints", is_away, limit_s=limit_s, stop=stop)
-
-
-def is_away(error: BaseException) -> bool:
-    return isinstance(error, WeightsAway)
 
 
 def is_url(path: str) -> bool:

@@ -29,13 +29,17 @@ class Backoff:
     """Pauses are random, at most `first_s` at first, doubled each time up to `longest_s`.
 
     `stopping_s`: patience that is left once the process is told to stop. `remind_s`: between two
-    log lines of one outage. `sleep`: None waits for the stop event.
+    log lines of one outage; none where it is `silent`, as the caller tells of it. `from_failure`: a
+    call's limit counts from its first failure, not from its beginning: for calls that may take
+    long. `sleep`: None waits for the stop event.
     """
 
     first_s: float = 0.1
     longest_s: float = 2.0
     stopping_s: float = 2.0
     remind_s: float = 60.0
+    silent: bool = False
+    from_failure: bool = False
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] | None = None
 
@@ -116,11 +120,12 @@ class Retry:
         return None if since is None else self._backoff.clock() - since
 
     def _give_up(self, limit_s: float) -> Callable[[tenacity.RetryCallState], bool]:
-        deadline = self._backoff.clock() + limit_s
+        deadline = None if self._backoff.from_failure else self._backoff.clock() + limit_s
 
         def give_up(state: tenacity.RetryCallState) -> bool:
             nonlocal deadline
             clock = self._backoff.clock()
+            deadline = clock + limit_s if deadline is None else deadline
             if self._is_stopping():
                 deadline = min(deadline, clock + self._backoff.stopping_s)
             return clock + state.upcoming_sleep > deadline
@@ -140,6 +145,8 @@ class Retry:
             time.sleep(min(seconds, self._backoff.stopping_s / 10))
 
     def _tell_away(self, error: BaseException | None) -> None:
+        if self._backoff.silent:
+            return
         with self._lock:
             clock = self._backoff.clock()
             if self._away_since is None:

@@ -8,16 +8,17 @@ deepspeed  ranks; the first alone opens the run         train(…, Lead) · foll
 import os
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker import weights
 from broker.topology import trainer_queue
 from broker.wake import Announcer
+from broker.weights import TransferLimits
 from core.config import Config
 from core.errors import ConfigError
 from core.process import place
+from core.retry import FOREVER
 from db import registry
 from ops.runs import Opened, opened, shelf
 from trainer.inbox import Bounds
@@ -112,7 +113,8 @@ def _first(run: Opened) -> str:
 
 def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
     """The first checkpoint's directory; an object store that is away is waited for until `stop`."""
-    return weights.patience(stop).call(lambda: weights.fetch(first, config.cache(), stop))
+    patient = TransferLimits(fetch_s=FOREVER)
+    return weights.patience(stop).call(lambda: weights.fetch(first, config.cache(), stop, patient))
 
 
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
@@ -125,7 +127,7 @@ def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Even
     announcer = Announcer(run.broker, run.run_id)
     consumer = run.broker.consumer(trainer_queue(run.run_id))
     inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
-    kept_in = replace(shelf(config, run.run_id), stop=stop)
+    kept_in = shelf(config, run.run_id, stop)
     ledger = Ledger(config, run.run_id, run.store, announcer.announce, kept_in)
     try:
         with trainer_lease(run.store, run.run_id, lambda: ledger.epoch):

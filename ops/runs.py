@@ -19,11 +19,12 @@ import broker
 from broker import weights
 from broker.api import Broker
 from broker.topology import trainer_queue
-from broker.weights import Shelf, WeightsAway
+from broker.weights import Shelf, TransferLimits, WeightsAway
 from core import disk, loading
 from core.config import Config, Model
 from core.errors import CheckpointError, ConfigError, StoreError
 from core.logging import bind_process, get_logger
+from core.retry import FOREVER
 from core.types import RUN_OVER, CheckpointState, RunState
 from db import migrate, registry, runs
 from db.models import Checkpoint, Run
@@ -125,7 +126,7 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
         with _alone(home, stop):
             if former := moved.settle(store, run_id, home):
                 log.warning("The run was moved", former=former, home=str(home))
-            _first_checkpoint(store, config, run_id)
+            _first_checkpoint(store, config, run_id, stop)
     except OSError as error:
         kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
         raise kind(
@@ -181,9 +182,14 @@ def checkpoints_home(config: Config, run_id: str) -> Path:
     return config.home() / "checkpoints" / run_id
 
 
-def shelf(config: Config, run_id: str) -> Shelf:
-    """Where a run keeps its checkpoints."""
-    return Shelf(checkpoints_home(config, run_id), config.cache(), config.run.checkpoints)
+def shelf(config: Config, run_id: str, stop: threading.Event | None = None) -> Shelf:
+    """Where a run keeps its checkpoints.
+
+    `stop`: of a process that waits, until it is set, for an object store that takes none for now.
+    """
+    limits = TransferLimits() if stop is None else TransferLimits(upload_s=FOREVER)
+    home = checkpoints_home(config, run_id)
+    return Shelf(home, config.cache(), config.run.checkpoints, stop, limits)
 
 
 def _found_or_made(store: Store, config: Config, paused: str) -> str:
@@ -217,10 +223,12 @@ def _new_run(config: Config, paused: str) -> Run:
     )
 
 
-def _first_checkpoint(store: Store, config: Config, run_id: str) -> None:
+def _first_checkpoint(
+    store: Store, config: Config, run_id: str, stop: threading.Event | None
+) -> None:
     """Version 0 is the model the run starts from, published like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
-    place = shelf(config, run_id)
+    place = shelf(config, run_id, stop)
     known = store.ask(lambda session: registry.find_checkpoint(session, checkpoint_id)) is not None
     if known and place.url:  # another host may have begun the run, from files of its own
         return

@@ -26,7 +26,9 @@ from db.told import Line, Told
 from ops.process import end_with_parent, stop_on_signals
 from ops.trackers.tracker import Figure, Tracker, alone, figure, folder_of, make, without_secrets
 
-BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)  # after a tracker or the store failed
+# After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
+# what a tracker raises is other people's, and the next look tells what came meanwhile as well.
+BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
 
 log = logging.get_logger()

@@ -4,6 +4,9 @@
             ▲                  ├─ 429, 5xx, time-out: wait (Retry-After), again
             └──────────────────┘─ 401, 403, budget spent: closed for good
 
+Each try counts against the budget and the pace of the account, and the upstream names the pause: so
+these are no tries of core/retry.py.
+
 The key goes into one header and nowhere else: no error, log, row or answer holds it, and what an
 upstream says of itself is repeated without it.
 """

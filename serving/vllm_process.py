@@ -4,7 +4,8 @@
                 ▲                                            │
                 └────────────── back-off ◀── group ended ◀───┘
 
-It listens on a Unix socket in a folder of its own; `vllm_guard.py` ends it with us.
+It listens on a Unix socket in a folder of its own; `vllm_guard.py` ends it with us. The back-off is
+that of a supervisor, whose child has died, and not of a call to a service that is away.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -213,4 +214,30 @@ def test_a_call_that_is_to_wait_for_nothing_says_nothing() -> None:
     clock = Clock()
     with capture_logs() as lines, pytest.raises(Away):
         _retry(clock, FOREVER).call(Service(clock, 1.0).ask, limit_s=0.0)
+    assert lines == []
+
+
+def test_a_limit_may_count_from_the_first_failure() -> None:
+    """Of a call that takes a minute to fail."""
+    clock = Clock()
+    backoff = replace(clock.backoff(), from_failure=True)
+    retry = Retry("store", lambda error: isinstance(error, Away), limit_s=20.0, backoff=backoff)
+
+    def slow() -> str:
+        clock.now += 60.0
+        if clock.now < 100.0:
+            raise Away
+        return "answer"
+
+    assert retry.call(slow) == "answer"
+    with pytest.raises(Away):
+        retry.call(Service(clock, 3600.0).ask)
+
+
+def test_a_silent_retry_leaves_the_telling_to_its_caller() -> None:
+    clock = Clock()
+    backoff = replace(clock.backoff(), silent=True)
+    retry = Retry("x", lambda error: isinstance(error, Away), backoff=backoff)
+    with capture_logs() as lines:
+        assert retry.call(Service(clock, 150.0).ask) == "answer"
     assert lines == []
