@@ -149,7 +149,10 @@ class Ending(threading.Event):
 
 
 class Evaluator:
-    """Measures one policy. `stop`: set from elsewhere, it ends episodes with Stopped."""
+    """Measures one policy. `stop`: set from elsewhere, it ends episodes with Stopped.
+
+    `beat_s`: who asks for episodes waits no longer for an answer, which may be none.
+    """
 
     def __init__(
         self,
@@ -157,8 +160,11 @@ class Evaluator:
         policy: LivePolicy,
         sources: Mapping[str, TaskSource],
         stop: threading.Event | None = None,
+        *,
+        beat_s: float = 1.0,
     ) -> None:
         self._config = config
+        self._beat_s = beat_s
         self._pool = FixedPool(policy)
         self._sources = sources
         self._stop = Ending(stop)
@@ -168,8 +174,9 @@ class Evaluator:
         self._kit = kit(config, self._client, Clock(), self._stop)
 
     def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, Played | None]]]:
-        """Episodes as they end; None where the infrastructure failed `max_attempts` times.
+        """Episodes as they end, and nothing every `beat_s` until one does.
 
+        None stands for one that the infrastructure failed `max_attempts` times.
         Who stops asking, or raises Stopped by `stop`, waits until running episodes have noticed.
         """
         began = time.monotonic()
@@ -177,7 +184,10 @@ class Evaluator:
             try:
                 pending = {threads.submit(self._episode, each) for each in work}
                 while pending:
-                    ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    ended, pending = wait(pending, self._beat_s, return_when=FIRST_COMPLETED)
+                    if not ended:
+                        yield []
+                        continue
                     share, began = (time.monotonic() - began) / len(ended), time.monotonic()
                     found = [future.result() for future in ended]
                     yield [(each, played and _shared(played, share)) for each, played in found]
@@ -187,6 +197,8 @@ class Evaluator:
                 raise
 
     def close(self) -> None:
+        """End episodes that still run, with Stopped."""
+        self._stop.set()
         self._client.close()
 
     def _episode(self, work: Work) -> tuple[Work, Played | None]:

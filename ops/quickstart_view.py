@@ -27,7 +27,7 @@ class View:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._terminal = console.is_terminal
         self._began: float | None = None
-        self._printed = 0.0
+        self._printed, self._line = 0.0, ""
 
     def __enter__(self) -> "View":
         if self._terminal:
@@ -80,6 +80,6 @@ class View:
         if self._terminal:
             parts = [ProgressBar(total=bar[1], completed=bar[0], width=60)] if bar else []
             self._live.update(Group(body, *parts))
-        elif time.monotonic() - self._printed > PLAIN_EVERY_S:
-            self._printed = time.monotonic()
+        elif time.monotonic() - self._printed > PLAIN_EVERY_S and line != self._line:
+            self._printed, self._line = time.monotonic(), line
             self._console.print(line, soft_wrap=True, highlight=False)

@@ -79,6 +79,23 @@ def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
         _played(evaluator)
 
 
+def test_who_waits_for_an_episode_is_answered_meanwhile(policy: LivePolicy) -> None:
+    """So that a signal, or a dead process, is noticed at once."""
+    goes_on = threading.Event()
+
+    def slow(_item: Item) -> Environment:
+        assert goes_on.wait(60)
+        return Talk([], won())
+
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    source = TalkSource(slow)
+    with closing(Evaluator(config, policy, {"dbbench": source}, beat_s=0.01)) as evaluator:
+        answers = evaluator.play(work_of(PLAN, source))
+        assert [next(answers) for _ in range(3)] == [[], [], []]
+        goes_on.set()
+        assert sum(map(len, answers)) == 2
+
+
 def test_a_trajectory_longer_than_the_model_is_refused_before_the_run() -> None:
     config = Config(
         tasks={"dbbench": Task()},
