@@ -313,6 +313,22 @@ def test_a_subscriber_hears_again_after_a_cut(broker: Broker, wire: Wire, run_id
     subscriber.close()
 
 
+def test_a_consumer_that_acknowledges_nothing_is_sent_so_much_and_no_more(
+    amqp_url: str, run_id: str
+) -> None:
+    with plain_channel(amqp_url) as channel:
+        for _ in range(PREFETCH + 9):
+            channel.basic_publish("", trainer_queue(run_id), encode(published(run_id)))
+    with contextlib.closing(connect(amqp_url).consumer(trainer_queue(run_id))) as consumer:
+        held: list[Delivery] = []
+        while len(held) < PREFETCH:
+            held += (some := consumer.receive(2 * PREFETCH, 60))
+            assert some
+        assert consumer.receive(1, 0.2) == []
+        consumer.ack(held[:5])
+        assert consumer.receive(1, 60)
+
+
 def test_events_of_a_subscriber_that_never_reads_are_bounded(amqp_url: str, run_id: str) -> None:
     """Beside those that the consumer was sent before."""
     most, last = MAX_EVENTS + PREFETCH, f"{MAX_EVENTS + PREFETCH + 99}"
