@@ -11,6 +11,7 @@ TRANSIENT = frozenset(
         errno.EAGAIN,
         errno.EBUSY,
         errno.EDQUOT,
+        errno.EFBIG,  # a limit of a process or a share, which a person lifts as a quota
         errno.EINTR,
         errno.EIO,
         errno.ENFILE,

@@ -25,14 +25,13 @@ OWN_CLOCK = (
     "CREATE TABLE IF NOT EXISTS chaos_clock.step (seconds double precision NOT NULL)",
     "TRUNCATE chaos_clock.step",
     "INSERT INTO chaos_clock.step VALUES (0)",
-    """CREATE OR REPLACE FUNCTION chaos_clock.clock_timestamp() RETURNS timestamptz
+    """CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz
      LANGUAGE sql VOLATILE SECURITY DEFINER AS $$
      SELECT pg_catalog.clock_timestamp()
             + make_interval(secs => (SELECT seconds FROM chaos_clock.step)) $$""",
-    "GRANT USAGE ON SCHEMA chaos_clock TO PUBLIC",
 )
 FOREIGN_CLOCK = (
-    "DROP FUNCTION chaos_clock.clock_timestamp()",
+    "DROP FUNCTION public.clock_timestamp()",
     "DROP TABLE chaos_clock.step",
     "DROP SCHEMA chaos_clock",
 )
@@ -107,7 +106,7 @@ def own_clock(url: str) -> Iterator[None]:
 
     `step_clock` steps it. Views that stand keep the true one.
     """
-    path = sql.SQL('SET search_path = chaos_clock, pg_catalog, "$user", public')
+    path = sql.SQL("SET search_path = public, pg_catalog")
     with _connect(url) as connection:
         for statement in OWN_CLOCK:
             connection.execute(statement)

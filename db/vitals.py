@@ -1,10 +1,10 @@
 """Whether the processes of a run live and work, as its rows tell: what `agentrl chaos` asks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import Select, case, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.types import EpisodeState, UpdateState
@@ -113,6 +113,13 @@ def body_sizes(session: Session, run_id: str) -> list[int]:
     """Bytes of every stored body."""
     query = select(func.length(StoredTrajectory.body)).where(StoredTrajectory.run_id == run_id)
     return [int(size) for size in session.scalars(query)]
+
+
+def steps_between(session: Session, run_id: str, times: Sequence[tuple[float, float]]) -> set[str]:
+    """Steps that were asked for within one of the times, as the audit names them."""
+    within = [Step.requested_at.between(first, last) for first, last in times]
+    query = select(Step.episode_id, Step.number).where(Step.run_id == run_id, or_(false(), *within))
+    return {f"{episode_id} step {number}" for episode_id, number in session.execute(query)}
 
 
 def first_work(

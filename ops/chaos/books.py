@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 import broker
 from broker.messages import EpisodeFinished, body_sha256, decode
 from core.errors import BrokerError, EnvironmentFailure, MessageError
-from db import audit, bodies
+from db import audit, bodies, vitals
 from db.audit import Finding, Rules
 from envs.census import Census
 from ops.chaos.scene import Scene
@@ -27,9 +27,16 @@ def audited(scene: Scene) -> list[Finding]:
 
     def read(session: Session) -> list[Finding]:
         rows = audit.audit(session, scene.run_id, scene.claims, rules)
-        return [*rows, *_bodies(session, scene.run_id)]
+        dated = _without_ambiguous(session, scene, rows)
+        return [*dated, *_bodies(session, scene.run_id)]
 
     return [*scene.store.ask(read), *_left(scene)]
+
+
+def _without_ambiguous(session: Session, scene: Scene, found: list[Finding]) -> list[Finding]:
+    """Without steps of which no clock can tell whether their checkpoint was served then."""
+    undated = vitals.steps_between(session, scene.run_id, scene.ambiguous)
+    return [each for each in found if each.kind != "unserved_step" or each.detail not in undated]
 
 
 def _bodies(session: Session, run_id: str) -> Iterator[Finding]:

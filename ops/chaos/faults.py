@@ -156,8 +156,8 @@ def _of_rabbitmq(scene: Scene, means: Means) -> Iterator[Fault]:
     ctl = Rabbitmqctl(means.rabbitmqctl)
     folder = ctl.folder()
     for kind, injector, lasts_s in (
-        ("alarm", rabbitmq.raise_disk_alarm, rabbitmq.ALARM_S[1]),
-        ("small_messages", rabbitmq.limit_messages, rabbitmq.SMALL_S[1]),
+        ("alarm", rabbitmq.raise_disk_alarm, rabbitmq.ALARM_S[1] + rabbitmq.CONTROL_S),
+        ("small_messages", rabbitmq.limit_messages, rabbitmq.SMALL_S[1] + rabbitmq.CONTROL_S),
     ):
         course = partial(injector, rabbitmqctl=ctl)
         yield Fault(kind, BROKER, course, PROOF[BROKER], weight=0.7, lasts_s=lasts_s)

@@ -142,25 +142,31 @@ class Ordeal:
             return None
         return self.random.choices(free, [fault.weight for fault in free])[0]
 
+    def _give_up(self, wound: Wound) -> None:
+        """It is a hang."""
+        wound.ended_at = time.monotonic()
+        wound.course.close()
+        stage = "works again" if wound.healthy_at else "answers again"
+        within = f"within {self.pace.recover_s:.0f} s"
+        self.hangs.append(f"{wound.name}: {wound.fault.role} never {stage} {within}")
+        self.tell(self.hangs[-1])
+
     def _treat(self, wound: Wound) -> None:
         """One step of a fault's course; then the wait for its role's unit of work."""
         fault, seen = wound.fault, self.scene.seen
-        if time.monotonic() - wound.begun > self.pace.recover_s + fault.lasts_s:
-            wound.ended_at = time.monotonic()
-            wound.course.close()
-            stage = "works again" if wound.healthy_at else "answers again"
-            within = f"within {self.pace.recover_s:.0f} s"
-            self.hangs.append(f"{fault.kind} {fault.target}: {fault.role} never {stage} {within}")
-            self.tell(self.hangs[-1])
-            return
-        if wound.healthy_at is None:
+        late = time.monotonic() - wound.begun > self.pace.recover_s + fault.lasts_s
+        if wound.healthy_at is None and not late:
             try:
                 next(wound.course)
             except StopIteration:
                 wound.healthy_at = seen.clock if seen else None
             return
-        worked_at = self.scene.worked(fault.role, fault.name, wound.healthy_at)
-        if worked_at is None:
+        worked_at = None
+        if wound.healthy_at is not None:
+            worked_at = self.scene.worked(fault.role, fault.name, wound.healthy_at)
+        if worked_at is None or wound.healthy_at is None:
+            if late:
+                self._give_up(wound)
             return
         wound.recovery_s = worked_at - wound.healthy_at
         wound.ended_at = time.monotonic()

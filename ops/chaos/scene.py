@@ -32,13 +32,17 @@ class Mark:
 
 @dataclass(slots=True)
 class Scene:
-    """One run under chaos; used by one thread. `seen`: the last look, None while nobody answers."""
+    """One run under chaos; used by one thread. `seen`: the last look, None while nobody answers.
+
+    `ambiguous`: from when to when the database's clock said times twice, or not at all.
+    """
 
     stage: Stage
     run_id: str
     store: Store
     seen: Vitals | None = None
     claims: set[Claim] = field(default_factory=set)
+    ambiguous: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def config(self) -> Config:

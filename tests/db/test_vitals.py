@@ -81,3 +81,27 @@ def test_a_finished_row_whose_body_is_not_stored_is_a_promise(store: Store) -> N
             text("DELETE FROM trajectories WHERE episode_id = :e"), {"e": one.episode_id}
         )
     assert promised() == {tuple(one)}
+
+
+def test_steps_are_found_by_when_they_were_asked_for_and_bodies_by_their_size(store: Store) -> None:
+    again, run_id = begun(store.engine.url.render_as_string(hide_password=False))
+    again.close()
+    before = store.clock()
+    trained(store, run_id, 1)
+    (named,) = store.ask(
+        lambda s: s.execute(
+            text(
+                "SELECT count(*), max(length(body)) FROM steps JOIN trajectories USING (episode_id)"
+            )
+        ).all()
+    )
+
+    def between(*times: tuple[float, float]) -> set[str]:
+        return store.ask(lambda session: vitals.steps_between(session, run_id, times))
+
+    after = store.clock()
+    assert len(between((0.0, 1.0), (before - 3600, after))) == named[0] > 0
+    assert between() == between((0.0, 1.0)) == set()
+    assert all(" step " in each for each in between((before - 3600, after)))
+    sizes = store.ask(lambda session: vitals.body_sizes(session, run_id))
+    assert max(sizes) == named[1]

@@ -11,7 +11,7 @@ from db.store import Store, open_store
 from db.vitals import Vitals
 from ops.chaos.course import Course
 from ops.chaos.faults import Fault
-from ops.chaos.ordeal import AT_ONCE, Ordeal, Pace
+from ops.chaos.ordeal import AT_ONCE, Ordeal, Pace, Wound
 from ops.chaos.scene import Scene
 from ops.chaos.stage import Stage
 
@@ -126,6 +126,20 @@ def test_a_fault_whose_role_never_works_again_is_a_hang_and_the_rest_goes_on(
         assert len(ordeal.wounds) == 2
         assert [hang[: len(said)] for hang in ordeal.hangs] == [said, said]
     assert undone == ["healed", "healed"], "what a course holds is let go"
+
+
+def test_work_that_is_noticed_late_is_no_hang(scene: Scene) -> None:
+    """On a busy machine a look may take longer than a fault may last."""
+
+    def well(*_: object) -> Course:
+        yield
+
+    fault = Fault("kill", "a", well, "worker")
+    ordeal = _ordeal(scene, [fault])
+    scene.look()
+    ordeal.wounds.append(Wound(fault, well(), begun=-1e9, healthy_at=5.0))
+    ordeal.suffer(1)
+    assert (ordeal.hangs, ordeal.wounds[0].recovery_s) == ([], 1.0)
 
 
 def test_nobody_acting_is_a_hang_unless_something_is_broken(scene: Scene) -> None:

@@ -15,6 +15,7 @@ from ops.chaos.scene import Scene
 from ops.chaos.stage import BROKER, TASKS
 
 ANSWER_S = 180.0  # for rabbitmqctl, which starts a machine of its own
+CONTROL_S = 120.0  # for the three that a fault needs, on a busy machine
 ALARM_S = (5.0, 90.0)  # at most longer than the 60 s that a publisher once waited
 SMALL_S = (10.0, 30.0)
 NEVER_FREE = 10**18  # bytes: no disk has so many
