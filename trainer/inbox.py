@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -24,6 +25,7 @@ from broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
 from core import metrics
 from core.errors import BrokerError, MessageError
 from core.logging import get_logger
+from core.retry import Retry
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
 from db import bodies, groups, updates
 from db.store import Store
@@ -75,7 +77,7 @@ class Inbox:
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
         self._unacknowledged: list[Delivery] = []
-        self._broker_away = False
+        self._retry = Retry("broker", lambda error: isinstance(error, BrokerError))
         self._forks: Mapping[str, int] | None = None  # read once: a roll-back begins a trainer
 
     def next_groups(
@@ -93,7 +95,7 @@ class Inbox:
                 if end_if_due():
                     break
                 look_at = time.monotonic() + DUE_EVERY_S
-            self._receive(RECEIVE_S, stop)
+            self._receive()
             state, members = self._store.ask(partial(self._look, epoch))
             if state in RUN_OVER:
                 break
@@ -120,28 +122,22 @@ class Inbox:
             for member in group.members:
                 self._drop((member.episode_id, member.fence))
 
-    def _receive(self, timeout_s: float, stop: threading.Event) -> None:
+    def _receive(self) -> None:
         """Hold and acknowledge what has arrived. A broker that is away brings nothing."""
-        try:
-            while deliveries := self._consumer.receive(256, timeout_s):
-                for delivery in deliveries:
-                    if isinstance(delivery.message, EpisodeFinished):
-                        self._hold(delivery.message.trajectory)
-                self._unacknowledged += deliveries
-                self._acknowledge()
-                timeout_s = 0.0
-            self._acknowledge()
-        except BrokerError as error:
-            if not self._broker_away:
-                log.warning("Broker is away: bodies are read from the database", error=str(error))
-            self._broker_away = True
-            stop.wait(timeout_s)
-        else:
-            if self._broker_away:
-                log.info("Broker answers again")
-            self._broker_away = False
-        metrics.AWAY.set(float(self._broker_away), service="broker")
+        with suppress(BrokerError):  # which is told of once: bodies come from the database
+            self._retry.call(self._drain, limit_s=RECEIVE_S)
         metrics.HELD.set(self._held_bytes)
+
+    def _drain(self) -> None:
+        timeout_s = RECEIVE_S
+        while deliveries := self._consumer.receive(256, timeout_s):
+            for delivery in deliveries:
+                if isinstance(delivery.message, EpisodeFinished):
+                    self._hold(delivery.message.trajectory)
+            self._unacknowledged += deliveries
+            self._acknowledge()
+            timeout_s = 0.0
+        self._acknowledge()
 
     def _acknowledge(self) -> None:
         if self._unacknowledged:

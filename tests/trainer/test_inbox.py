@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from running import eventually
+from scraping import free_port, scraped
 from sqlalchemy import event
 from structlog.testing import capture_logs
 from world import World
@@ -16,7 +17,9 @@ import broker
 from broker.api import Broker, Consumer, Delivery, Publisher
 from broker.messages import CheckpointPublished, EpisodeFinished, Message, Trajectory, encode
 from broker.topology import TRAJECTORIES, trainer_queue
+from core.config import Metrics
 from core.errors import BrokerError
+from core.exposition import exported
 from core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
 from db import runs, updates
 from db.models import Checkpoint
@@ -82,7 +85,7 @@ def _receive(inbox: Inbox, count: int) -> None:
     """Until it holds so many bodies that the broker brought."""
 
     def held() -> bool:
-        inbox._receive(0.1, threading.Event())
+        inbox._receive()
         return len(inbox._held) >= count
 
     eventually(held, within_s=60, text=lambda: f"{len(inbox._held)} of {count}")
@@ -338,14 +341,18 @@ def test_while_the_broker_is_away_batches_come_from_the_database(
         away = Away(consumer)
         inbox = Inbox(world.store, away, world.run_id, BOUNDS)
         bodies = [world.ready(position) for position in range(2)]
-        with capture_logs() as lines:
+        port = free_port()
+        with exported(Metrics(port=port), "run", "trainer"), capture_logs() as lines:
             chosen = _given(inbox)
             assert [group.members for group in chosen] == [tuple(each) for each in bodies]
             inbox.forget(chosen)
+            gauge = 'agentrl_service_away{name="broker",process="trainer",run="run"}'
+            assert f"{gauge} 1.0" in scraped(port)
             away.away = False
             later = world.ready(5, stored=False)
             _publish(publisher, world, later)
             _receive(inbox, 4)
+            assert f"{gauge} 0.0" in scraped(port)
         assert [line["log_level"] for line in lines] == ["warning", "info"], "once each"
 
 
