@@ -72,7 +72,7 @@ def opened(url: str) -> tuple[Any, str]:
             f"{KEY}: {url}: {_words(url, error)}", mend="file:///FOLDER, s3://BUCKET/FOLDER, …"
         ) from error
     except Exception as error:  # fsspec raises whatever its parts raise
-        raise WeightsAway(f"{KEY}: {url}: {_words(url, error)}") from error
+        raise _away(url, error) from error
     return fs, str(path).rstrip("/")
 
 
@@ -97,12 +97,15 @@ def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int
     """Raises CheckpointError, WeightsAway."""
     limits = patience.limits
     allowed_s = limits.call_s + size / limits.slowest
+    fs, path = opened(url)
     try:
-        fs, path = opened(url)
         call = partial(work, fs, path)
         return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
     except FileNotFoundError as error:
         raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
+    except PermissionError as error:
+        fs.clear_instance_cache()  # else the next try has the same credentials
+        raise _away(url, error) from error
     except Exception as error:  # fsspec raises whatever its parts raise
         if isinstance(error, AgentRLError) and not isinstance(error, WeightsAway):
             raise

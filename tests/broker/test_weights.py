@@ -167,11 +167,15 @@ def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: Shelf) 
     assert broken.names() == []
 
 
-def test_a_store_that_denies_is_waited_for_until_credentials_are_renewed(broken: Shelf) -> None:
-    FaultyFileSystem.faults += [PermissionError(errno.EACCES, "the token has expired")] * 2
-    write(broken.local("run-1-v1"))
+def test_a_store_that_denies_is_asked_with_the_credentials_that_stand_now(broken: Shelf) -> None:
+    """fsspec keeps its connections, with the credentials that stood when they were made."""
+    for name in ("run-1-v1", "run-1-v2"):
+        write(broken.local(name))
     broken.put("run-1-v1")
-    assert FaultyFileSystem.faults == []
+    FaultyFileSystem.expired.add("first")
+    FaultyFileSystem.credentials = "renewed"
+    broken.put("run-1-v2")
+    assert broken.names() == ["run-1-v1", "run-1-v2"]
 
 
 def test_a_store_that_goes_on_denying_is_named_with_what_to_do(broken: Shelf) -> None:

@@ -26,13 +26,18 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
         return super()._strip_protocol(str(path).replace("faulty://", "memory://"))
 
     away: ClassVar[list[Exception]] = []  # raised one by one by whoever connects
+    expired: ClassVar[set[str]] = set()  # credentials that are denied
+    credentials: ClassVar[str] = "first"  # that whoever connects finds
 
     def __init__(self, *args: Any, **options: Any) -> None:
         if self.away:
             raise self.away.pop(0)
+        self._connected_with = self.credentials
         super().__init__(*args, **options)
 
     def _fail(self, lpath: str) -> None:
+        if self._connected_with in self.expired:
+            raise PermissionError("the token has expired")
         if self.faults:
             fault = self.faults.pop(0)
             if isinstance(fault, Exception):
@@ -69,7 +74,10 @@ def register() -> None:
         FaultyFileSystem.puts,
         FaultyFileSystem.gets,
         FaultyFileSystem.away,
+        FaultyFileSystem.expired,
     ):
         kept.clear()
+    FaultyFileSystem.credentials = "first"
+    FaultyFileSystem.clear_instance_cache()
     FaultyFileSystem.pseudo_dirs[:] = [""]
     fsspec.register_implementation("faulty", FaultyFileSystem, clobber=True)
