@@ -242,6 +242,14 @@ def test_a_store_that_cannot_be_connected_to_may_be_there_later(broken: Shelf) -
     assert not FaultyFileSystem.away
 
 
+def test_a_store_that_is_away_is_no_error_of_the_configuration() -> None:
+    faulty.register()
+    FaultyFileSystem.clear_instance_cache()
+    FaultyFileSystem.away += [ConnectionRefusedError("refused")]
+    with pytest.raises(WeightsAway, match="refused"):
+        weights.check("faulty://far")
+
+
 @pytest.mark.parametrize(
     ("url", "text"), [("nothing://x", "[Pp]rotocol"), ("s3://bucket/x", "s3fs")]
 )
