@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -21,6 +22,7 @@ from core import metrics, tracing
 from core.config import Config
 from core.errors import BrokerError, ConfigError
 from core.logging import get_logger
+from core.retry import Backoff, Retry
 from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
 from db import episodes, groups, refusals, runs
 from db.models import Run
@@ -30,7 +32,8 @@ from workers.admission import Admission
 from workers.policies import newest_per_server
 from workers.stream import ItemStream
 
-AWAY_S = 1.0  # between two ticks while the broker is away
+AWAY_S = 1.0  # most time between two ticks while the broker is away
+BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)
 AWAIT_S = 30.0  # how long admission waits for the newest checkpoint to be served
 EXPIRES = 2.0  # claim timeouts after which a command expires; its row was sent again before
 TIDY_S = 60.0  # between two looks for rows that nobody else removes or closes
@@ -74,21 +77,14 @@ class Dispatcher:
 
     def serve(self, send: Send, stop: threading.Event) -> None:
         """Tick until the run is over or `stop` is set."""
-        away = False
+        retry = Retry("tasks broker", _is_of_broker, stop=stop, backoff=BACKOFF)
         while not stop.is_set():
             try:
-                state = self.tick(send)
-            except BrokerError as error:  # unclaimed rows are sent again in time
-                if not away:
-                    log.warning("Episodes wait for the tasks broker", error=str(error))
-                    metrics.AWAY.set(1, name="tasks broker")
-                away = True
-                stop.wait(AWAY_S)
-                continue
-            if away:
-                log.info("The tasks broker answers again")
-                metrics.AWAY.set(0, name="tasks broker")
-            away = False
+                state = retry.call(partial(self.tick, send))
+            except BrokerError:  # unclaimed rows are sent again in time
+                if not stop.is_set():
+                    raise
+                break
             if state in RUN_OVER:
                 log.info("run is over", state=state)
                 break
@@ -190,3 +186,7 @@ class Dispatcher:
         if self._awaited is None or self._awaited[0] != run.version:
             self._awaited = run.version, self._clock()
         return self._clock() - self._awaited[1] < AWAIT_S
+
+
+def _is_of_broker(error: BaseException) -> bool:
+    return isinstance(error, BrokerError)

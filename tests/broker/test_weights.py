@@ -10,6 +10,7 @@ import faulty
 import fsspec
 import pytest
 from faulty import FaultyFileSystem
+from structlog.testing import capture_logs
 
 from broker import weights
 from broker.remote import Patience, tried
@@ -18,6 +19,7 @@ from core import manifest
 from core.config import with_secrets
 from core.errors import CheckpointError, ConfigError
 from core.manifest import Manifest
+from core.retry import FOREVER
 
 SOON = TransferLimits(upload_s=1.0, fetch_s=1.0)
 HANGING = replace(SOON, call_s=0.2, slowest=2**40)
@@ -352,6 +354,24 @@ def test_whoever_is_told_to_stop_waits_for_no_store(broken: Shelf) -> None:
         stop.clear()
     FaultyFileSystem.faults.clear()
     hung.set()
+
+
+@pytest.mark.parametrize("seconds", [FOREVER, 60.0])
+def test_who_waits_for_an_object_store_for_ever_says_so_and_for_a_while_leaves_it_to_the_caller(
+    seconds: float,
+) -> None:
+    faulty.register()
+    failures = [ConnectionError("reset")] * 2
+
+    def answers(_fs: object, _path: str) -> str:
+        if failures:
+            raise failures.pop()
+        return "here"
+
+    with capture_logs() as lines:
+        assert tried("faulty://far/run-1", Patience(seconds), answers) == "here"
+    told = ["Waiting for a service that is away", "The service answers again"]
+    assert [line["event"] for line in lines] == (told if seconds == FOREVER else [])
 
 
 def test_a_secret_that_a_url_holds_percent_encoded_stays_out_of_errors(

@@ -5,6 +5,7 @@ from admitting import BOUND, PLAN, close, dispatcher_of, positions, tick, told_t
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 from world import World, at_once
 
 from broker.messages import RunEpisode
@@ -32,8 +33,24 @@ def test_a_dispatcher_outlasts_a_broker_that_is_away(world: World) -> None:
             raise BrokerError("away")
         stop.set()
 
-    dispatcher_of(world, claim_timeout_s=0.01).serve(send, stop)
+    with capture_logs() as lines:
+        dispatcher_of(world, claim_timeout_s=0.01).serve(send, stop)
     assert len(sent) > 1
+    assert [line["event"] for line in lines if line.get("service") == "tasks broker"] == [
+        "Waiting for a service that is away",
+        "The service answers again",
+    ]
+
+
+def test_a_dispatcher_whose_broker_is_away_ends_when_it_is_told_to(world: World) -> None:
+    stop = threading.Event()
+
+    def send(_command: RunEpisode) -> None:
+        stop.set()
+        raise BrokerError("away")
+
+    dispatcher_of(world).serve(send, stop)
+    assert world.ask("SELECT dispatcher_until FROM runs") == [(0.0,)]
 
 
 def test_groups_are_admitted_up_to_the_bound_and_their_episodes_sent(world: World) -> None:
