@@ -186,7 +186,7 @@ def smollm(
     """Does a pretrained language model learn real tasks here?
 
     Warm-starts SmolLM2-135M, trains it with the whole system once for each arm and seed, and
-    measures every policy. It takes days on two cores: Ctrl-C stops it, the same command goes on.
+    measures every policy. It may run over days: Ctrl-C stops it, the same command goes on.
     Needs `make models/smollm2` and AGENTRL_DATA.
 
     Example: agentrl experiment smollm --out runs/smollm-study --arms whole --seeds 1

@@ -29,8 +29,8 @@ def quickstart(
 ) -> None:
     """Train a small agent on two tasks with the whole pipeline, on this machine, in minutes.
 
-    RECIPE smollm trains a pretrained language model, in hours; the same command goes on with it
-    after an interruption.
+    RECIPE smollm trains a pretrained language model; the same command goes on with it after an
+    interruption.
 
     Example: agentrl quickstart --seed 7
     """

@@ -1,7 +1,7 @@
 """What `agentrl quickstart` can train: a file of configs/, and how much of everything.
 
-tiny      a policy of a million parameters that comes with the project: minutes
-smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained: hours
+tiny      a policy of a million parameters that comes with the project
+smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained
 """
 
 from collections.abc import Mapping
