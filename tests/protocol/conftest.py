@@ -1,11 +1,15 @@
 import logging
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import structlog
+from protocol_stores import Database, PostgresDatabase, SqliteDatabase
 
+from db import migrate
+from db.store import open_store
 from trainer import loop
 
 
@@ -15,6 +19,20 @@ def template(migrated_sqlite: Path) -> Path:
     with closing(sqlite3.connect(migrated_sqlite)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return migrated_sqlite
+
+
+@pytest.fixture
+def sqlite(template: Path) -> Database:
+    return SqliteDatabase(template)
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Database]:
+    with closing(PostgresDatabase(postgres_url)) as database:
+        database.prepare()
+        with closing(open_store(postgres_url)) as store:
+            migrate.upgrade(store)
+        yield database
 
 
 @pytest.fixture(autouse=True)

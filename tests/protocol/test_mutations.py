@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from protocol_machine import check
+from protocol_stores import Database
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
@@ -139,8 +139,8 @@ MUTATIONS: list[Patch] = [
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__.strip("_"))
 def test_a_broken_rule_is_found(
-    mutation: Patch, monkeypatch: pytest.MonkeyPatch, template: Path
+    mutation: Patch, monkeypatch: pytest.MonkeyPatch, sqlite: Database
 ) -> None:
     mutation(monkeypatch)
     with pytest.raises(AssertionError):
-        check(template, EXAMPLES, STEPS)
+        check(sqlite, EXAMPLES, STEPS)

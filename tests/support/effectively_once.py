@@ -1,13 +1,13 @@
 """What must hold after every step of the protocol, asked in plain SQL."""
 
 import json
-import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from protocol import BOUND, PLAN, PausedRun
+from protocol_stores import Beside
 
 LATE = {"overdue", "episode_without_body"}  # kinds that time alone brings and mends
 CLOSED = "('trained', 'filtered', 'stale', 'failed', 'cancelled', 'rolled_back')"
@@ -17,12 +17,8 @@ ENDED = ("finished", "failed", "cancelled")
 class Witness:
     """Remembers what it saw: what was closed stays as it was, fences and attempts only grow."""
 
-    def __init__(
-        self, path: Path, clock: Callable[[sqlite3.Connection], None], runs: Sequence[PausedRun]
-    ) -> None:
-        """`clock`: makes the test's clock that of a connection."""
-        self._connection = sqlite3.connect(path)
-        clock(self._connection)
+    def __init__(self, beside: Beside, runs: Sequence[PausedRun]) -> None:
+        self._ask = beside.ask
         self._runs = runs
         self._closed: dict[str, Any] = {}
         self._fences: dict[str, int] = {}
@@ -50,16 +46,16 @@ class Witness:
         assert {(episode, fence) for _, episode, fence in missing} <= lost, (missing, lost)
 
     def version(self, run: PausedRun) -> int:
-        ((version,),) = self._ask("SELECT version FROM runs WHERE run_id = ?", run.run_id)
+        ((version,),) = self._ask("SELECT version FROM runs WHERE run_id = :run", run=run.run_id)
         return int(version)
 
     def told(self, run: PausedRun) -> dict[str, Any]:
         """How a run stands, for a message."""
-        counts = "SELECT state, COUNT(*) FROM {} WHERE run_id = ? GROUP BY state"
+        counts = "SELECT state, COUNT(*) FROM {} WHERE run_id = :run GROUP BY state"
         return {
-            name: self._ask(counts.format(name), run.run_id)
+            name: self._ask(counts.format(name), run=run.run_id)
             for name in ("groups", "episodes", "updates")
-        } | {"run": self._ask("SELECT * FROM runs WHERE run_id = ?", run.run_id)}
+        } | {"run": self._ask("SELECT * FROM runs WHERE run_id = :run", run=run.run_id)}
 
     def _episodes(self) -> None:
         columns = "e.episode_id, e.run_id, e.fence, e.attempts, e.state, e.body_sha256, g.run_id"
@@ -92,7 +88,9 @@ class Witness:
 
     def _positions(self, run: PausedRun) -> None:
         """No place of the stream is skipped, none repeated but after a roll-back."""
-        rows = self._ask("SELECT position, round, state FROM groups WHERE run_id = ?", run.run_id)
+        rows = self._ask(
+            "SELECT position, round, state FROM groups WHERE run_id = :run", run=run.run_id
+        )
         last = Counter(position for position, _, _ in rows)
         assert sorted(last) == list(range(len(last))), rows
         for position, number, state in rows:
@@ -104,8 +102,8 @@ class Witness:
         """The weights of the newest live checkpoint learned each body of the live updates once."""
         rows = self._ask(
             "SELECT checkpoint_id, version, parent_id, path, state FROM checkpoints"
-            " WHERE run_id = ?",
-            run.run_id,
+            " WHERE run_id = :run",
+            run=run.run_id,
         )
         by_id = {row[0]: row for row in rows}
         live = {row[0] for row in rows if row[4] == "live"}
@@ -122,8 +120,8 @@ class Witness:
         trained = self._ask(
             "SELECT u.episode_id, u.fence, u.sha256 FROM update_groups u"
             " JOIN updates v ON v.update_id = u.update_id"
-            " WHERE v.run_id = ? AND v.state <> 'rolled_back'",
-            run.run_id,
+            " WHERE v.run_id = :run AND v.state <> 'rolled_back'",
+            run=run.run_id,
         )
         learned = self._weights(newest[3]) if newest[1] else []
         assert sorted(learned) == sorted(list(each) for each in trained), run.run_id
@@ -133,9 +131,3 @@ class Witness:
         if path not in self._learned:
             self._learned[path] = json.loads((Path(path) / "learned.json").read_text())
         return self._learned[path]
-
-    def _ask(self, statement: str, *values: object) -> list[Any]:
-        return self._connection.execute(statement, values).fetchall()
-
-    def close(self) -> None:
-        self._connection.close()

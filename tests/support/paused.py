@@ -7,15 +7,24 @@ One thread runs at a time, so that a run of the test is repeatable.
 """
 
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Engine, event
 
 ANSWER_S = 60.0  # a process that computes for so long hangs
 _here = threading.local()
+
+
+class Breakable(Protocol):
+    """How a database's faults look to its driver (`protocol_stores.Database`)."""
+
+    def lose_statement(self, connection: Any, cursor: Any, number: int) -> None: ...
+
+    def lose_answer(self, connection: Any) -> None: ...
+
+    def go_on(self) -> None: ...
 
 
 class Killed(BaseException):
@@ -92,35 +101,45 @@ class Faults:
 
     KINDS = ("killed", "uncommitted", "committed", "unanswered", "away")
 
-    def __init__(self, engine: Engine) -> None:
-        self._kind, self._left = "", 0
-        self._do_commit = engine.dialect.do_commit
+    def __init__(self, database: Breakable) -> None:
+        self._database = database
+        self._kind, self._left, self._number = "", 0, 0
+
+    def attach(self, engine: Engine) -> None:
+        """Watch the engine's statements and commits."""
+        do_commit = engine.dialect.do_commit
+
+        def commit(connection: Any) -> None:
+            if self._kind == "uncommitted" and self._due():
+                raise Killed
+            do_commit(connection)
+            if self._kind in ("committed", "unanswered") and (kind := self._due()):
+                if kind == "committed":
+                    raise Killed
+                self._database.lose_answer(connection)
+
         event.listen(engine, "before_cursor_execute", self._statement)
-        engine.dialect.do_commit = self._commit  # type: ignore[method-assign, assignment]
+        engine.dialect.do_commit = commit  # type: ignore[method-assign, assignment]
 
     def arm(self, fault: tuple[str, int] | None) -> None:
         """For what runs next. `fault`: the kind, and how many statements or commits it spares."""
+        self._database.go_on()
         self._kind, self._left = fault or ("", 0)
+        self._number = self._left
 
-    def _statement(self, *_: object) -> None:
+    def _statement(self, connection: Any, cursor: Any, *_: object) -> None:
         process = current()
         if process is not None and process.dying:
             raise Killed
-        if self._kind in ("killed", "away"):
-            self._now()
+        if self._kind in ("killed", "away") and (kind := self._due()):
+            if kind == "killed":
+                raise Killed
+            self._database.lose_statement(connection, cursor, self._number)
 
-    def _commit(self, connection: Any) -> None:
-        if self._kind == "uncommitted":
-            self._now()
-        self._do_commit(connection)
-        if self._kind in ("committed", "unanswered"):
-            self._now()
-
-    def _now(self) -> None:
+    def _due(self) -> str:
+        """The fault, once, if it comes now."""
         self._left -= 1
         if self._left >= 0:
-            return
+            return ""
         kind, self._kind = self._kind, ""
-        if kind in ("away", "unanswered"):
-            raise sqlite3.OperationalError("the database is away")
-        raise Killed
+        return kind

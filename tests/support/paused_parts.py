@@ -20,7 +20,7 @@ from db.episodes import Claimed
 from db.updates import UpdateRefused
 from trainer.learner import Metrics
 from trainer.snapshots import State
-from workers.worker import EpisodeWorker
+from workers.worker import Clock, EpisodeWorker
 
 if TYPE_CHECKING:
     from protocol import PausedRun
@@ -54,8 +54,15 @@ class ListLearner:
         self.learned = [list(each) for each in state.values["learned"]]
 
 
+class PausedEvent(threading.Event):
+    """Each wait ends when the test says so, with what it says."""
+
+    def wait(self, _timeout: float | None = None) -> bool:
+        return bool(pause("wait"))
+
+
 class PausedWorker(EpisodeWorker):
-    """Its lease is beaten by the test, its attempts end as the test says."""
+    """The test says when its lease is extended, and how its attempts end."""
 
     def __init__(self, run: "PausedRun", name: str) -> None:
         self.stop = threading.Event()
@@ -68,15 +75,23 @@ class PausedWorker(EpisodeWorker):
         self._driving: set[tuple[str, int]] = set()
         self._driving_lock = threading.Lock()
         self._worker_id = name
+        self._clock = Clock(lambda: 0.0)
+        self._closed = PausedEvent()
+        self._lease_store = run.store.one_thread()
+        self._lease = Process(self._keep_lease)
         row = models.Worker(worker_id=name, run_id=run.run_id, host="here", pid=1)
         run.store.transact(lambda s: runs.register_worker(s, row, lease_s=WORKER.lease_s))
 
     def beat(self) -> None:
-        """Killed or not: whether it lives is told by its next move."""
-        with suppress(Killed):
-            self._store.transact(
-                lambda s: runs.beat_worker(s, self._worker_id, lease_s=WORKER.lease_s)
-            )
+        """The lease's own thread extends it, on its own connection. Raises Killed."""
+        if self._lease.waiting is None:
+            self._lease.go()
+        assert self._lease.go(False), "the thread that keeps the lease has ended"
+
+    def end(self) -> None:
+        """The process is gone, with its connection."""
+        self._lease.kill()
+        self._lease_store.close()
 
     def leave(self) -> None:
         """Give all attempts back, as a worker does that does not wait for them."""

@@ -5,10 +5,9 @@ real: the environment (the test says how an attempt ends), the learner (its weig
 bodies it learned from), the broker, the clock.
 """
 
-import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 from loose_broker import LooseBroker, LooseConsumer
 from paused import Killed, Process
 from paused_parts import WORKER, ListLearner, PausedWorker, Slot
+from protocol_stores import Beside
 from sqlalchemy import update
 from trajectories import trajectory
 
@@ -47,8 +47,8 @@ WORKERS = TRAINERS = DISPATCHERS = 2
 class PausedRun:
     """One run and its processes."""
 
-    def __init__(self, store: Store, run_id: str, home: Path) -> None:
-        self.store, self.run_id, self.home = store, run_id, home
+    def __init__(self, store: Store, run_id: str, home: Path, beside: Beside) -> None:
+        self.store, self.run_id, self.home, self._beside = store, run_id, home, beside
         self.broker = LooseBroker()
         self.commands: list[RunEpisode] = []
         self.attempts: list[tuple[int, Process]] = []  # (worker, its episode)
@@ -142,7 +142,7 @@ class PausedRun:
         for place, worker in enumerate(self.workers):
             if fresh and worker.gave_back:
                 self.kill_worker(place)
-            self.workers[place].beat()
+            self.beat(place)
         self.tick(number % DISPATCHERS, 99)
         while self.commands:
             self.deliver(0, number % WORKERS, again=False)
@@ -154,17 +154,26 @@ class PausedRun:
         for _ in range(10):
             self.trainers[0].go([0] * 64)
 
+    def beat(self, worker: int) -> None:
+        """Its lease is extended, or it dies of it."""
+        try:
+            self.workers[worker].beat()
+        except Killed:
+            self.kill_worker(worker)
+
     def kill_worker(self, worker: int) -> None:
         """The process with all its attempts; another takes its place."""
         for each in [each for each in self.attempts if each[0] == worker]:
             each[1].kill()
             self.attempts.remove(each)
+        self.workers[worker].end()
         self.workers[worker] = self._worker(worker)
 
     def kill(self) -> None:
         """Everything."""
         for worker in range(WORKERS):
             self.kill_worker(worker)
+            self.workers[worker].end()
         for slot in (self.recorder, *self.trainers):
             slot.kill()
 
@@ -173,11 +182,10 @@ class PausedRun:
         self.bodies += 1
         plain = SMALL[self.bodies % 2]
         question = (
-            "SELECT checkpoint_id, version FROM checkpoints WHERE run_id = ? AND state = 'live'"
+            "SELECT checkpoint_id, version FROM checkpoints WHERE run_id = :run AND state = 'live'"
             " ORDER BY version DESC LIMIT 1"
         )
-        with closing(sqlite3.connect(str(self.store.engine.url.database))) as beside:
-            ((name, version),) = beside.execute(question, (self.run_id,))
+        ((name, version),) = self._beside.ask(question, run=self.run_id)
         policies = tuple(
             msgspec.structs.replace(policy, checkpoint_id=name, version=version)
             for policy in plain.policies

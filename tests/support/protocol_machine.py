@@ -5,7 +5,6 @@ Two runs share a store and know nothing of each other. After every step the inva
 """
 
 import shutil
-import sqlite3
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,10 @@ from hypothesis.stateful import (
 from loose_broker import PUBLISHED
 from paused import Faults
 from protocol import DISPATCHERS, TRAINERS, WORKERS, PausedRun
-from sqlalchemy import event
+from protocol_stores import Beside, CheckedStore, Database
 
 from core.errors import EnvironmentFailure, PolicyError
-from core.retry import Backoff, Retry
 from core.types import RunState
-from db.store import Store, is_transient, open_store
 from workers.policies import NoLivePolicy
 
 RUNS = 2
@@ -63,6 +60,7 @@ MOVES: list[tuple[int, str, tuple[st.SearchStrategy[Any], ...]]] = [
     (1, "deliver_twice", (RUN, PLACE)),
     (3, "deliver_many", (RUN, SOME)),
     (6, "episodes", (RUN, SOME, st.sampled_from(ENDS), PUBLISH, st.integers(1, 3), FAULT)),
+    (1, "overtake", (RUN, PLACE, st.sampled_from(ENDS))),
     (2, "beat", (RUN, WORKER, FAULT)),
     (1, "end_worker", (RUN, WORKER, BOOL, FAULT)),
     (3, "recorder", (RUN, PLACES, FAULT)),
@@ -79,36 +77,20 @@ MOVE = st.one_of(
 )
 
 
-class Clock:
-    """The database's, which the test moves."""
-
-    def __init__(self, store: Any) -> None:
-        self.now = 1_000_000.0
-        store.engine.dispose()
-        event.listen(store.engine, "connect", self.set)
-
-    def set(self, connection: sqlite3.Connection, _record: object = None) -> None:
-        """Make it the clock of a connection, which need outlast nothing."""
-        connection.execute("PRAGMA synchronous=OFF")
-        connection.create_function(
-            "julianday", 1, lambda _: self.now / 86400.0 + 2440587.5, deterministic=False
-        )
-
-
 class Protocol(RuleBasedStateMachine):
-    template: Path
+    clock: Database
     steps = 0
 
     @initialize()
     def begin(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="protocol-"))
-        shutil.copy(self.template, self.home / "store.db")
-        retry = Retry("store", is_transient, backoff=Backoff(sleep=lambda _s: None))
-        self.store = Store(open_store(f"sqlite:///{self.home / 'store.db'}").engine, retry)
-        self.clock = Clock(self.store)
-        self.faults = Faults(self.store.engine)
-        self.runs = [PausedRun(self.store, f"run-{n}", self.home / f"{n}") for n in range(RUNS)]
-        self.witness = Witness(self.home / "store.db", self.clock.set, self.runs)
+        self.faults = Faults(self.clock)
+        self.store = CheckedStore(self.clock.begin(self.home), self.clock, self.faults)
+        self.beside = Beside(self.store, self.clock)
+        self.runs = [
+            PausedRun(self.store, f"run-{n}", self.home / f"{n}", self.beside) for n in range(RUNS)
+        ]
+        self.witness = Witness(self.beside, self.runs)
 
     def _under(self, fault: tuple[str, int] | None) -> None:
         self.clock.now += 0.01
@@ -147,9 +129,24 @@ class Protocol(RuleBasedStateMachine):
         for place in places * stretches:
             of.episode(place, lambda what, claimed: of.answer(what, claimed, end, publish))
 
+    def overtake(self, run: int, place: int, end: Any) -> None:
+        """An attempt is given up while it hangs; its successor begins, and only then it ends."""
+        self._under(None)
+        of = self.runs[run]
+        late = of.attempts[place % len(of.attempts)][1] if of.attempts else None
+        self.wait(61.0, ticking=True)
+        for dispatcher in range(DISPATCHERS):
+            of.tick(dispatcher, 99)
+        while of.commands:
+            of.deliver(0, place % WORKERS, again=False)
+        for number, (_, attempt) in enumerate(of.attempts):
+            if attempt is late:
+                of.episode(number, lambda what, claimed: of.answer(what, claimed, end, "confirmed"))
+                break
+
     def beat(self, run: int, worker: int, fault: Any) -> None:
         self._under(fault)
-        self.runs[run].workers[worker].beat()
+        self.runs[run].beat(worker)
 
     def end_worker(self, run: int, worker: int, leaves: bool, fault: Any) -> None:
         """SIGKILL, or SIGTERM to a process whose episodes hang and go on for a moment."""
@@ -215,7 +212,7 @@ class Protocol(RuleBasedStateMachine):
         finally:
             for run in self.runs:
                 run.kill()
-            self.witness.close()
+            self.beside.close()
             self.store.close()
             shutil.rmtree(self.home)
 
@@ -248,15 +245,15 @@ class Protocol(RuleBasedStateMachine):
         self.witness.is_quiet()
 
 
-def check(template: Path, examples: int, steps: int) -> int:
-    """How many steps were made. `template`: a migrated SQLite file."""
+def check(database: Database, examples: int, steps: int) -> int:
+    """How many steps were made."""
 
-    class OnTemplate(Protocol):
+    class OnDatabase(Protocol):
+        clock = database
         steps = 0
 
-    OnTemplate.template = template
     run_state_machine_as_test(
-        OnTemplate,
+        OnDatabase,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -268,4 +265,4 @@ def check(template: Path, examples: int, steps: int) -> int:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    return OnTemplate.steps
+    return OnDatabase.steps
