@@ -61,7 +61,15 @@ class Means:
 
 
 OF_ALL = [
-    Fault("rival", "trainer", rivals.start_rival_trainer, "trainer", alone=True, weight=2.0),
+    Fault(
+        "rival",
+        "trainer",
+        rivals.start_rival_trainer,
+        "trainer",
+        alone=True,
+        weight=2.0,
+        lasts_s=rivals.RIVAL_S,
+    ),
     Fault(
         "rival", "dispatcher", rivals.start_rival_dispatcher, "dispatcher", alone=True, weight=2.0
     ),

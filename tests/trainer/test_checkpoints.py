@@ -67,9 +67,7 @@ def test_a_disk_that_is_full_or_away_is_worth_a_wait(tmp_path: Path, number: int
     assert isinstance(_fails(tmp_path, serialized), WeightsAway)
 
 
-@pytest.mark.parametrize(
-    "number", [errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR]
-)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR])
 def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path, number: int) -> None:
     words = os.strerror(number)
     serialized = SafetensorError(f"I/O error: {words} (os error {number})")

@@ -6,7 +6,7 @@ import signal
 from ops.chaos.course import Course, hold_for, send_signal, wait_until
 from ops.chaos.scene import Scene
 
-RIVAL_S = 60.0  # for a trainer that was replaced to leave
+RIVAL_S = 180.0  # for a trainer that was replaced to leave, and its supervisor with it
 
 
 def start_rival_trainer(scene: Scene, _random: random.Random) -> Course:
