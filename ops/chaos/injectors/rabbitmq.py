@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import quantiles
 
-from core.errors import BrokerError
+from core.errors import BrokerError, StoreError
 from db import vitals
 from ops.chaos.course import Course, hold_for
 from ops.chaos.scene import Scene
@@ -80,13 +80,24 @@ def raise_disk_alarm(scene: Scene, random: random.Random, rabbitmqctl: Rabbitmqc
 
 def limit_messages(scene: Scene, random: random.Random, rabbitmqctl: Rabbitmqctl) -> Course:
     """The largest quarter of bodies is refused: their attempts fail, no others."""
-    sizes = scene.store.ask(lambda session: vitals.body_sizes(session, scene.run_id))
+    while (sizes := _body_sizes(scene)) is None:
+        yield
     limit = round(quantiles(sizes, n=4)[-1]) if len(sizes) > 1 else 0
     with rabbitmqctl.limited(max(COMMAND_BYTES, limit)):
         _reopen(scene)
         yield from hold_for(random.uniform(*SMALL_S))
     _reopen(scene)
     yield
+
+
+def _body_sizes(scene: Scene) -> list[int] | None:
+    """Bytes of the run's bodies; None while the store is away."""
+    try:
+        return scene.store.ask(
+            lambda session: vitals.body_sizes(session, scene.run_id), patience_s=0.0
+        )
+    except StoreError:
+        return None
 
 
 def _reopen(scene: Scene) -> None:
