@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from envs.alfworld import compare, games
-from envs.alfworld.game import Play, Setting, setting
+from agentrl.envs.alfworld import compare, games
+from agentrl.envs.alfworld.game import Play, Setting, setting
 
 
 def main() -> None:

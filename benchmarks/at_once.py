@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from instant import TURNS, InstantSource, SlowEngine, begin
 from one_loop import HoppingPublisher, LoopWorker, OneLoop
@@ -41,19 +41,19 @@ from processes import Place, playing, told
 from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 
-import broker
-from core.config import Broker as BrokerConfig
-from core.config import Config, Dispatch, Model, Sampling, Task
-from core.config import Run as RunConfig
-from core.config import Store as StoreConfig
-from core.config import Worker as WorkerConfig
-from core.types import EpisodeState
-from db import migrate, registry
-from db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
-from db.store import Store, now, open_store
-from serving.served import Served
-from serving.server import Face, Server
-from workers import app as celery
+from agentrl import broker
+from agentrl.core.config import Broker as BrokerConfig
+from agentrl.core.config import Config, Dispatch, Model, Sampling, Task
+from agentrl.core.config import Run as RunConfig
+from agentrl.core.config import Store as StoreConfig
+from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.types import EpisodeState
+from agentrl.db import migrate, registry
+from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
+from agentrl.db.store import Store, now, open_store
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
+from agentrl.workers import app as celery
 
 LOOK_S, PSS_S = 0.25, 5.0
 ADMITTED = 5  # times groups_per_update, by the default of max_staleness

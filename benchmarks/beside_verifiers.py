@@ -32,12 +32,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from pipeline import run
 
-from db import migrate
-from db.store import open_store
+from agentrl.db import migrate
+from agentrl.db.store import open_store
 
 ARM = Path(__file__).with_name("verifiers_arm.py")
 WARM = 64  # episodes before the clock starts

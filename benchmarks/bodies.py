@@ -30,24 +30,24 @@ import pika
 import psycopg
 from sqlalchemy import text
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-import broker
-from broker.api import Broker, Delivery
-from broker.messages import (
+from agentrl import broker
+from agentrl.broker.api import Broker, Delivery
+from agentrl.broker.messages import (
     EpisodeFinished,
     PolicyRef,
     StepRecord,
     Trajectory,
     encode,
 )
-from broker.topology import TRAJECTORIES, recorder_queue
-from core.types import RunState, Status
-from db import groups, lifecycle, migrate
-from db.groups import NewGroup
-from db.models import Run
-from db.store import Store, open_store
-from workers import recorder
+from agentrl.broker.topology import TRAJECTORIES, recorder_queue
+from agentrl.core.types import RunState, Status
+from agentrl.db import groups, lifecycle, migrate
+from agentrl.db.groups import NewGroup
+from agentrl.db.models import Run
+from agentrl.db.store import Store, open_store
+from agentrl.workers import recorder
 
 TURNS, THREADS, BYTES = 20, 8, 48 * 1024 * 1024  # of a trajectory; publishing; of an arm
 BULK = 256

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 
 def main() -> None:
@@ -53,10 +53,10 @@ def main() -> None:
 
 def peak(length: int, vocabulary: int, *, checkpointing: bool) -> int:
     """Bytes."""
-    from core.config import Trainer
-    from trainer.learner import Hardware
-    from trainer.learner_torch import TorchLearner
-    from trainer.presets import settings
+    from agentrl.core.config import Trainer
+    from agentrl.trainer.learner import Hardware
+    from agentrl.trainer.learner_torch import TorchLearner
+    from agentrl.trainer.presets import settings
 
     chosen = settings(Trainer(gradient_checkpointing=checkpointing))
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def _model(vocabulary: int) -> Any:
 
 
 def _batch(length: int, vocabulary: int) -> Any:
-    from trainer.batch import Batch
+    from agentrl.trainer.batch import Batch
 
     drawn = np.random.default_rng(0)
     mask = np.arange(length) % 60 >= 30

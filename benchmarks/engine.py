@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from serving.engine import LocalEngine
-from serving.request import Completion, Engine, Request
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.request import Completion, Engine, Request
 
 PROMPT, OBSERVATION, SAMPLED, TURNS = 60, 16, 20, 6  # tokens; turns of an episode
 auto: Any = AutoModelForCausalLM

@@ -173,7 +173,7 @@ def theirs(python: str) -> Iterator[Server]:
 
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[Server]:
-    path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])}
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests/support")])}
     process = subprocess.Popen(command, env=os.environ | path, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
@@ -192,9 +192,9 @@ def serve(port: int) -> None:
     """Our env server, with the task that the peer has too."""
     import threading
 
-    from core.config import Config, Envs, Task
-    from envs import registry
-    from envs.server import EnvServer
+    from agentrl.core.config import Config, Envs, Task
+    from agentrl.envs import registry
+    from agentrl.envs.server import EnvServer
 
     registry.TASKS["counting"] = "counting:CountingSource"
     EnvServer(Config(tasks={"counting": Task()}, envs=Envs(port=port, concurrency=CONCURRENCY)))

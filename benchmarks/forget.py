@@ -16,12 +16,12 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from long_run import RUN, Size, fill
 
-from db import migrate, retention
-from db.store import Store, open_store
+from agentrl.db import migrate, retention
+from agentrl.db.store import Store, open_store
 
 GROWING = ("groups", "episodes", "steps", "trajectories", "update_groups")
 

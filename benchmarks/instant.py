@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from core import manifest
-from core.types import CheckpointState, RunState, Status
-from db import registry
-from db.models import Checkpoint, Run
-from db.store import Store, now
-from envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
-from serving.request import Completion, Request
-from serving.scripted import ScriptedEngine, limits_of
+from agentrl.core import manifest
+from agentrl.core.types import CheckpointState, RunState, Status
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.store import Store, now
+from agentrl.envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
+from agentrl.serving.request import Completion, Request
+from agentrl.serving.scripted import ScriptedEngine, limits_of
 
 TURNS, ITEMS = 5, 1_000
 Sleep = Callable[[float], None]

@@ -25,10 +25,10 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from db.models import EvaluationEpisode, Update
-from db.store import open_store
+from agentrl.db.models import EvaluationEpisode, Update
+from agentrl.db.store import open_store
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS: Mapping[str, int | None] = {"none": None, "nice10": 10, "nice19": 19}
@@ -84,7 +84,13 @@ def run(arm: str, options: argparse.Namespace) -> Ran:
             "AGENTRL__EVAL__ITEMS": str(options.items),
             "AGENTRL__EVAL__NICE": str(nice or 0),
         }
-        command = [sys.executable, "-m", "cli.main", "up", str(ROOT / "configs/quickstart.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "agentrl.cli.main",
+            "up",
+            str(ROOT / "configs/quickstart.toml"),
+        ]
         ended = subprocess.run(
             command,
             cwd=ROOT,

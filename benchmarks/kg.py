@@ -6,11 +6,11 @@ python benchmarks/kg.py [episodes]
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from core.process import resident_bytes
-from envs.hosting import play
-from envs.kg.source import KgSource
+from agentrl.core.process import resident_bytes
+from agentrl.envs.hosting import play
+from agentrl.envs.kg.source import KgSource
 
 ITEMS, OPEN = 200, 500
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from db.models import Base, Episode, Step, StoredTrajectory, UpdateGroup
-from db.store import Store
+from agentrl.db.models import Base, Episode, Step, StoredTrajectory, UpdateGroup
+from agentrl.db.store import Store
 
 RUN = "long"
 MEMBERS, TASKS, BATCH = 8, 5, 32  # of a group, of the run, groups of an update

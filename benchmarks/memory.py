@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from core import loading
-from core.config import Config
-from ops import parts, shape
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.ops import parts, shape
 
 SIZES = {  # hidden, layers, inner, heads, heads of keys, their width, vocabulary
     "1M": (128, 4, 320, 4, 2, 32, 768),
@@ -73,11 +73,11 @@ def make(size: str, folder: Path) -> Path:
 
 def train(config: Config, scratch: Path) -> None:
     """Two updates, a checkpoint, a snapshot."""
-    from trainer import snapshots
-    from trainer.batch import Batch
-    from trainer.learner import Hardware
-    from trainer.learner_torch import TorchLearner
-    from trainer.presets import settings
+    from agentrl.trainer import snapshots
+    from agentrl.trainer.batch import Batch
+    from agentrl.trainer.learner import Hardware
+    from agentrl.trainer.learner_torch import TorchLearner
+    from agentrl.trainer.presets import settings
 
     model = Path(config.model.path)
     learner = TorchLearner(model, settings(config.trainer), Hardware(dtype=config.model.dtype))
@@ -113,8 +113,8 @@ def serve(config: Config, scratch: Path) -> None:
     """Two policies at work, then a third beside them."""
     import shutil
 
-    from serving.engine import LocalEngine
-    from serving.request import Request
+    from agentrl.serving.engine import LocalEngine
+    from agentrl.serving.request import Request
 
     engine = LocalEngine("cpu", config.model.dtype, 128, config.policy[0].cache_tokens)
     for name in "abc":

@@ -4,7 +4,7 @@
 
 One thread, groups of eight, every member claimed and then finished; milliseconds of this process
 for one, the database's own not counted. The same file measures an older commit where PYTHONPATH
-names its checkout.
+names its `src`.
 """
 
 import argparse
@@ -16,16 +16,16 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-sys.path.append(os.environ.get("PYTHONPATH") or str(Path(__file__).resolve().parent.parent))
+sys.path.append(os.environ.get("PYTHONPATH") or str(Path(__file__).resolve().parent.parent / "src"))
 
 from instant import begin
 from sqlalchemy.orm import Session
 
-from core.types import Status
-from db import episodes, groups, migrate, runs
-from db.episodes import Claimed, Result
-from db.models import Run, Worker
-from db.store import Store, open_store
+from agentrl.core.types import Status
+from agentrl.db import episodes, groups, migrate, runs
+from agentrl.db.episodes import Claimed, Result
+from agentrl.db.models import Run, Worker
+from agentrl.db.store import Store, open_store
 
 SIZE = 8
 RESULT = Result(Status.COMPLETED, 1.0, 1.0, 5, 100, 50, "a" * 64)

@@ -20,14 +20,14 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
-from broker.api import Publisher, Waiting
-from broker.messages import Message, RunEpisode
-from core.config import Config
-from core.errors import PolicyError
-from db.registry import LivePolicy
-from db.store import Store
-from workers.client import NotServed, PolicyClient
-from workers.worker import EpisodeWorker
+from agentrl.broker.api import Publisher, Waiting
+from agentrl.broker.messages import Message, RunEpisode
+from agentrl.core.config import Config
+from agentrl.core.errors import PolicyError
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store
+from agentrl.workers.client import NotServed, PolicyClient
+from agentrl.workers.worker import EpisodeWorker
 
 BLOCKING = 16  # threads for what blocks: as many as the store has connections
 T = TypeVar("T")

@@ -33,24 +33,24 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from played import MODEL, Engine, Learner, Pace, trace
 
-import serving.policy
-import trainer.learner_torch
-from core import loading
-from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task, Trainer
-from core.config import Run as RunConfig
-from core.config import Worker as WorkerConfig
-from core.types import RUN_OVER, GroupState
-from db import progress
-from db.models import Group, Run, Update, Worker
-from db.registry import live_policies
-from db.store import Store, open_store
-from envs import registry
-from ops.process import run_role
-from ops.runs import begin
+from agentrl.core import loading
+from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task, Trainer
+from agentrl.core.config import Run as RunConfig
+from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.types import RUN_OVER, GroupState
+from agentrl.db import progress
+from agentrl.db.models import Group, Run, Update, Worker
+from agentrl.db.registry import live_policies
+from agentrl.db.store import Store, open_store
+from agentrl.envs import registry
+from agentrl.ops.process import run_role
+from agentrl.ops.runs import begin
+from agentrl.serving import policy
+from agentrl.trainer import learner_torch
 
 GROUPS, SIZE, PLACES = 4, 8, 32  # half the default's groups and places: the trace is 12 updates
 WARM = 3  # updates before the clock starts
@@ -156,9 +156,9 @@ def process(role: str, path: Path, pace: Pace) -> None:
     """One process of a run, with a clock where its arithmetic would be."""
     registry.TASKS["played"] = "played:Source"
     Learner.pace = pace
-    replaced: Any = serving.policy
+    replaced: Any = policy
     replaced.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)
-    trainer.learner_torch.TorchLearner = Learner  # type: ignore[misc]
+    learner_torch.TorchLearner = Learner  # type: ignore[misc]
     run_role(role, path, supervised=True)
 
 

@@ -37,14 +37,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import psutil
 from browser import CLICK, PATIENCE_S, Heard, chromium, stood
 from playwright.sync_api import Browser, BrowserContext
 
-from dashboard.links import address
-from dashboard.navigation import PAGES
+from agentrl.dashboard.links import address
+from agentrl.dashboard.navigation import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "configs" / "quickstart.toml"
@@ -98,7 +98,15 @@ def dashboard(place: Place) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {"AGENTRL__STORE__URL": place.store, "AGENTRL__RUN__NAME": place.run}
-    command = [sys.executable, "-m", "cli.main", "dashboard", str(CONFIG), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "agentrl.cli.main",
+        "dashboard",
+        str(CONFIG),
+        "--port",
+        str(port),
+    ]
     began = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.DEVNULL

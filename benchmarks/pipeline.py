@@ -28,29 +28,29 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from instant import TURNS, InstantSource, begin
 from processes import Place, Role, playing, told
 
-import broker
-from broker.topology import recorder_queue, trainer_queue
-from core.config import Broker as BrokerConfig
-from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
-from core.config import Run as RunConfig
-from core.config import Store as StoreConfig
-from core.config import Worker as WorkerConfig
-from core.types import EpisodeState, GroupState, Reason
-from db import groups, migrate
-from db.models import Episode, StoredTrajectory
-from db.store import Store, open_store
-from serving.policy import Followed, serve_policy
-from trainer.inbox import Bounds, Inbox
-from workers import app as celery
-from workers.dispatcher import Dispatcher
-from workers.recorder import record
-from workers.stream import ItemStream
-from workers.worker import EpisodeWorker, leave_in_time
+from agentrl import broker
+from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.core.config import Broker as BrokerConfig
+from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
+from agentrl.core.config import Run as RunConfig
+from agentrl.core.config import Store as StoreConfig
+from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.types import EpisodeState, GroupState, Reason
+from agentrl.db import groups, migrate
+from agentrl.db.models import Episode, StoredTrajectory
+from agentrl.db.store import Store, open_store
+from agentrl.serving.policy import Followed, serve_policy
+from agentrl.trainer.inbox import Bounds, Inbox
+from agentrl.workers import app as celery
+from agentrl.workers.dispatcher import Dispatcher
+from agentrl.workers.recorder import record
+from agentrl.workers.stream import ItemStream
+from agentrl.workers.worker import EpisodeWorker, leave_in_time
 
 SIZE, BATCH = 8, 8
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")

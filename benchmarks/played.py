@@ -25,15 +25,15 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from core.types import Status
-from envs.contract import Item, Message, Observation, Outcome
-from serving.request import Completion, Request
-from serving.scripted import ScriptedEngine, limits_of
-from trainer.batch import Batch
-from trainer.learner import Metrics
-from trainer.learner_torch import TorchLearner
+from agentrl.core.types import Status
+from agentrl.envs.contract import Item, Message, Observation, Outcome
+from agentrl.serving.request import Completion, Request
+from agentrl.serving.scripted import ScriptedEngine, limits_of
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Metrics
+from agentrl.trainer.learner_torch import TorchLearner
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent / "models" / "tiny"
@@ -207,8 +207,8 @@ def main(url: str) -> None:
     """Lines of the episodes of a store, drawn at random, none of them left out for its length."""
     from sqlalchemy import select
 
-    from db.models import Episode, Step
-    from db.store import open_store
+    from agentrl.db.models import Episode, Step
+    from agentrl.db.store import open_store
 
     steps: dict[str, list[tuple[int, int]]] = {}
     ends: dict[str, int] = {}

@@ -25,22 +25,22 @@ from typing import Any
 import msgspec
 from sqlalchemy import event as sql_event
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-import broker
-from broker.api import Broker
-from broker.messages import CheckpointPublished, PoolChanged
-from broker.topology import EVENTS
-from broker.wake import Waker
-from core import manifest
-from core.config import Config, Model, PolicyServer, Sampling, Task
-from core.types import CheckpointState, RunState
-from db import migrate, registry
-from db.models import Checkpoint, Run
-from db.store import Store, now, open_store
-from serving.policy import Followed, serve_policy
-from workers.client import Ask, NotServed, PolicyClient
-from workers.policies import PolicyPool, Sampler
+from agentrl import broker
+from agentrl.broker.api import Broker
+from agentrl.broker.messages import CheckpointPublished, PoolChanged
+from agentrl.broker.topology import EVENTS
+from agentrl.broker.wake import Waker
+from agentrl.core import manifest
+from agentrl.core.config import Config, Model, PolicyServer, Sampling, Task
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import migrate, registry
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.store import Store, now, open_store
+from agentrl.serving.policy import Followed, serve_policy
+from agentrl.workers.client import Ask, NotServed, PolicyClient
+from agentrl.workers.policies import PolicyPool, Sampler
 
 EPISODES, STEPS = 64, 200
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")

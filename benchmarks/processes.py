@@ -13,11 +13,11 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from queue import Empty
 
-import broker
-from core import logging
-from core.config import Config
-from db.store import Store, open_store
-from workers import app as celery
+from agentrl import broker
+from agentrl.core import logging
+from agentrl.core.config import Config
+from agentrl.db.store import Store, open_store
+from agentrl.workers import app as celery
 
 ENDED_S = 60.0  # for a process to end once it is told
 

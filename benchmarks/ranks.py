@@ -17,14 +17,14 @@ from typing import Any
 
 from shapes import make_model, ragged_batch
 
-from core.config import DeepSpeed, Trainer
-from core.process import MEETING, place
-from trainer.lead import follow, leading
-from trainer.learner import Hardware, Learner
-from trainer.learner_deepspeed import DeepSpeedLearner
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
-from trainer.ranks import joined
+from agentrl.core.config import DeepSpeed, Trainer
+from agentrl.core.process import MEETING, place
+from agentrl.trainer.lead import follow, leading
+from agentrl.trainer.learner import Hardware, Learner
+from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
+from agentrl.trainer.ranks import joined
 
 SIZES = ("1M", "5M", "25M")  # of benchmarks/shapes.py
 

@@ -26,13 +26,13 @@ from pathlib import Path
 import docker
 import docker.errors
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from core.errors import EnvironmentFailure
-from core.logging import configure
-from envs.engine import RUN, Engine
-from envs.program import Limits, Program
-from envs.sandbox import Sandboxes, Spec
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import configure
+from agentrl.envs.engine import RUN, Engine
+from agentrl.envs.program import Limits, Program
+from agentrl.envs.sandbox import Sandboxes, Spec
 
 ECHO = """
 import random, sys, time

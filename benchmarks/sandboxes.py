@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from core.errors import EnvironmentFailure
-from envs.engine import Engine
-from envs.program import OS, Program
-from envs.sandbox import Sandboxes, Spec
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.engine import Engine
+from agentrl.envs.program import OS, Program
+from agentrl.envs.sandbox import Sandboxes, Spec
 
 SHELL = """
 import json, subprocess, sys

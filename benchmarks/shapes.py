@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-# `trainer` shall be the package, not the file beside this one.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from broker.messages import PolicyRef, StepRecord, Trajectory
-from core.config import Trainer
-from core.types import Status
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.presets import Settings, settings
+from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory
+from agentrl.core.config import Trainer
+from agentrl.core.types import Status
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.presets import Settings, settings
 
 VOCABULARY = 768  # of the tokens drawn
 PROMPT = 20  # tokens before the first turn

@@ -25,14 +25,14 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
-from core.config import Config, Dispatch, Task
-from core.types import Status
-from dashboard.looks import accounting, compare, run, tasks
-from dashboard.looks.run import (
+from agentrl.core.config import Config, Dispatch, Task
+from agentrl.core.types import Status
+from agentrl.dashboard.looks import accounting, compare, run, tasks
+from agentrl.dashboard.looks.run import (
     DELAYED,
     LATE_GROUPS,
     LEASES,
@@ -41,8 +41,8 @@ from dashboard.looks.run import (
     UPDATES,
     WINDOW_S,
 )
-from dashboard.looks.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
-from db import (
+from agentrl.dashboard.looks.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
+from agentrl.db import (
     alarms,
     attempts,
     balance,
@@ -62,15 +62,15 @@ from db import (
     streams,
     updates,
 )
-from db.episode_search import Filter, Found, Limits, Order
-from db.episode_story import story
-from db.models import Run
-from db.readonly import open_history
-from db.store import Store, open_store
-from db.views import VIEWS
-from envs.contract import Item
-from workers.dispatcher import Dispatcher
-from workers.stream import ItemStream
+from agentrl.db.episode_search import Filter, Found, Limits, Order
+from agentrl.db.episode_story import story
+from agentrl.db.models import Run
+from agentrl.db.readonly import open_history
+from agentrl.db.store import Store, open_store
+from agentrl.db.views import VIEWS
+from agentrl.envs.contract import Item
+from agentrl.workers.dispatcher import Dispatcher
+from agentrl.workers.stream import ItemStream
 
 Question = Callable[[Session], Any]
 ADMISSION, LOOKERS = "admission", ("dashboard", "search", "checkpoints", "report", "view")

@@ -36,14 +36,14 @@ from shapes import PROMPT, SHAPES, make_model, ragged_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from core.config import Trainer
-from trainer.attention import pack, states
-from trainer.batch import Batch
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.model import load_model
-from trainer.packing import MicroBatch, micro_batches
-from trainer.presets import Settings, settings
+from agentrl.core.config import Trainer
+from agentrl.trainer.attention import pack, states
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.model import load_model
+from agentrl.trainer.packing import MicroBatch, micro_batches
+from agentrl.trainer.presets import Settings, settings
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100

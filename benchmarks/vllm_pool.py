@@ -23,22 +23,22 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from engine import tiny_model
 
-from core import config as sections
-from core.config import Config, Lora, PolicyServer, Trainer, Vllm
-from db.registry import LivePolicy
-from serving.request import EngineAway, Request
-from serving.served import Served
-from serving.server import Face, Server
-from serving.vllm import VllmEngine
-from serving.vllm_http import Line
-from trainer.learner import Hardware
-from trainer.presets import settings
-from trainer.tuning import Adapter, saved, trained
-from workers.client import Ask, PolicyClient
+from agentrl.core import config as sections
+from agentrl.core.config import Config, Lora, PolicyServer, Trainer, Vllm
+from agentrl.db.registry import LivePolicy
+from agentrl.serving.request import EngineAway, Request
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
+from agentrl.serving.vllm import VllmEngine
+from agentrl.serving.vllm_http import Line
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.presets import settings
+from agentrl.trainer.tuning import Adapter, saved, trained
+from agentrl.workers.client import Ask, PolicyClient
 
 RANK, ADAPTERS, AT_ONCE = 8, 3, 32
 PROMPT, SAMPLED = 60, 32  # tokens

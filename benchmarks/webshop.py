@@ -12,10 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from envs.webshop.large import FULL
-from envs.webshop.measure import in_process
+from agentrl.envs.webshop.large import FULL
+from agentrl.envs.webshop.measure import in_process
 
 
 def measure(folder: Path, products: int, searches: int) -> dict[str, float]:

@@ -21,10 +21,10 @@ import torch
 import zstandard
 from shapes import SHAPES, make_model, small_batch
 
-from core.config import Trainer
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
+from agentrl.core.config import Trainer
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
 
 REPEATS = 5
 

@@ -25,28 +25,28 @@ from typing import Any
 import torch
 from shapes import SHAPES, make_model, small_batch
 
-import broker
-from broker.api import Broker, Publisher
-from broker.messages import CheckpointPublished
-from broker.topology import EVENTS
-from broker.wake import Waker
-from broker.weights import Shelf
-from core import logging
-from core.config import Lora, Trainer
-from core.manifest import Probe
-from core.types import CheckpointState, RunState
-from db import migrate, registry
-from db.models import Checkpoint, PolicyServer, Run
-from db.store import Store, now, open_store
-from serving.engine import LocalEngine
-from serving.follower import Follower, Seat
-from serving.proof import tolerance
-from serving.request import Request
-from serving.served import Served
-from trainer import checkpoints
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
+from agentrl import broker
+from agentrl.broker.api import Broker, Publisher
+from agentrl.broker.messages import CheckpointPublished
+from agentrl.broker.topology import EVENTS
+from agentrl.broker.wake import Waker
+from agentrl.broker.weights import Shelf
+from agentrl.core import logging
+from agentrl.core.config import Lora, Trainer
+from agentrl.core.manifest import Probe
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import migrate, registry
+from agentrl.db.models import Checkpoint, PolicyServer, Run
+from agentrl.db.store import Store, now, open_store
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.proof import tolerance
+from agentrl.serving.request import Request
+from agentrl.serving.served import Served
+from agentrl.trainer import checkpoints
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
 
 RUN = "run"
 SERVER = "server"

@@ -2,8 +2,8 @@
 
 import threading
 
-from broker.api import Broker
-from core.errors import BrokerError
+from agentrl.broker.api import Broker
+from agentrl.core.errors import BrokerError
 
 
 def connect(url: str, *, compress_above: int = 4096, stop: threading.Event | None = None) -> Broker:
@@ -16,11 +16,11 @@ def connect(url: str, *, compress_above: int = 4096, stop: threading.Event | Non
     """
     scheme = url.partition(":")[0]
     if scheme in ("amqp", "amqps"):
-        from broker.rabbit import RabbitBroker
+        from agentrl.broker.rabbit import RabbitBroker
 
         return RabbitBroker(url, compress_above, stop=stop)
     if scheme == "sqlite":
-        from broker.embedded import EmbeddedBroker
+        from agentrl.broker.embedded import EmbeddedBroker
 
         return EmbeddedBroker(url, compress_above, stop=stop)
     raise BrokerError(

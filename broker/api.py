@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.messages import Message
-from core.errors import BrokerUnavailable
-from core.retry import FOREVER, Retry
+from agentrl.broker.messages import Message
+from agentrl.core.errors import BrokerUnavailable
+from agentrl.core.retry import FOREVER, Retry
 
 LOOK_S = 1.0  # between two calls of `waiting`
 EVENT_PATIENCE_S = 5.0  # for an event: one that is lost only delays

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from broker.api import (
+from agentrl.broker.api import (
     EVENT_PATIENCE_S,
     LOOK_S,
     Consumer,
@@ -29,12 +29,12 @@ from broker.api import (
     letter_id,
     patience,
 )
-from broker.embedded_file import BUSY_S, QueueFile
-from broker.messages import Message, decode, encode
-from broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
-from core.errors import BrokerError, BrokerUnavailable, MessageError, MessageRefused
-from core.logging import get_logger
-from core.retry import FOREVER, Backoff, Retry
+from agentrl.broker.embedded_file import BUSY_S, QueueFile
+from agentrl.broker.messages import Message, decode, encode
+from agentrl.broker.topology import EVENTS, TRAJECTORIES, dead_queue, run_queues
+from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageError, MessageRefused
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import FOREVER, Backoff, Retry
 
 MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 SUBSCRIBER_LEASE_S = 60.0  # a subscriber that has not looked for this long is gone

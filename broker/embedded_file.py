@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.topology import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
-from core.errors import BrokerError, BrokerUnavailable
-from core.process import unlocked
+from agentrl.broker.topology import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
+from agentrl.core.errors import BrokerError, BrokerUnavailable
+from agentrl.core.process import unlocked
 
 BUSY_S = 10.0  # how long a write waits for another process's
 LOOK_S = 1.0  # between two looks at an empty queue while nobody writes to the file

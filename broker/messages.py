@@ -7,8 +7,8 @@ Commands are imperative, events past tense. A finished episode, and how any body
 import msgspec
 import zstandard
 
-from core.errors import MessageRefused
-from core.trajectory import (
+from agentrl.core.errors import MessageRefused
+from agentrl.core.trajectory import (
     MAX_BYTES,
     EpisodeFinished,
     PolicyRef,

@@ -22,11 +22,11 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from broker.api import Consumer, DeadLetter, Publisher, letter_id, patience
-from broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
-from broker.rabbit_link import HEARTBEAT_S, address, reason_of
-from broker.rabbit_publisher import RabbitPublisher
-from broker.topology import (
+from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, patience
+from agentrl.broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
+from agentrl.broker.rabbit_link import HEARTBEAT_S, address, reason_of
+from agentrl.broker.rabbit_publisher import RabbitPublisher
+from agentrl.broker.topology import (
     DEAD,
     EXCHANGES,
     MAX_DEAD_BYTES,
@@ -36,9 +36,9 @@ from broker.topology import (
     episodes_queue,
     run_queues,
 )
-from core.errors import BrokerError, BrokerUnavailable
-from core.retry import FOREVER
-from core.threads import call_bounded
+from agentrl.core.errors import BrokerError, BrokerUnavailable
+from agentrl.core.retry import FOREVER
+from agentrl.core.threads import call_bounded
 
 T = TypeVar("T")
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import pika
 
-from broker.api import Delivery
-from broker.messages import decode
-from broker.rabbit_link import Link
-from broker.topology import DEAD, EVENTS
-from core.errors import MessageError
-from core.logging import get_logger
+from agentrl.broker.api import Delivery
+from agentrl.broker.messages import decode
+from agentrl.broker.rabbit_link import Link
+from agentrl.broker.topology import DEAD, EVENTS
+from agentrl.core.errors import MessageError
+from agentrl.core.logging import get_logger
 
 PREFETCH = 128  # unacknowledged deliveries held at once
 PATIENCE_S = 120.0  # without its queue before `receive` says so

@@ -18,11 +18,11 @@ from typing import Any
 
 import pika
 
-from broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
-from broker.messages import Message, encode
-from broker.rabbit_link import Link
-from broker.topology import EVENTS, EXCHANGES
-from core.errors import BrokerError, BrokerUnavailable, MessageRefused
+from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
+from agentrl.broker.messages import Message, encode
+from agentrl.broker.rabbit_link import Link
+from agentrl.broker.topology import EVENTS, EXCHANGES
+from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 WINDOW = 128  # messages on their way to a confirm; bounds memory
 RETRY_S = 0.5  # after the broker refused it

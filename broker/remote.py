@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from core.config import with_secrets
-from core.errors import AgentRLError, CheckpointError
-from core.retry import FOREVER, Backoff, Retry
-from core.threads import call_bounded
+from agentrl.core.config import with_secrets
+from agentrl.core.errors import AgentRLError, CheckpointError
+from agentrl.core.retry import FOREVER, Backoff, Retry
+from agentrl.core.threads import call_bounded
 
 T = TypeVar("T")
 KEY = "run.checkpoints"

@@ -10,12 +10,12 @@ import threading
 from contextlib import closing, suppress
 from functools import partial
 
-from broker.api import Broker, Consumer, Publisher
-from broker.messages import Message
-from broker.topology import EVENTS
-from core.errors import BrokerError
-from core.logging import get_logger
-from core.retry import Backoff, Retry
+from agentrl.broker.api import Broker, Consumer, Publisher
+from agentrl.broker.messages import Message
+from agentrl.broker.topology import EVENTS
+from agentrl.core.errors import BrokerError
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import Backoff, Retry
 
 RECEIVE_S = 0.5  # how long it takes at most to notice that we are to end
 # Whatever a broker says, it is asked again: its events are a convenience.

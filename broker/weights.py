@@ -17,11 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.remote import LIMITS, Patience, TransferLimits, WeightsAway, is_away, opened, tried
-from core import disk, manifest
-from core.errors import CheckpointError, ConfigError
-from core.logging import get_logger
-from core.retry import FOREVER, Retry
+from agentrl.broker.remote import (
+    LIMITS,
+    Patience,
+    TransferLimits,
+    WeightsAway,
+    is_away,
+    opened,
+    tried,
+)
+from agentrl.core import disk, manifest
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import FOREVER, Retry
 
 __all__ = ["Shelf", "TransferLimits", "WeightsAway", "check", "fetch", "is_url", "remove"]
 

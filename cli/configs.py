@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from cli.processes import CONFIG
+from agentrl.cli.processes import CONFIG
 
 SECTION = typer.Argument("", help="A section or SECTION.KEY; all without.", show_default=False)
 OPTIONAL = typer.Argument(None, help="A run's TOML file.", show_default=False)
@@ -27,7 +27,7 @@ def show(
 
     Example: agentrl config show configs/quickstart.toml
     """
-    from ops.configs import show as written
+    from agentrl.ops.configs import show as written
 
     print(written(config, as_json=as_json), end="")
 
@@ -37,7 +37,7 @@ def check(config: Path = CONFIG) -> None:
 
     Example: agentrl config check configs/quickstart.toml
     """
-    from ops.configs import report
+    from agentrl.ops.configs import report
 
     print(report(config))
 
@@ -53,7 +53,7 @@ def keys(
     """
     if as_json and markdown:
         raise typer.BadParameter("--json or --markdown, not both")
-    from ops.keys import tell
+    from agentrl.ops.keys import tell
 
     tell(section, as_json=as_json, markdown=markdown)
 
@@ -69,7 +69,7 @@ def doctor(
 
     Example: agentrl doctor configs/quickstart.toml
     """
-    from ops.doctor import doctor as examine
+    from agentrl.ops.doctor import doctor as examine
 
     if not examine(config, as_json=as_json):
         raise typer.Exit(2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from cli.processes import CONFIG
+from agentrl.cli.processes import CONFIG
 
 
 def add(app: typer.Typer) -> None:
@@ -24,6 +24,6 @@ def dashboard(
 
     Example: agentrl dashboard configs/quickstart.toml
     """
-    from ops.dashboard import start
+    from agentrl.ops.dashboard import start
 
     start(config, port, host, token_env)

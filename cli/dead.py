@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from cli.processes import CONFIG
+from agentrl.cli.processes import CONFIG
 
 LETTER = typer.Argument(..., help="Its name in `dead list`.", show_default=False)
 OUT = typer.Option(None, "--out", help="Write its body there.", show_default=False)
@@ -27,7 +27,7 @@ def show_all(
 
     Example: agentrl dead list configs/quickstart.toml
     """
-    from ops.dead import show_all as listed
+    from agentrl.ops.dead import show_all as listed
 
     listed(config, as_json=as_json)
 
@@ -41,7 +41,7 @@ def show(
 
     Example: agentrl dead show configs/quickstart.toml 0f3c9a41d2be
     """
-    from ops.dead import show as shown
+    from agentrl.ops.dead import show as shown
 
     shown(config, letter, out)
 
@@ -55,6 +55,6 @@ def requeue(
 
     Example: agentrl dead requeue configs/quickstart.toml 0f3c9a41d2be
     """
-    from ops.dead import requeue as put_back
+    from agentrl.ops.dead import requeue as put_back
 
     print(put_back(config, letters or [], every=every))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from cli.configs import OPTIONAL
+from agentrl.cli.configs import OPTIONAL
 
 
 def add(app: typer.Typer) -> None:
@@ -24,6 +24,6 @@ def build(config: Path | None = OPTIONAL) -> None:
 
     Example: agentrl deepspeed build configs/quickstart.toml
     """
-    from ops.extensions import build as compiled
+    from agentrl.ops.extensions import build as compiled
 
     print(compiled(config))

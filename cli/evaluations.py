@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cli.processes import CONFIG
+from agentrl.cli.processes import CONFIG
 
 ABOUT = """Measure policies on tasks, or compare two.
 
@@ -70,7 +70,7 @@ def measure(
 
     Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --repeats 8
     """
-    from ops.eval import Wish, evaluate
+    from agentrl.ops.eval import Wish, evaluate
 
     wish = Wish(
         checkpoints=_words(checkpoints),
@@ -97,8 +97,8 @@ def compare(
 
     Example: agentrl eval compare configs/quickstart.toml 0 latest
     """
-    from ops.eval_compare import Pair
-    from ops.eval_compare import compare as ask
+    from agentrl.ops.eval_compare import Pair
+    from agentrl.ops.eval_compare import compare as ask
 
     ask(config, Pair(first, second, _words(tasks), _words(splits)), as_json=as_json)
 

@@ -66,9 +66,9 @@ def cross_policy(
 
     Example: agentrl experiment cross-policy --out runs/cross-policy --seeds 2 --tokens 20000
     """
-    from ops.experiments import report
-    from ops.experiments.making import Sizes
-    from ops.experiments.study import Wish, study
+    from agentrl.ops.experiments import report
+    from agentrl.ops.experiments.making import Sizes
+    from agentrl.ops.experiments.study import Wish, study
 
     wish = Wish(
         out=out,
@@ -106,8 +106,8 @@ def task_norm(
 
     Example: agentrl experiment task-norm --out runs/task-norm --parts scales --arms none,task
     """
-    from ops.experiments.making import Sizes
-    from ops.experiments.task_norm import report, study
+    from agentrl.ops.experiments.making import Sizes
+    from agentrl.ops.experiments.task_norm import report, study
 
     wish = study.Wish(
         out=out,
@@ -148,8 +148,8 @@ def staleness(
 
     Example: agentrl experiment staleness --out runs/staleness --bounds 0,4 --intervals 10
     """
-    from ops.experiments.making import Sizes
-    from ops.experiments.staleness import report, study
+    from agentrl.ops.experiments.making import Sizes
+    from agentrl.ops.experiments.staleness import report, study
 
     wish = study.Wish(
         out=out,
@@ -193,8 +193,8 @@ def smollm(
     """
     from dataclasses import replace
 
-    from ops.experiments.pretrained import report, study
-    from ops.recipes import SMOLLM
+    from agentrl.ops.experiments.pretrained import report, study
+    from agentrl.ops.recipes import SMOLLM
 
     full = SMOLLM.full
     size = replace(full, updates=updates, clones=clones or full.clones)

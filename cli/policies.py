@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.processes import CONFIG
+from agentrl.cli.processes import CONFIG
 
 if TYPE_CHECKING:
-    from ops.school import Phase
+    from agentrl.ops.school import Phase
 
 FOUND = "A directory, or a checkpoint's id, RUN@VERSION or RUN@latest in the store of --config."
 TARGET = typer.Argument(..., help=FOUND, show_default=False)
@@ -43,7 +43,7 @@ def export(
 
     Example: agentrl export quickstart@latest exported --config configs/quickstart.toml
     """
-    from ops.export import export as write
+    from agentrl.ops.export import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))
 
@@ -67,9 +67,9 @@ def warmstart(
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """
-    from core import loading
-    from ops.warming import make
-    from ops.warmstart import WarmstartOptions
+    from agentrl.core import loading
+    from agentrl.ops.warming import make
+    from agentrl.ops.warmstart import WarmstartOptions
 
     file = loading.load(config)
     make(
@@ -93,7 +93,7 @@ def warmstart(
 
 def _phase(text: str, tasks: list[str]) -> "Phase":
     """A --phase. Raises typer.BadParameter."""
-    from ops.school import Phase
+    from agentrl.ops.school import Phase
 
     steps, noise, until, rate = (*text.split(":", 3), "", "", "")[:4]
     try:

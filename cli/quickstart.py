@@ -34,9 +34,9 @@ def quickstart(
 
     Example: agentrl quickstart --seed 7
     """
-    from ops.quickstart import Choices
-    from ops.quickstart import quickstart as run
-    from ops.recipes import recipe as named
+    from agentrl.ops.quickstart import Choices
+    from agentrl.ops.quickstart import quickstart as run
+    from agentrl.ops.recipes import recipe as named
 
     run(
         named(recipe),

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
-from core import logging
-from core.errors import ConfigError
+from agentrl.core import logging
+from agentrl.core.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16"]
 Positive = Annotated[int, Meta(ge=1)]

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
-from core import metrics
-from core.access import admits, loopback, origin
-from core.config import Metrics, secret
-from core.errors import ConfigError
-from core.logging import get_logger
-from core.metrics import Foreign, Histogram, Instrument
+from agentrl.core import metrics
+from agentrl.core.access import admits, loopback, origin
+from agentrl.core.config import Metrics, secret
+from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
+from agentrl.core.metrics import Foreign, Histogram, Instrument
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -82,7 +82,7 @@ def _registry() -> "CollectorRegistry":
     except ImportError as error:
         raise ConfigError(
             "metrics.port is set, and prometheus-client is not installed",
-            mend="pip install 'agentrl-system[metrics]'",
+            mend="pip install prometheus-client",
         ) from error
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()

@@ -13,9 +13,9 @@ from typing import Any
 
 import uvicorn
 
-from core.access import loopback
-from core.errors import ConfigError
-from core.structs import prepare_structs
+from agentrl.core.access import loopback
+from agentrl.core.errors import ConfigError
+from agentrl.core.structs import prepare_structs
 
 START_S = 10.0
 MAX_HEAD = 1 << 16  # bytes of a request beside its body

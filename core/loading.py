@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
-from core.config import Config, Section
-from core.errors import ConfigError, nearest
+from agentrl.core.config import Config, Section
+from agentrl.core.errors import ConfigError, nearest
 
 PREFIX = "AGENTRL__"
 SECRETIVE = {  # words of keys whose values may be secrets, or hold some

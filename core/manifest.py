@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from core.errors import CheckpointError
+from agentrl.core.errors import CheckpointError
 
 FILE = "manifest.json"
 ADAPTER = "adapter_config.json"  # its presence tells an adapter's directory from a model's

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import ConfigError
-from core.logging import get_logger
+from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
 
 TRIES, AGAIN_S = 5, 0.12  # where Linux asks to try again
 TOLD = 128 + signal.SIGTERM  # exit code of one that ends with its run and was told to before

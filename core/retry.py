@@ -2,7 +2,7 @@
 
     work ─transient error─▶ log, pause ─▶ work again … until it succeeds, gives up, or `stop` is set
 
-What counts as transient is the service's to say: `db.store.classify` for the database.
+What counts as transient is the service's to say: `agentrl.db.store.classify` for the database.
 """
 
 import math
@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import tenacity
 
-from core import metrics
-from core.errors import in_words
-from core.logging import get_logger
+from agentrl.core import metrics
+from agentrl.core.errors import in_words
+from agentrl.core.logging import get_logger
 
 FOREVER = math.inf
 

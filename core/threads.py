@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from core.errors import AgentRLError, in_words
-from core.logging import get_logger
+from agentrl.core.errors import AgentRLError, in_words
+from agentrl.core.logging import get_logger
 
 DIED = 70  # exit code, as EX_SOFTWARE of sysexits.h
 

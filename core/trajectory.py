@@ -14,8 +14,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from core.errors import MessageError
-from core.types import ABORT, Status
+from agentrl.core.errors import MessageError
+from agentrl.core.types import ABORT, Status
 
 VERSION = 1
 MAX_BYTES = 128 * 1024 * 1024  # of a decoded body

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboard.theme import BLUE, Colours, by_colour
+from agentrl.dashboard.theme import BLUE, Colours, by_colour
 
 Spec = dict[str, Any]
 Row = Mapping[str, Any]

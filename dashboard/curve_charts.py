@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dashboard import charts
-from dashboard.estimates import Estimate, reward, success
-from dashboard.theme import Colours
-from db.curves import Point
+from agentrl.dashboard import charts
+from agentrl.dashboard.estimates import Estimate, reward, success
+from agentrl.dashboard.theme import Colours
+from agentrl.db.curves import Point
 
 VERSION = ("version", "version")
 

@@ -17,7 +17,7 @@ from functools import cache
 
 import streamlit as st
 
-from core.logging import get_logger
+from agentrl.core.logging import get_logger
 
 COOKIE = "agentrl-dashboard"
 SESSION = "id of the session"  # of Streamlit's state

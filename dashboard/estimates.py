@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core import statistics
-from core.config import Run
-from core.statistics import Z95, interval
-from db.curves import Point
+from agentrl.core import statistics
+from agentrl.core.config import Run
+from agentrl.core.statistics import Z95, interval
+from agentrl.db.curves import Point
 
 
 @dataclass(frozen=True, slots=True)

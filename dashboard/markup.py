@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dashboard.theme import BLUE
+from agentrl.dashboard.theme import BLUE
 
 LONG = 40  # characters of a cell from which on it may break into lines
 

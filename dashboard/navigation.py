@@ -11,11 +11,11 @@ from functools import partial
 
 import streamlit as st
 
-from dashboard.links import FIRST
-from dashboard.markup import STYLE
-from dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
-from db.runs import run_names
-from db.store import Store
+from agentrl.dashboard.links import FIRST
+from agentrl.dashboard.markup import STYLE
+from agentrl.dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
+from agentrl.db.runs import run_names
+from agentrl.db.store import Store
 
 IN_URL = "run in the URL"  # of the session's state: the name that was written there last
 

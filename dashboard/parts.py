@@ -5,10 +5,10 @@ from typing import Any
 
 import streamlit as st
 
-from core.errors import AgentRLError
-from core.types import RunState
-from dashboard import markup
-from dashboard.markup import Row
+from agentrl.core.errors import AgentRLError
+from agentrl.core.types import RunState
+from agentrl.dashboard import markup
+from agentrl.dashboard.markup import Row
 
 ACROSS = 4  # large figures in a row: more are cut off
 EVERY_S = 3.0  # between two looks at a run that goes on

@@ -14,11 +14,15 @@ from functools import cache
 
 from streamlit.web import cli
 
-from core.access import named
-from db.readonly import open_history
-from db.store import Store
+from agentrl.core.access import named
+from agentrl.db.readonly import open_history
+from agentrl.db.store import Store
 
-NEEDED = ("dashboard.navigation", "pandas", "pyarrow")  # pages; what Streamlit packs a chart with
+NEEDED = (
+    "agentrl.dashboard.navigation",
+    "pandas",
+    "pyarrow",
+)  # pages; what Streamlit packs a chart with
 
 
 @cache
@@ -45,7 +49,7 @@ def serve(given: Sequence[str], port: int, host: str) -> None:
 
 def options(given: Sequence[str], port: int, host: str) -> list[str]:
     """What is written after `streamlit`."""
-    script = importlib.util.find_spec("dashboard.script.app")
+    script = importlib.util.find_spec("agentrl.dashboard.script.app")
     settings = {
         "--server.address": host,
         "--server.port": str(port),

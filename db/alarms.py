@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, or_, select, text
 from sqlalchemy.orm import Session
 
-from core.types import GroupState
-from db.models import Alarm, Group, Run, Update
-from db.store import now
+from agentrl.core.types import GroupState
+from agentrl.db.models import Alarm, Group, Run, Update
+from agentrl.db.store import now
 
 Counts = dict[str, dict[GroupState, int]]
 

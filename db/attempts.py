@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import Subquery, case, func, select
 from sqlalchemy.orm import Session
 
-from core.types import SOLVED, EpisodeState
-from db.models import Episode, Group
-from db.progress import WON
+from agentrl.core.types import SOLVED, EpisodeState
+from agentrl.db.models import Episode, Group
+from agentrl.db.progress import WON
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from core.errors import MessageError
-from core.trajectory import body_of
-from core.types import EpisodeState, GroupState, UpdateState
-from db.models import (
+from agentrl.core.errors import MessageError
+from agentrl.core.trajectory import body_of
+from agentrl.core.types import EpisodeState, GroupState, UpdateState
+from agentrl.db.models import (
     Checkpoint,
     Episode,
     Group,
@@ -26,9 +26,9 @@ from db.models import (
     Update,
     UpdateGroup,
 )
-from db.progress import disagreements
-from db.streams import positions_to_repeat
-from db.vitals import Claim
+from agentrl.db.progress import disagreements
+from agentrl.db.streams import positions_to_repeat
+from agentrl.db.vitals import Claim
 
 Class = Literal["lost", "trained_twice", "unbalanced"]
 LOST = {"episode_without_body", "member_not_trained", "overdue", "open_after_end"}

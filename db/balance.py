@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState
-from db.models import Episode, Group
-from db.store import now
+from agentrl.core.types import EpisodeState
+from agentrl.db.models import Episode, Group
+from agentrl.db.store import now
 
 GIVEN_UP = (EpisodeState.FAILED, EpisodeState.CANCELLED)
 

@@ -10,10 +10,10 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from core.errors import StoreError
-from core.types import Reason
-from db.episodes import Claimed, lose_body
-from db.models import Episode, Run, Step, StoredTrajectory
+from agentrl.core.errors import StoreError
+from agentrl.core.types import Reason
+from agentrl.db.episodes import Claimed, lose_body
+from agentrl.db.models import Episode, Run, Step, StoredTrajectory
 
 Rows = Sequence[dict[str, Any]]
 UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, OverflowError)

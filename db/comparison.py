@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from core.types import SOLVED
-from db.models import Evaluation, EvaluationEpisode
+from agentrl.core.types import SOLVED
+from agentrl.db.models import Evaluation, EvaluationEpisode
 
 Kind = tuple[str, str, float, str]  # task, split, temperature, settings: alike where all are equal
 

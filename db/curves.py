@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState, GroupState, UpdateState
-from db.models import Episode, Group, Run, Update
-from db.progress import WON
+from agentrl.core.types import EpisodeState, GroupState, UpdateState
+from agentrl.db.models import Episode, Group, Run, Update
+from agentrl.db.progress import WON
 
 FOREVER = 1e12  # seconds since the epoch
 

@@ -8,9 +8,9 @@ from statistics import median
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
-from db.models import Episode, Group, Run, Update, UpdateGroup
-from db.store import now
+from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, UpdateState
+from agentrl.db.models import Episode, Group, Run, Update, UpdateGroup
+from agentrl.db.store import now
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from core.types import EpisodeState, Status
-from db.lessons import Lesson, lessons
-from db.models import Episode, Group, Step, Update, UpdateGroup
+from agentrl.core.types import EpisodeState, Status
+from agentrl.db.lessons import Lesson, lessons
+from agentrl.db.models import Episode, Group, Step, Update, UpdateGroup
 
 OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
 LEAST = -1e300  # stands, in an order, for what an episode does not have

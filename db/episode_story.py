@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.lessons import Lesson, lessons
-from db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
+from agentrl.db.lessons import Lesson, lessons
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
 
 TEXT = 20_000  # characters of a call or an answer that are read
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from core.types import (
+from agentrl.core.types import (
     GROUP_OPEN,
     EpisodeState,
     GroupState,
@@ -27,10 +27,10 @@ from core.types import (
     Status,
     Transition,
 )
-from db import groups, prepared, refusals
-from db.groups import hold_group, lock_group, member_ended
-from db.models import Episode, Group, Run, StoredTrajectory, Worker
-from db.store import now
+from agentrl.db import groups, prepared, refusals
+from agentrl.db.groups import hold_group, lock_group, member_ended
+from agentrl.db.models import Episode, Group, Run, StoredTrajectory, Worker
+from agentrl.db.store import now
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from db.models import Checkpoint, Evaluation, EvaluationEpisode
-from db.registry import live_checkpoints
-from db.store import now
+from agentrl.db.models import Checkpoint, Evaluation, EvaluationEpisode
+from agentrl.db.registry import live_checkpoints
+from agentrl.db.store import now
 
 Done = set[tuple[str, int]]  # (item, repeat)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from core.types import CheckpointState
-from db.models import Checkpoint, Spending
-from db.store import now
+from agentrl.core.types import CheckpointState
+from agentrl.db.models import Checkpoint, Spending
+from agentrl.db.store import now
 
 VERSION = -1  # of every external model: it is of no lineage
 

@@ -13,10 +13,10 @@ from sqlalchemy import String, cast, func, insert, literal, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
-from db import prepared, refusals
-from db.models import Episode, Group, Run
-from db.store import now
+from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
+from agentrl.db import prepared, refusals
+from agentrl.db.models import Episode, Group, Run
+from agentrl.db.store import now
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.errors import StoreError
-from core.types import TRAINABLE, EpisodeState, GroupState, UpdateState
-from db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
+from agentrl.core.errors import StoreError
+from agentrl.core.types import TRAINABLE, EpisodeState, GroupState, UpdateState
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
 
 CLOSED = (GroupState.FILTERED, GroupState.STALE)
 

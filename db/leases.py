@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.models import PolicyServer, Run, StoredTrajectory, Update, Worker
-from db.store import now
+from agentrl.db.models import PolicyServer, Run, StoredTrajectory, Update, Worker
+from agentrl.db.store import now
 
 
 @dataclass(frozen=True, slots=True)

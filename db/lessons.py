@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.types import UpdateState
-from db.models import Update, UpdateGroup
+from agentrl.core.types import UpdateState
+from agentrl.db.models import Update, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState
-from db import alarms, groups, progress
-from db.models import Episode, PolicyServer, Run, Worker
-from db.store import now
+from agentrl.core.types import EpisodeState
+from agentrl.db import alarms, groups, progress
+from agentrl.db.models import Episode, PolicyServer, Run, Worker
+from agentrl.db.store import now
 
 OPEN = (EpisodeState.QUEUED, EpisodeState.RUNNING)
 RECENT_UPDATES = 10  # that success is told of

@@ -7,11 +7,11 @@ from pathlib import Path
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from core.errors import StoreError
-from core.types import CheckpointState, EpisodeState, RunState, UpdateState
-from db import models, progress, registry, runs
-from db.models import Checkpoint, Episode, PolicyServer, Run, Update, Worker
-from db.store import now
+from agentrl.core.errors import StoreError
+from agentrl.core.types import CheckpointState, EpisodeState, RunState, UpdateState
+from agentrl.db import models, progress, registry, runs
+from agentrl.db.models import Checkpoint, Episode, PolicyServer, Run, Update, Worker
+from agentrl.db.store import now
 
 RECENT_UPDATES = 10  # whose groups tell a run's success
 

@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import and_, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.types import CheckpointState, UpdateState
-from db.models import Checkpoint, Evaluation, PolicyServer, Run, Serving, Update
-from db.store import now
+from agentrl.core.types import CheckpointState, UpdateState
+from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Serving, Update
+from agentrl.db.store import now
 
 MADE = and_(Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoint.checkpoint_id)
 

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from core.errors import StoreError, StoreUnavailable
-from db.roles import grant_reader
-from db.store import Store, driver_words, is_transient
-from db.views import create_views
+from agentrl.core.errors import StoreError, StoreUnavailable
+from agentrl.db.roles import grant_reader
+from agentrl.db.store import Store, driver_words, is_transient
+from agentrl.db.views import create_views
 
 LOCK = 7238411  # any number that only AgentRL's migrations use
 STATEMENT_TIMEOUT_MS = 60_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.models import Mixture
-from db.store import now
+from agentrl.db.models import Mixture
+from agentrl.db.store import now
 
 
 @dataclass(frozen=True, slots=True)

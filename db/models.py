@@ -1,4 +1,4 @@
-"""The tables. Times are seconds since the epoch on the database's own clock (`db.store.now`).
+"""The tables. Times are seconds since the epoch on the database's clock (`agentrl.db.store.now`).
 
 runs ─┬─ groups ── episodes ─┬─ steps            what the workers did
       │                      └─ trajectories     bodies, kept by the recorder
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from core.types import (
+from agentrl.core.types import (
     ID_LENGTH,
     CheckpointState,
     EpisodeState,
@@ -38,7 +38,7 @@ from core.types import (
     Transition,
     UpdateState,
 )
-from db.store import now
+from agentrl.db.store import now
 
 Big = BigInteger().with_variant(Integer, "sqlite")
 

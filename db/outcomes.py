@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from core.types import ABORT, SOLVED, EpisodeState, UpdateState
-from db.models import Episode, Group, Step, Update
+from agentrl.core.types import ABORT, SOLVED, EpisodeState, UpdateState
+from agentrl.db.models import Episode, Group, Step, Update
 
 
 @dataclass(frozen=True, slots=True)

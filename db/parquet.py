@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import JSON, Column, Connection, Float, Integer, LargeBinary, Select, Table, select
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import StoreError, nearest
-from db import migrate
-from db.models import Base, StoredTrajectory
-from db.store import Store, now
+from agentrl.core.errors import StoreError, nearest
+from agentrl.db import migrate
+from agentrl.db.models import Base, StoredTrajectory
+from agentrl.db.store import Store, now
 
 if TYPE_CHECKING:
     import pyarrow as pa

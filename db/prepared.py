@@ -21,9 +21,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from core.types import EpisodeState, RunState
-from db.models import Episode, Group, Run
-from db.store import now
+from agentrl.core.types import EpisodeState, RunState
+from agentrl.db.models import Episode, Group, Run
+from agentrl.db.store import now
 
 _EPISODES, _GROUPS = cast(Table, Episode.__table__), cast(Table, Group.__table__)
 _AT = _EPISODES.c

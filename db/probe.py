@@ -4,8 +4,8 @@ every process, and SQLAlchemy takes half a second of a processor to import.
 
 from typing import Any
 
-from core.errors import StoreError
-from core.types import RUN_OVER
+from agentrl.core.errors import StoreError
+from agentrl.core.types import RUN_OVER
 
 CONNECT_S = 10
 RUN_ID = "SELECT run_id FROM runs WHERE name = %s"

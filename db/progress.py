@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import ScalarSelect, case, func, select, text
 from sqlalchemy.orm import Session
 
-from core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
-from db.models import Episode, Group, Run, Step, Update, UpdateGroup
-from db.store import now, whole
-from db.trained_hashes import differing
-from db.views import late
+from agentrl.core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
+from agentrl.db.models import Episode, Group, Run, Step, Update, UpdateGroup
+from agentrl.db.store import now, whole
+from agentrl.db.trained_hashes import differing
+from agentrl.db.views import late
 
 PROOFS = ("accounting", "unserved_steps")
 WON = case((Episode.score >= SOLVED, 1), else_=0)

@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import StoreError
-from db import migrate
-from db.roles import READER, become_reader, refuse_powers
-from db.store import (
+from agentrl.core.errors import StoreError
+from agentrl.db import migrate
+from agentrl.db.roles import READER, become_reader, refuse_powers
+from agentrl.db.store import (
     Store,
     Timeouts,
     bound_connections,
@@ -94,7 +94,7 @@ def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
     Raises StoreError that says what is wrong with it, or that the store's login is a superuser:
     what a statement of such a session may do nobody can bound.
     """
-    from db.statements import require_read  # its parser takes 0.1 s to import
+    from agentrl.db.statements import require_read  # its parser takes 0.1 s to import
 
     require_read(statement, store.engine.dialect.name)
     refuse_powers(store.engine)

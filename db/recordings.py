@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.errors import StoreError
-from core.types import EpisodeState
-from db.models import Episode, Group, StoredTrajectory
+from agentrl.core.errors import StoreError
+from agentrl.core.types import EpisodeState
+from agentrl.db.models import Episode, Group, StoredTrajectory
 
 
 @dataclass(frozen=True, slots=True)

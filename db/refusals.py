@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from sqlalchemy import Integer, SelectBase, delete, insert, literal, null, select
 from sqlalchemy.orm import Session
 
-from core.types import Transition
-from db.models import Episode, Group, Refusal, Run
-from db.store import now
+from agentrl.core.types import Transition
+from agentrl.db.models import Episode, Group, Refusal, Run
+from agentrl.db.store import now
 
 KEPT = 10_000  # rows of a run; the dispatcher removes older ones
 COLUMNS = ("run_id", "transition", "subject", "fence", "found", "found_fence", "refused_at")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
-from core.types import GROUP_OPEN, CheckpointState
-from db.models import Checkpoint, Episode, Group, PolicyServer, Serving, Step
-from db.store import now
+from agentrl.core.types import GROUP_OPEN, CheckpointState
+from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Serving, Step
+from agentrl.db.store import now
 
 MESSAGES = "external"  # the engine of a server that speaks messages instead of token ids
 

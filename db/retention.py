@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.types import GROUP_OPEN, RUN_OVER, CheckpointState
-from db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory, UpdateGroup
-from db.store import Store, now
+from agentrl.core.types import GROUP_OPEN, RUN_OVER, CheckpointState
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory, UpdateGroup
+from agentrl.db.store import Store, now
 
 GROUPS = 50  # of one transaction
 SETTLED_S = 120.0  # after its end a run's recorder may still store

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from core.errors import StoreError
+from agentrl.core.errors import StoreError
 
 READER = "agentrl_reader"
 

@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import and_, case, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.errors import StoreError
-from core.types import RUN_OVER, EpisodeState, RunState, Transition
-from db import refusals
-from db.groups import cancel_open
-from db.models import Episode, PolicyServer, Run, Worker
-from db.store import now
+from agentrl.core.errors import StoreError
+from agentrl.core.types import RUN_OVER, EpisodeState, RunState, Transition
+from agentrl.db import refusals
+from agentrl.db.groups import cancel_open
+from agentrl.db.models import Episode, PolicyServer, Run, Worker
+from agentrl.db.store import now
 
 STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back

@@ -8,8 +8,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from db.models import Base, Episode, Group, Run, StoredTrajectory
-from db.store import now
+from agentrl.db.models import Base, Episode, Group, Run, StoredTrajectory
+from agentrl.db.store import now
 
 DEAD = """
 SELECT relname, n_dead_tup, GREATEST(last_vacuum, last_autovacuum)

@@ -12,7 +12,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from core.errors import StoreError
+from agentrl.core.errors import StoreError
 
 CHANGES = (
     exp.Alter, exp.Command, exp.Copy, exp.Create, exp.Delete, exp.Drop, exp.Insert, exp.Into,

@@ -32,9 +32,9 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Float, Integer
 
-from core.errors import StoreError, StoreUnavailable
-from core.process import unlocked
-from core.retry import FOREVER, Retry
+from agentrl.core.errors import StoreError, StoreUnavailable
+from agentrl.core.process import unlocked
+from agentrl.core.retry import FOREVER, Retry
 
 PATIENCE_S = 30.0  # of a command that a person waits for; processes of a run wait for ever
 

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from core.types import SOLVED, EpisodeState, GroupState
-from db.models import Episode, Group
+from agentrl.core.types import SOLVED, EpisodeState, GroupState
+from agentrl.db.models import Episode, Group
 
 CLOSED = (GroupState.TRAINED, GroupState.FILTERED, GroupState.STALE)
 SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))

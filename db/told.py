@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from db.models import Alarm, Evaluation, Update
-from db.store import now
+from agentrl.db.models import Alarm, Evaluation, Update
+from agentrl.db.store import now
 
 SETTLED_S = 60.0  # an evaluation that so long has not grown is told as it is
 MOST = 200  # rows of one look

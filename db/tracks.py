@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.errors import ConfigError
+from agentrl.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

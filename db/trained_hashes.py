@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from core.trained_hash import ROOT, running_hash
-from core.types import UpdateState
-from db.models import Checkpoint, Update, UpdateGroup
+from agentrl.core.trained_hash import ROOT, running_hash
+from agentrl.core.types import UpdateState
+from agentrl.db.models import Checkpoint, Update, UpdateGroup
 
 AT_ONCE = 100  # updates whose members are fetched together
 

@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from core.errors import StoreError
-from core.trained_hash import ROOT, running_hash
-from core.types import (
+from agentrl.core.errors import StoreError
+from agentrl.core.trained_hash import ROOT, running_hash
+from agentrl.core.types import (
     RUN_OVER,
     TRAINABLE,
     CheckpointState,
@@ -19,9 +19,9 @@ from core.types import (
     RunState,
     UpdateState,
 )
-from db.groups import close_groups
-from db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
-from db.store import now
+from agentrl.db.groups import close_groups
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
+from agentrl.db.store import now
 
 
 class UpdateRefused(StoreError):

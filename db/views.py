@@ -12,9 +12,9 @@ came too late. Those that only tell a run's story are in `db/reading.py`.
 
 from sqlalchemy import Connection, TextClause, text
 
-from core.types import Reason
-from db import reading
-from db.store import now
+from agentrl.core.types import Reason
+from agentrl.db import reading
+from agentrl.db.store import now
 
 GRACE_S = 30.0  # an open row may be this late before it is called overdue
 WAITING_S = 86_400.0  # a ready group may wait so long for the trainer

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Select, case, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState, UpdateState
-from db.models import (
+from agentrl.core.types import EpisodeState, UpdateState
+from agentrl.db.models import (
     Episode,
     Group,
     PolicyServer,
@@ -19,7 +19,7 @@ from db.models import (
     Update,
     Worker,
 )
-from db.store import now
+from agentrl.db.store import now
 
 ROLES = ("worker", "policy", "trainer", "dispatcher", "recorder", "envs")
 Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row names

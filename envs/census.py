@@ -6,8 +6,8 @@ import docker
 import docker.errors
 import requests
 
-from core.errors import EnvironmentFailure
-from envs.engine import RUN
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.engine import RUN
 
 TIMEOUT_S = 20.0
 

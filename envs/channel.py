@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from core.errors import EnvironmentFailure
+from agentrl.core.errors import EnvironmentFailure
 
 MAX_LINE = 1 << 20  # bytes of one answer
 MAX_STDERR = 2000  # bytes kept, to tell why a process ended

@@ -18,12 +18,12 @@ import msgspec
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from core import tracing
-from core.config import Envs, secret
-from core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
-from core.logging import get_logger
-from envs import registry, wire
-from envs.contract import (
+from agentrl.core import tracing
+from agentrl.core.config import Envs, secret
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
+from agentrl.core.logging import get_logger
+from agentrl.envs import registry, wire
+from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
@@ -33,7 +33,7 @@ from envs.contract import (
     Tool,
     ToolCall,
 )
-from envs.owner import Owner
+from agentrl.envs.owner import Owner
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from core.errors import ItemError
-from core.types import ID_LENGTH, Status
+from agentrl.core.errors import ItemError
+from agentrl.core.types import ID_LENGTH, Status
 
 UNSTORABLE = re.compile("[\\0\\ud800-\\udfff]")  # NUL and halves of characters
 

@@ -14,10 +14,10 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from core.errors import AgentRLError, in_words
-from core.logging import get_logger
-from envs import wire
-from envs.threads import Threads
+from agentrl.core.errors import AgentRLError, in_words
+from agentrl.core.logging import get_logger
+from agentrl.envs import wire
+from agentrl.envs.threads import Threads
 
 TIMEOUT_S = 5.0
 

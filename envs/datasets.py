@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import ItemError
+from agentrl.core.errors import ItemError
 
 VARIABLE = "AGENTRL_DATA"
 

@@ -19,11 +19,11 @@ import docker
 import docker.errors
 import requests
 
-from core.errors import ConfigError, EnvironmentFailure
-from core.logging import get_logger
-from envs.owner import Owner
-from envs.profile import request
-from envs.program import Limits
+from agentrl.core.errors import ConfigError, EnvironmentFailure
+from agentrl.core.logging import get_logger
+from agentrl.envs.owner import Owner
+from agentrl.envs.profile import request
+from agentrl.envs.program import Limits
 
 OWNER = "agentrl.owner"  # label: the process that made the container
 RUN = "agentrl.run"  # label: the name of its run

@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from core import metrics, tracing
-from core.access import admits, loopback
-from core.errors import AgentRLError, ItemError, in_words
-from core.http import Application, Handler, Request, Response
-from core.logging import get_logger
-from envs import wire
-from envs.contract import Item, TaskSource
-from envs.controller import Controller
-from envs.owner import Owner
-from envs.sessions import Caller, Refused, Sessions
+from agentrl.core import metrics, tracing
+from agentrl.core.access import admits, loopback
+from agentrl.core.errors import AgentRLError, ItemError, in_words
+from agentrl.core.http import Application, Handler, Request, Response
+from agentrl.core.logging import get_logger
+from agentrl.envs import wire
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.controller import Controller
+from agentrl.envs.owner import Owner
+from agentrl.envs.sessions import Caller, Refused, Sessions
 
 T = TypeVar("T")
 Of = Callable[[str, Request], Awaitable[Response]]

@@ -9,14 +9,14 @@ from functools import partial
 from itertools import combinations, product
 from typing import get_args
 
-from core.errors import AgentRLError, ItemError
-from core.types import SOLVED
-from envs import registry
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item, Outcome, TaskSource
-from envs.datasets import Lacking
-from envs.hosting import contained, hosting, play
-from envs.options import Difficulty
+from agentrl.core.errors import AgentRLError, ItemError
+from agentrl.core.types import SOLVED
+from agentrl.envs import registry
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item, Outcome, TaskSource
+from agentrl.envs.datasets import Lacking
+from agentrl.envs.hosting import contained, hosting, play
+from agentrl.envs.options import Difficulty
 
 EPISODES, CONTAINED_EPISODES = 200, 24  # a difficulty, where no limit is given
 AT_ONCE = 4  # episodes in containers

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from core.errors import ItemError, nearest
-from envs.contract import Item
-from envs.options import Generated
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs.contract import Item
+from agentrl.envs.options import Generated
 
 SPLITS = ("train", "test")
 TEST_SHARE = 5  # one key in so many belongs to the test split

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from envs.contract import Environment, Expert, Item, Outcome, TaskSource
-from envs.sandbox import Contained, contain
+from agentrl.envs.contract import Environment, Expert, Item, Outcome, TaskSource
+from agentrl.envs.sandbox import Contained, contain
 
 
 def contained(source: TaskSource) -> bool:
@@ -21,7 +21,7 @@ def hosting(source: TaskSource, url: str, image: str) -> Iterator[None]:
     if not contained(source):
         yield
         return
-    from envs.engine import Engine
+    from agentrl.envs.engine import Engine
 
     with ExitStack() as undo:
         engine = Engine(source.name, url or None)

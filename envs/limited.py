@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from core.errors import EnvironmentFailure
-from envs.contract import (
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,

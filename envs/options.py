@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from core.errors import ItemError, nearest
+from agentrl.core.errors import ItemError, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 

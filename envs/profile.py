@@ -5,7 +5,7 @@ from typing import Any
 
 from docker.types import HostConfig, LogConfig, Ulimit
 
-from envs.program import Limits
+from agentrl.envs.program import Limits
 
 NOBODY = "65534:65534"
 OPEN_FILES = 4096  # of one process of nobody's; root has what the engine gives its containers

@@ -12,23 +12,23 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
-from core.errors import ItemError, nearest
-from core.logging import configure_unless_done, get_logger
-from envs.contract import TaskSource
-from envs.datasets import Dataset
+from agentrl.core.errors import ItemError, import_hint, nearest
+from agentrl.core.logging import configure_unless_done, get_logger
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.datasets import Dataset
 
 GROUP = "agentrl.tasks"
 MEND = "pip install 'agentrl-system[tasks]'"
 TASKS = {
-    "alfworld": "envs.alfworld.source:AlfworldSource",
-    "dbbench": "envs.dbbench.source:DbbenchSource",
-    "webshop": "envs.webshop.source:WebshopSource",
-    "kg": "envs.kg.source:KgSource",
-    "os": "envs.oslinux.source:OsSource",
-    "bfcl": "envs.bfcl.source:BfclSource",
+    "alfworld": "agentrl.envs.alfworld.source:AlfworldSource",
+    "dbbench": "agentrl.envs.dbbench.source:DbbenchSource",
+    "webshop": "agentrl.envs.webshop.source:WebshopSource",
+    "kg": "agentrl.envs.kg.source:KgSource",
+    "os": "agentrl.envs.oslinux.source:OsSource",
+    "bfcl": "agentrl.envs.bfcl.source:BfclSource",
 }
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
-    "gateway": "envs.gateway.source:GatewaySource",
+    "gateway": "agentrl.envs.gateway.source:GatewaySource",
 }
 
 log = get_logger()
@@ -68,7 +68,7 @@ def beside(task: str, name: str) -> ModuleType | None:
             return import_module(last)
         return import_module(f"{package}.{name}") if find_spec(f"{package}.{name}") else None
     except ImportError as error:
-        raise ItemError(f"task {task}: {name}: {error}", mend=MEND) from error
+        raise ItemError(f"task {task}: {name}: {error}", mend=import_hint(error) or MEND) from error
 
 
 def place(task: str) -> str:
@@ -93,5 +93,6 @@ def _outside(task: str) -> Any:
         try:
             return entry.load()
         except (ImportError, AttributeError) as error:
-            raise ItemError(f"task {task}: {entry.value}: {error}") from error
+            text = f"task {task}: {entry.value}: {error}"
+            raise ItemError(text, mend=import_hint(error)) from error
     raise ItemError(f"unknown task {task}{nearest(task, names())}")

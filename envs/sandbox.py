@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from core.errors import EnvironmentFailure
-from core.logging import get_logger
-from envs.channel import Channel
-from envs.contract import TaskSource
-from envs.program import Limits, Program
-from envs.watch import DiskWatch
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
+from agentrl.envs.channel import Channel
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.program import Limits, Program
+from agentrl.envs.watch import DiskWatch
 
 if TYPE_CHECKING:
-    from envs.engine import Engine
+    from agentrl.envs.engine import Engine
 
 START_S = 30.0  # to send a program to its container
 REMOVERS = 16  # threads that remove containers at the end

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from core.config import Config, secret
-from core.http import HttpServer
-from core.logging import get_logger
-from envs import registry
-from envs.controller import Controller
-from envs.face import Face, Hosted
-from envs.hosting import contained
-from envs.sandbox import Sandboxes, contain
-from envs.sessions import Sessions, Timings
+from agentrl.core.config import Config, secret
+from agentrl.core.http import HttpServer
+from agentrl.core.logging import get_logger
+from agentrl.envs import registry
+from agentrl.envs.controller import Controller
+from agentrl.envs.face import Face, Hosted
+from agentrl.envs.hosting import contained
+from agentrl.envs.sandbox import Sandboxes, contain
+from agentrl.envs.sessions import Sessions, Timings
 
 DRAIN_S = 0.5  # at the end: how long clients may still end their episodes themselves
 REAP_EVERY = 30  # tends
@@ -85,7 +85,7 @@ def _host(
     }
     if not any(contained(each.source) for each in hosted.values()):
         return hosted, lambda: None
-    from envs.engine import Engine
+    from agentrl.envs.engine import Engine
 
     engine = Engine(config.run.name)
     docker.callback(engine.close)

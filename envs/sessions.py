@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from core.errors import AgentRLError, EnvironmentFailure, ItemError, in_words
-from core.logging import get_logger
-from core.types import Status
-from envs import wire
-from envs.channel import Overrun
-from envs.contract import Environment, Outcome
-from envs.owner import Owner
-from envs.threads import Threads
+from agentrl.core.errors import AgentRLError, EnvironmentFailure, ItemError, in_words
+from agentrl.core.logging import get_logger
+from agentrl.core.types import Status
+from agentrl.envs import wire
+from agentrl.envs.channel import Overrun
+from agentrl.envs.contract import Environment, Outcome
+from agentrl.envs.owner import Owner
+from agentrl.envs.threads import Threads
 
 KEPT = 1000  # final answers at most, the newest
 

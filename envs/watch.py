@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from core.errors import EnvironmentFailure
-from core.logging import get_logger
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
 
 if TYPE_CHECKING:
-    from envs.engine import Engine
+    from agentrl.envs.engine import Engine
 
 PAUSE_S = 0.1  # between two looks, at least
 PAUSE_SHARE = 4  # a pause is so many times longer than the look before: others need the engine

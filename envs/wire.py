@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 import msgspec
 from msgspec import Meta
 
-from core.types import Status
-from envs.contract import Message, Outcome, Tool, ToolCall
+from agentrl.core.types import Status
+from agentrl.envs.contract import Message, Outcome, Tool, ToolCall
 
 T = TypeVar("T")
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.config import Dtype, Task
-from envs.contract import TaskSource
-from ops import play, tokenizer
-from ops.play import Player
-from serving.engine import LocalEngine
-from trainer import cloning
-from trainer.model import copy_tokenizer, save_as
-from workers.template import ChatTemplate
-from workers.toolcalls import Style
+from agentrl.core.config import Dtype, Task
+from agentrl.envs.contract import TaskSource
+from agentrl.ops import play, tokenizer
+from agentrl.ops.play import Player
+from agentrl.serving.engine import LocalEngine
+from agentrl.trainer import cloning
+from agentrl.trainer.model import copy_tokenizer, save_as
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style
 
 ATTEMPTS = 8
 VOCABULARY = 768

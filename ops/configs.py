@@ -7,20 +7,20 @@ from pathlib import Path
 
 import msgspec
 
-from core import loading
-from core.config import Config, Model, PolicyServer
-from core.errors import ConfigError, ItemError, nearest
-from core.types import CURRENT
-from db import tracks
-from db.external import track_of
-from envs import registry
-from envs.hosting import contained
-from ops import hub
-from serving.external_upstream import checked
-from serving.vllm_launch import check_tracks
-from trainer import presets
-from workers import curriculum
-from workers.template import ChatTemplate
+from agentrl.core import loading
+from agentrl.core.config import Config, Model, PolicyServer
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.db import tracks
+from agentrl.db.external import track_of
+from agentrl.envs import registry
+from agentrl.envs.hosting import contained
+from agentrl.ops import hub
+from agentrl.serving.external_upstream import checked
+from agentrl.serving.vllm_launch import check_tracks
+from agentrl.trainer import presets
+from agentrl.workers import curriculum
+from agentrl.workers.template import ChatTemplate
 
 
 def show(path: Path, *, as_json: bool) -> str:

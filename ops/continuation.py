@@ -16,23 +16,23 @@ from statistics import fmean, stdev
 
 import msgspec
 
-from broker.messages import EpisodeFinished, StepRecord, Trajectory, encode
-from core import manifest
-from core.config import Config
-from core.errors import ConfigError, EnvironmentFailure
-from core.statistics import interval
-from core.types import SOLVED
-from db.recordings import Recording
-from db.registry import LivePolicy
-from db.store import open_store
-from ops.configs import check_model
-from ops.eval_server import served
-from ops.eval_target import Target, resolve
-from ops.hold import held
-from ops.replay import LOOSE
-from ops.replayer import Replayer, opened, recorded, replaying
-from ops.tables import console, plain
-from ops.tape import Successor, Tape
+from agentrl.broker.messages import EpisodeFinished, StepRecord, Trajectory, encode
+from agentrl.core import manifest
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, EnvironmentFailure
+from agentrl.core.statistics import interval
+from agentrl.core.types import SOLVED
+from agentrl.db.recordings import Recording
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import open_store
+from agentrl.ops.configs import check_model
+from agentrl.ops.eval_server import served
+from agentrl.ops.eval_target import Target, resolve
+from agentrl.ops.hold import held
+from agentrl.ops.replay import LOOSE
+from agentrl.ops.replayer import Replayer, opened, recorded, replaying
+from agentrl.ops.tables import console, plain
+from agentrl.ops.tape import Successor, Tape
 
 SHOWN = 60  # characters of a call or an answer in a table
 

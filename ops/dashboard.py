@@ -6,10 +6,10 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from core import loading, logging
-from core.access import loopback, origin
-from core.config import secret
-from core.errors import AgentRLError, ConfigError
+from agentrl.core import loading, logging
+from agentrl.core.access import loopback, origin
+from agentrl.core.config import secret
+from agentrl.core.errors import AgentRLError, ConfigError
 
 HOST = "127.0.0.1"
 LEAST = 16  # characters of a token off loopback
@@ -36,7 +36,7 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
             "the dashboard needs streamlit",
             mend="in a clone make setup, else pip install 'agentrl-system[dashboard]'",
         )
-    from dashboard.serve import history, serve, trust
+    from agentrl.dashboard.serve import history, serve, trust
 
     check_proxies(config.dashboard.proxies)
     trust(config.dashboard.proxies)

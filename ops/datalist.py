@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from core import logging
-from core.errors import AgentRLError, ItemError
-from envs import registry
-from envs.datasets import VARIABLE, Dataset, folder
-from ops.tables import console, plain
+from agentrl.core import logging
+from agentrl.core.errors import AgentRLError, ItemError
+from agentrl.envs import registry
+from agentrl.envs.datasets import VARIABLE, Dataset, folder
+from agentrl.ops.tables import console, plain
 
 MARKS = {True: "✓", False: "✗", None: "–"}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from broker.api import DeadLetter
-from broker.messages import EpisodeFinished, decode
-from core import loading
-from core.errors import BrokerError, ConfigError, MessageError
-from ops.runs import Opened, opened
-from ops.tables import console, plain
+from agentrl.broker.api import DeadLetter
+from agentrl.broker.messages import EpisodeFinished, decode
+from agentrl.core import loading
+from agentrl.core.errors import BrokerError, ConfigError, MessageError
+from agentrl.ops.runs import Opened, opened
+from agentrl.ops.tables import console, plain
 
 HEAD = 64  # bytes shown of a body that cannot be decoded
 

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from core.config import Task
-from core.errors import ItemError
-from envs.contract import Environment, Expert, Item, Message, TaskSource, Tool, ToolCall
-from trainer.cloning import Demonstration
-from workers import toolcalls
-from workers.conversation import Conversation
-from workers.template import ChatTemplate
-from workers.toolcalls import Style
+from agentrl.core.config import Task
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Environment, Expert, Item, Message, TaskSource, Tool, ToolCall
+from agentrl.trainer.cloning import Demonstration
+from agentrl.workers import toolcalls
+from agentrl.workers.conversation import Conversation
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ Shape ─▶ bytes of a checkpoint, of a snapshot ──────────
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.config import Config
-from db.tracks import parse
-from ops.parts import GIB, element_bytes, trained
-from ops.shape import Shape
-from trainer.retention import SNAPSHOTS
+from agentrl.core.config import Config
+from agentrl.db.tracks import parse
+from agentrl.ops.parts import GIB, element_bytes, trained
+from agentrl.ops.shape import Shape
+from agentrl.trainer.retention import SNAPSHOTS
 
 
 @dataclass(frozen=True, slots=True)

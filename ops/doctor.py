@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from core import loading
-from core.config import Config, secret
-from core.errors import AgentRLError, ConfigError
-from ops import needs
-from ops.findings import Finding, print_findings, try_finding
-from ops.hosts import hosts_envs
-from ops.locks import running_supervisor
+from agentrl.core import loading
+from agentrl.core.config import Config, secret
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.ops import needs
+from agentrl.ops.findings import Finding, print_findings, try_finding
+from agentrl.ops.hosts import hosts_envs
+from agentrl.ops.locks import running_supervisor
 
 if TYPE_CHECKING:
-    from ops.shape import Shape
+    from agentrl.ops.shape import Shape
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
@@ -74,26 +74,29 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
 def extras(
     requirements: list[str], config: Config | None, version: Version = version_of
 ) -> Iterator[Finding]:
-    """One finding an extra; it is missing where a run of the configuration needs what is not here.
+    """One finding of what every run needs, and one an extra.
 
-    DeepSpeed has a finding of its own (`_deepspeed`).
+    It is missing where a run of the configuration needs what is not here. DeepSpeed has a
+    finding of its own (`_deepspeed`).
     """
     needed = needs.packages(config) if config else frozenset[str]()
     groups: dict[str, list[str]] = {}
     for requirement in requirements:
-        if match := re.match(r"""([\w.-]+)[^;]*; extra == ['"](\w+)['"]""", requirement):
-            groups.setdefault(match[2], []).append(match[1])
+        if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"](\w+)['"])?""", requirement):
+            groups.setdefault(match[2] or "", []).append(match[1])
     for extra, names in groups.items():
+        what, mend = "packages", f"pip install {PACKAGE}"
+        if extra:
+            what, mend = f"extra {extra}", f"pip install '{PACKAGE}[{extra}]'"
         versions = {name: version(name) for name in names}
         missing = [name for name, found in versions.items() if found is None]
         if not missing:
             detail = ", ".join(f"{name} {found}" for name, found in versions.items())
-            yield Finding(f"extra {extra}", "ok", detail)
+            yield Finding(what, "ok", detail)
             continue
-        lacks = not needed.isdisjoint(missing) or (config is not None and extra in needs.ALWAYS)
+        lacks = not needed.isdisjoint(missing) or (config is not None and not extra)
         state: Literal["absent", "missing"] = "missing" if lacks else "absent"
-        mend = f"pip install '{PACKAGE}[{extra}]'"
-        yield Finding(f"extra {extra}", state, f"not installed: {', '.join(missing)}", mend)
+        yield Finding(what, state, f"not installed: {', '.join(missing)}", mend)
 
 
 def disk(home: Path, least: int, plan: str = "") -> Finding:
@@ -113,7 +116,7 @@ def disk(home: Path, least: int, plan: str = "") -> Finding:
 
 def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
     """The least that must be free for a run, and what it will write; what is there counts."""
-    from ops import disk as plans
+    from agentrl.ops import disk as plans
 
     if isinstance(shape, AgentRLError):
         return LEAST_FREE, ""
@@ -125,8 +128,8 @@ def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
 
 def _torch(config: Config | None, version: Version) -> Finding:
     if version("torch") is None:
-        mend = f"pip install '{PACKAGE}[trainer]'"
-        return Finding("torch", "missing" if config else "absent", "not installed", mend)
+        state: Literal["absent", "missing"] = "missing" if config else "absent"
+        return Finding("torch", state, "not installed", f"pip install {PACKAGE}")
     import torch
 
     gpus = torch.cuda.device_count()
@@ -137,7 +140,7 @@ def _torch(config: Config | None, version: Version) -> Finding:
 
 
 def _checked(config: Config) -> str:
-    from ops import configs, hub
+    from agentrl.ops import configs, hub
 
     items = configs.check_all(hub.described(config))
     return f"understood; model and tasks are fit{f', {items} items' if items else ''}"
@@ -145,7 +148,7 @@ def _checked(config: Config) -> str:
 
 def _ratios(config: Config) -> Iterator[Finding]:
     """Bounds of the ratio that the noise of bfloat16 exceeds by itself."""
-    from trainer import presets
+    from agentrl.trainer import presets
 
     chosen = presets.settings(config.trainer)
     narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
@@ -161,7 +164,7 @@ def _ratios(config: Config) -> Iterator[Finding]:
 
 def _shape(config: Config) -> "Shape | AgentRLError":
     """The model's, or why it is not known."""
-    from ops import hub, shape
+    from agentrl.ops import hub, shape
 
     try:
         known = shape.named(hub.repository(config.model.path))
@@ -172,7 +175,7 @@ def _shape(config: Config) -> "Shape | AgentRLError":
 
 def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
     """What each process will hold, and whether what they share is enough."""
-    from ops import memory
+    from agentrl.ops import memory
 
     try:
         if isinstance(shape, AgentRLError):
@@ -201,7 +204,7 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
     yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
     if config.trainer.deepspeed.offload == "none":
         return
-    from trainer import extensions
+    from agentrl.trainer import extensions
 
     section = config.trainer.deepspeed
     if extensions.built(section.extensions):
@@ -213,7 +216,7 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
 
 def _vllm(config: Config) -> Iterator[Finding]:
     """The environment of every vLLM, which is none of ours."""
-    from serving.vllm_launch import version
+    from agentrl.serving.vllm_launch import version
 
     for server in config.policy_servers():
         if server.engine == "vllm":
@@ -221,8 +224,8 @@ def _vllm(config: Config) -> Iterator[Finding]:
 
 
 def _store(config: Config) -> str:
-    from db import migrate
-    from db.readonly import open_readonly
+    from agentrl.db import migrate
+    from agentrl.db.readonly import open_readonly
 
     url = config.store_url()
     if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():
@@ -238,7 +241,7 @@ def _store(config: Config) -> str:
 def _broker(url: str) -> str:
     if url.startswith("sqlite"):
         return "embedded"
-    import broker
+    from agentrl import broker
 
     link = broker.connect(url)
     link.close()
@@ -299,7 +302,7 @@ def _docker(config: Config) -> Finding:
 
 
 def _image(config: Config) -> str:
-    from envs.engine import Engine
+    from agentrl.envs.engine import Engine
 
     engine = Engine(run="doctor")
     try:

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
-from core import logging
-from core.config import Envs
-from core.errors import AgentRLError, ConfigError, ItemError, nearest
-from envs import datasets, figures, registry
-from envs.check import PEERS, Figure, Settings
+from agentrl.core import logging
+from agentrl.core.config import Envs
+from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
+from agentrl.envs import datasets, figures, registry
+from agentrl.envs.check import PEERS, Figure, Settings
 
 MARKS = {True: "✓", False: "✗", None: "–"}
 UNMARKED = " "  # a figure that nothing is wanted of

@@ -10,11 +10,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from core.errors import ItemError, nearest
-from core.types import Status
-from envs.contract import Environment, Expert, Item, Message, Outcome, TaskSource, Tool, ToolCall
-from ops.envshow import Chosen, described, opened, said, value_of
-from workers.toolcalls import fitted
+from agentrl.core.errors import ItemError, nearest
+from agentrl.core.types import Status
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    Message,
+    Outcome,
+    TaskSource,
+    Tool,
+    ToolCall,
+)
+from agentrl.ops.envshow import Chosen, described, opened, said, value_of
+from agentrl.workers.toolcalls import fitted
 
 PROMPT = "> "
 _JSON = json.JSONDecoder()

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from core import logging
-from core.config import Envs
-from core.errors import AgentRLError, ItemError, nearest
-from envs import registry
-from envs.contract import Item, Message, TaskSource, Tool
-from envs.hosting import hosting
-from ops.tables import console, plain
+from agentrl.core import logging
+from agentrl.core.config import Envs
+from agentrl.core.errors import AgentRLError, ItemError, nearest
+from agentrl.envs import registry
+from agentrl.envs.contract import Item, Message, TaskSource, Tool
+from agentrl.envs.hosting import hosting
+from agentrl.ops.tables import console, plain
 
 
 @dataclass(frozen=True, slots=True)

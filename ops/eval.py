@@ -14,20 +14,20 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from core import loading, logging
-from core.config import Config
-from core.errors import AgentRLError, ConfigError, nearest
-from db import migrate
-from db.store import Store, open_store
-from envs.contract import TaskSource
-from ops.eval_record import Record, forget
-from ops.eval_server import Servers
-from ops.eval_target import Target, fitted, resolve, versions
-from ops.evaluate import Evaluator, Measured, Plan, Work, work_of
-from ops.hold import held
-from ops.roles import sources
-from ops.runs import make_home
-from ops.tables import console, plain
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, ConfigError, nearest
+from agentrl.db import migrate
+from agentrl.db.store import Store, open_store
+from agentrl.envs.contract import TaskSource
+from agentrl.ops.eval_record import Record, forget
+from agentrl.ops.eval_server import Servers
+from agentrl.ops.eval_target import Target, fitted, resolve, versions
+from agentrl.ops.evaluate import Evaluator, Measured, Plan, Work, work_of
+from agentrl.ops.hold import held
+from agentrl.ops.roles import sources
+from agentrl.ops.runs import make_home
+from agentrl.ops.tables import console, plain
 
 
 @dataclass(frozen=True, slots=True)

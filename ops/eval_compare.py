@@ -14,16 +14,16 @@ from statistics import fmean
 
 from sqlalchemy.orm import Session
 
-from core import loading
-from core.config import Config
-from core.errors import ConfigError
-from core.types import SOLVED
-from db import evaluations
-from db.models import Evaluation
-from db.readonly import open_history
-from ops.eval_target import find
-from ops.paired import Compared, compared
-from ops.tables import console, plain
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import SOLVED
+from agentrl.db import evaluations
+from agentrl.db.models import Evaluation
+from agentrl.db.readonly import open_history
+from agentrl.ops.eval_target import find
+from agentrl.ops.paired import Compared, compared
+from agentrl.ops.tables import console, plain
 
 SHOWN = 5  # items that changed, of each direction, in the table
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from core import metrics
-from core.config import Config, External
-from core.types import Status
-from db import evaluations
-from db.models import Evaluation, EvaluationEpisode
-from db.store import Store
-from ops.eval_target import Target
-from ops.evaluate import Evaluator, Measured, Plan, Played, Work, summary
+from agentrl.core import metrics
+from agentrl.core.config import Config, External
+from agentrl.core.types import Status
+from agentrl.db import evaluations
+from agentrl.db.models import Evaluation, EvaluationEpisode
+from agentrl.db.store import Store
+from agentrl.ops.eval_target import Target
+from agentrl.ops.evaluate import Evaluator, Measured, Plan, Played, Work, summary
 
 SUM_UP_S = 5.0  # between two looks at all episodes so far, for the row's figures
 MILLION = 1e6

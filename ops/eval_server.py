@@ -9,20 +9,20 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
-from core import manifest
-from core.config import Config
-from core.errors import CheckpointError, PolicyError
-from core.logging import get_logger
-from core.types import CURRENT
-from db.registry import LivePolicy
-from ops.eval_target import Target
-from ops.evaluate import Ending
-from serving.policy import make_engine
-from serving.proof import Loads, prove, tolerance
-from serving.request import EngineAway
-from serving.served import Served
-from serving.server import Face, Server
-from workers.episode import Stopped
+from agentrl.core import manifest
+from agentrl.core.config import Config
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.core.types import CURRENT
+from agentrl.db.registry import LivePolicy
+from agentrl.ops.eval_target import Target
+from agentrl.ops.evaluate import Ending
+from agentrl.serving.policy import make_engine
+from agentrl.serving.proof import Loads, prove, tolerance
+from agentrl.serving.request import EngineAway
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
+from agentrl.workers.episode import Stopped
 
 LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
 PATIENCE_S = 30.0  # with a vLLM that answers and refuses what it lost
@@ -56,7 +56,7 @@ class Servers:
         """
         self.ending.clear()
         if target.external is not None:
-            from serving.external import measured
+            from agentrl.serving.external import measured
 
             with measured(config, target.external) as policy:
                 yield policy

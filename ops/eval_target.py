@@ -10,18 +10,18 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from broker import weights
-from core import manifest
-from core.config import Config, PolicyServer
-from core.errors import ConfigError, nearest
-from core.types import CheckpointState
-from db import lifecycle, registry, runs
-from db.external import track_of
-from db.models import Checkpoint, Run
-from db.readonly import open_history
-from db.store import Store
-from ops import hub
-from ops.configs import check_external, check_model
+from agentrl.broker import weights
+from agentrl.core import manifest
+from agentrl.core.config import Config, PolicyServer
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.types import CheckpointState
+from agentrl.db import lifecycle, registry, runs
+from agentrl.db.external import track_of
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.readonly import open_history
+from agentrl.db.store import Store
+from agentrl.ops import hub
+from agentrl.ops.configs import check_external, check_model
 
 ALL = "all"
 

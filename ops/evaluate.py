@@ -14,20 +14,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.messages import Trajectory
-from core import statistics
-from core.config import Config
-from core.errors import EnvironmentFailure, ItemError, PolicyError
-from core.logging import get_logger
-from core.statistics import Estimate, clustered_interval, estimate
-from core.types import CURRENT, SOLVED, TRAINABLE, Status
-from db.episodes import Claimed
-from db.registry import LivePolicy
-from envs.contract import Environment, Item, TaskSource
-from workers.client import PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime
-from workers.policies import Sampler
-from workers.worker import Clock, kit
+from agentrl.broker.messages import Trajectory
+from agentrl.core import statistics
+from agentrl.core.config import Config
+from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.core.statistics import Estimate, clustered_interval, estimate
+from agentrl.core.types import CURRENT, SOLVED, TRAINABLE, Status
+from agentrl.db.episodes import Claimed
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import Environment, Item, TaskSource
+from agentrl.workers.client import PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime
+from agentrl.workers.policies import Sampler
+from agentrl.workers.worker import Clock, kit
 
 log = get_logger()
 

@@ -13,19 +13,19 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from broker.weights import WeightsAway
-from core.config import Config
-from core.errors import AgentRLError, ConfigError, StoreError
-from core.logging import get_logger
-from core.process import TOLD, weigh_session
-from core.types import RUN_OVER
-from db import evaluations, runs
-from ops.eval import Matrix, Wish, only, planned
-from ops.eval_target import resolve
-from ops.evaluate import work_of
-from ops.roles import sources
-from ops.runs import opened
-from workers.episode import Stopped
+from agentrl.broker.weights import WeightsAway
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, ConfigError, StoreError
+from agentrl.core.logging import get_logger
+from agentrl.core.process import TOLD, weigh_session
+from agentrl.core.types import RUN_OVER
+from agentrl.db import evaluations, runs
+from agentrl.ops.eval import Matrix, Wish, only, planned
+from agentrl.ops.eval_target import resolve
+from agentrl.ops.evaluate import work_of
+from agentrl.ops.roles import sources
+from agentrl.ops.runs import opened
+from agentrl.workers.episode import Stopped
 
 LOOK_S = 2.0
 GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits for

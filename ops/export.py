@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from core import loading
-from core.config import Config
-from core.errors import ConfigError
-from ops.eval_target import resolve
-from trainer.export import export as write
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.eval_target import resolve
+from agentrl.trainer.export import export as write
 
 
 def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> str:

@@ -3,9 +3,9 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from core import loading
-from core.config import DeepSpeed
-from core.errors import ConfigError
+from agentrl.core import loading
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import ConfigError
 
 
 def build(path: Path | None) -> str:
@@ -15,7 +15,7 @@ def build(path: Path | None) -> str:
         raise ConfigError(
             "deepspeed is not installed", mend="pip install 'agentrl-system[deepspeed]'"
         )
-    from trainer import extensions
+    from agentrl.trainer import extensions
 
     if extensions.built(section.extensions):
         return f"already built: {extensions.folder(section.extensions)}"

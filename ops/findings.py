@@ -7,8 +7,8 @@ from typing import Literal
 
 from rich.text import Text
 
-from core.errors import AgentRLError
-from ops.tables import console, plain
+from agentrl.core.errors import AgentRLError
+from agentrl.ops.tables import console, plain
 
 MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]"}
 

@@ -15,10 +15,10 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from core import loading
-from core.config import Config, secret
-from core.errors import AgentRLError, ConfigError, nearest
-from db import probe
+from agentrl.core import loading
+from agentrl.core.config import Config, secret
+from agentrl.core.errors import AgentRLError, ConfigError, nearest
+from agentrl.db import probe
 
 TIMEOUT_S = 5.0
 OVER = "its run is over"  # it may rest
@@ -59,7 +59,7 @@ def _worker(config: Config, _: str) -> str:
 
 
 def _recorder(config: Config, _: str) -> str:
-    from broker.topology import recorder_queue
+    from agentrl.broker.topology import recorder_queue
 
     if probe.run_over(config.store_url(), config.run.name):
         return OVER
@@ -67,7 +67,7 @@ def _recorder(config: Config, _: str) -> str:
 
 
 def _trainer(config: Config, _: str) -> str:
-    from broker.topology import trainer_queue
+    from agentrl.broker.topology import trainer_queue
 
     return _consumed(config, trainer_queue)
 
@@ -103,7 +103,7 @@ PROBES: Mapping[str, Callable[[Config, str], str]] = {
 
 def _consumed(config: Config, queue_of: Callable[[str], str]) -> str:
     """Raises Unhealthy, StoreError, BrokerError."""
-    from broker.rabbit import RabbitBroker
+    from agentrl.broker.rabbit import RabbitBroker
 
     queue = queue_of(probe.run_id(config.store_url(), config.run.name))
     if not RabbitBroker(config.broker_url()).consumers(queue):

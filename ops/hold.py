@@ -13,13 +13,13 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from core.errors import CheckpointError, StoreUnavailable
-from core.logging import get_logger
-from core.threads import vital_thread
-from core.types import CheckpointState
-from db import registry
-from db.models import PolicyServer, Run
-from db.store import Store
+from agentrl.core.errors import CheckpointError, StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.core.threads import vital_thread
+from agentrl.core.types import CheckpointState
+from agentrl.db import registry
+from agentrl.db.models import PolicyServer, Run
+from agentrl.db.store import Store
 
 BEAT_S = 3.0
 LEASE_S = 20.0

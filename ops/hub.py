@@ -17,8 +17,8 @@ from typing import NoReturn
 
 import msgspec
 
-from core.config import Config
-from core.errors import ConfigError
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
 
 PREFIX = "hub:"
 RECORD = "model.json"

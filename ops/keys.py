@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT
 
-from core.config import NAME, Config, Section, Trainer
-from core.errors import ConfigError, nearest
-from ops.tables import console, plain
-from trainer import presets
+from agentrl.core.config import NAME, Config, Section, Trainer
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.ops.tables import console, plain
+from agentrl.trainer import presets
 
 HEAD = """# Configuration
 

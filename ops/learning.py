@@ -11,31 +11,31 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker import weights
-from broker.topology import trainer_queue
-from broker.wake import Announcer
-from broker.weights import TransferLimits
-from core.config import Config
-from core.errors import ConfigError
-from core.process import place
-from core.retry import FOREVER
-from db import registry
-from ops.runs import Opened, opened, shelf
-from trainer.inbox import Bounds
-from trainer.presets import Settings, batch_groups, inbox_bytes, settings
+from agentrl.broker import weights
+from agentrl.broker.topology import trainer_queue
+from agentrl.broker.wake import Announcer
+from agentrl.broker.weights import TransferLimits
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.process import place
+from agentrl.core.retry import FOREVER
+from agentrl.db import registry
+from agentrl.ops.runs import Opened, opened, shelf
+from agentrl.trainer.inbox import Bounds
+from agentrl.trainer.presets import Settings, batch_groups, inbox_bytes, settings
 
 if TYPE_CHECKING:
-    from trainer.learner import Learner
-    from trainer.learner_deepspeed import DeepSpeedLearner
-    from trainer.ranks import Ranks
+    from agentrl.trainer.learner import Learner
+    from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
+    from agentrl.trainer.ranks import Ranks
 
 OVER = b"\0"  # told to ranks in place of a path
 
 
 def learn(config: Config, stop: threading.Event) -> None:
     """Batches in, checkpoints out, until the run is over or `stop`."""
-    from trainer.learner import Hardware
-    from trainer.learner_torch import TorchLearner
+    from agentrl.trainer.learner import Hardware
+    from agentrl.trainer.learner_torch import TorchLearner
 
     if config.trainer.engine == "deepspeed":
         _rank(config, stop)
@@ -68,7 +68,7 @@ def send_home(config: Config) -> None:
 
 def _joined(config: Config) -> AbstractContextManager["Ranks"]:
     """Raises RankLost, ConfigError."""
-    from trainer.ranks import joined
+    from agentrl.trainer.ranks import joined
 
     own = place(os.environ)
     if own is None:
@@ -78,7 +78,7 @@ def _joined(config: Config) -> AbstractContextManager["Ranks"]:
 
 def _rank(config: Config, stop: threading.Event) -> None:
     """One rank. A signal stops the first, which sends the others home."""
-    from trainer.lead import follow, leading
+    from agentrl.trainer.lead import follow, leading
 
     with _joined(config) as ranks:
         if ranks.rank:
@@ -95,8 +95,8 @@ def _rank(config: Config, stop: threading.Event) -> None:
 
 def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":
     """`first`: what the row of the run's first checkpoint names."""
-    from trainer.learner import Hardware
-    from trainer.learner_deepspeed import DeepSpeedLearner
+    from agentrl.trainer.learner import Hardware
+    from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
 
     path = _fetched(first, config, stop)
     kind = config.model.device.partition(":")[0]
@@ -118,10 +118,10 @@ def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
 
 
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
-    from trainer.inbox import Inbox
-    from trainer.lease import trainer_lease
-    from trainer.ledger import Ledger
-    from trainer.loop import train
+    from agentrl.trainer.inbox import Inbox
+    from agentrl.trainer.lease import trainer_lease
+    from agentrl.trainer.ledger import Ledger
+    from agentrl.trainer.loop import train
 
     filled = settings(config.trainer)
     announcer = Announcer(run.broker, run.run_id)

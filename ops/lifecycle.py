@@ -12,23 +12,23 @@ from pathlib import Path
 
 import msgspec
 
-import broker
-from broker import weights
-from broker.weights import Shelf
-from core import loading
-from core.config import Config, check_name, with_secrets
-from core.errors import AgentRLError, ConfigError, StoreError
-from core.types import RUN_OVER, RunState
-from db import lifecycle, migrate, runs
-from db.lifecycle import Fork, RunSummary
-from db.models import Checkpoint, Run
-from db.readonly import open_history, refuse_absent
-from db.store import Store, open_store
-from ops import moved
-from ops.hold import held
-from ops.locks import running_supervisor
-from ops.runs import checkpoints_home, shelf
-from trainer import checkpoints, retention
+from agentrl import broker
+from agentrl.broker import weights
+from agentrl.broker.weights import Shelf
+from agentrl.core import loading
+from agentrl.core.config import Config, check_name, with_secrets
+from agentrl.core.errors import AgentRLError, ConfigError, StoreError
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.db import lifecycle, migrate, runs
+from agentrl.db.lifecycle import Fork, RunSummary
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.readonly import open_history, refuse_absent
+from agentrl.db.store import Store, open_store
+from agentrl.ops import moved
+from agentrl.ops.hold import held
+from agentrl.ops.locks import running_supervisor
+from agentrl.ops.runs import checkpoints_home, shelf
+from agentrl.trainer import checkpoints, retention
 
 ACTIONS = {
     "pause": RunState.PAUSED,
@@ -219,7 +219,7 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
     Raises CheckpointError.
     """
-    from trainer.export import fill
+    from agentrl.trainer.export import fill
 
     identity = {"checkpoint_id": directory.name, "parent": parent.checkpoint_id}
 
@@ -231,6 +231,6 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
 
 def _delete_tasks(config: Config, run_id: str) -> None:
-    from workers.app import celery_app, purge
+    from agentrl.workers.app import celery_app, purge
 
     purge(celery_app(config, run_id), run_id)

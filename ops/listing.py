@@ -2,10 +2,10 @@
 
 import msgspec
 
-from core.types import RunState
-from db.lifecycle import RunSummary
-from ops.lifecycle import Place, summaries
-from ops.tables import console, plain
+from agentrl.core.types import RunState
+from agentrl.db.lifecycle import RunSummary
+from agentrl.ops.lifecycle import Place, summaries
+from agentrl.ops.tables import console, plain
 
 
 def runs(where: Place, *, as_json: bool) -> None:

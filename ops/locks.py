@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import IO
 
-from core.errors import AgentRLError
-from core.process import process_began
+from agentrl.core.errors import AgentRLError
+from agentrl.core.process import process_began
 
 
 def only_one(home: Path) -> IO[bytes]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.config import Config
-from core.errors import ConfigError
-from ops.parts import GIB, HOST, SHARE, Part, gpu_share, least_of_vllm, parts, vllm_devices
-from ops.shape import Shape, read
-from ops.shards import over_ranks
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.parts import GIB, HOST, SHARE, Part, gpu_share, least_of_vllm, parts, vllm_devices
+from agentrl.ops.shape import Shape, read
+from agentrl.ops.shards import over_ranks
 
 ASK_S = 10.0  # for nvidia-smi
 CGROUP = Path("/sys/fs/cgroup/memory.max")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from core.config import Config
-from db import lifecycle
-from db.store import Store
+from agentrl.core.config import Config
+from agentrl.db import lifecycle
+from agentrl.db.store import Store
 
 
 def with_home(config: Config, home: Path) -> Config:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from core.config import Config
-from ops.hosts import hosts_envs
+from agentrl.core.config import Config
+from agentrl.ops.hosts import hosts_envs
 
-ALWAYS = ("broker", "db", "workers", "envs", "trainer", "serving")  # extras of every run
 TASKS = {"kg": "pyoxigraph", "webshop": "rapidfuzz"}
 TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
 TRACING = ("opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk")
@@ -17,8 +16,6 @@ def packages(config: Config) -> frozenset[str]:
 
 
 def _packages(config: Config) -> Iterator[str]:
-    if config.metrics.port:
-        yield "prometheus-client"
     if config.tracing.endpoint:
         yield from TRACING
     for tracker in config.trackers.use:

@@ -11,11 +11,11 @@ has the formulas in words, and how far they were off where they could be measure
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from core.config import Config, PolicyServer
-from core.errors import ConfigError
-from ops.shape import Shape
-from serving.vllm_launch import rank_bound
-from trainer import presets
+from agentrl.core.config import Config, PolicyServer
+from agentrl.core.errors import ConfigError
+from agentrl.ops.shape import Shape
+from agentrl.serving.vllm_launch import rank_bound
+from agentrl.trainer import presets
 
 MIB, GIB = 2**20, 2**30
 HOST = "this machine"

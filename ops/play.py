@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from core.types import SOLVED
-from envs.contract import Environment, Item, TaskSource
-from serving.request import Completion, Request
-from workers.conversation import Conversation
-from workers.template import ChatTemplate
-from workers.toolcalls import Style
-from workers.turn import act
+from agentrl.core.types import SOLVED
+from agentrl.envs.contract import Environment, Item, TaskSource
+from agentrl.serving.request import Completion, Request
+from agentrl.workers.conversation import Conversation
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style
+from agentrl.workers.turn import act
 
 OPEN_EPISODES = 128
 

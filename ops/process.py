@@ -14,24 +14,24 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from broker.weights import WeightsAway
-from core import exposition, loading, logging, otlp
-from core.config import Config
-from core.errors import (
+from agentrl.broker.weights import WeightsAway
+from agentrl.core import exposition, loading, logging, otlp
+from agentrl.core.config import Config
+from agentrl.core.errors import (
     AgentRLError,
     BrokerError,
     BrokerUnavailable,
     StoreError,
     StoreUnavailable,
 )
-from core.process import TOLD, place
-from core.types import RUN_OVER
-from db import runs
-from db.store import open_store
-from db.updates import TrainerReplaced
-from ops import hub, roles
-from ops.restarts import AWAY
-from ops.runs import RunOver, begin, queues_stand
+from agentrl.core.process import TOLD, place
+from agentrl.core.types import RUN_OVER
+from agentrl.db import runs
+from agentrl.db.store import open_store
+from agentrl.db.updates import TrainerReplaced
+from agentrl.ops import hub, roles
+from agentrl.ops.restarts import AWAY
+from agentrl.ops.runs import RunOver, begin, queues_stand
 
 PR_SET_PDEATHSIG = 1
 STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
@@ -78,13 +78,13 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     others = own is not None and own.rank  # who hear from the first of them whether it is over
     if not (supervised or role == "envs" or others or _begun(config, role, stop)):
         if own is not None:
-            from ops.learning import send_home
+            from agentrl.ops.learning import send_home
 
             send_home(config)
         return
     alone = not supervised and own is None
     if deepspeed and own is None:
-        from ops.ranked import run_ranks
+        from agentrl.ops.ranked import run_ranks
 
         code = run_ranks(config, path, stop, supervised=supervised)
         replaced = alone and code == TrainerReplaced.exit_code

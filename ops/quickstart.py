@@ -17,19 +17,19 @@ from pathlib import Path
 from rich.console import Console
 from sqlalchemy.orm import Session
 
-from core import loading, logging
-from core.config import Config
-from core.errors import AgentRLError
-from core.types import RunState
-from db import progress, registry, runs
-from db.progress import Totals
-from db.registry import LivePolicy
-from db.store import Store, open_store
-from ops.eval_record import Record
-from ops.eval_target import Target, fitted, resolve
-from ops.evaluate import Evaluator, Measured, Plan, Work, work_of
-from ops.process import stop_on_signals
-from ops.quickstart_report import (
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError
+from agentrl.core.types import RunState
+from agentrl.db import progress, registry, runs
+from agentrl.db.progress import Totals
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store, open_store
+from agentrl.ops.eval_record import Record
+from agentrl.ops.eval_target import Target, fitted, resolve
+from agentrl.ops.evaluate import Evaluator, Measured, Plan, Work, work_of
+from agentrl.ops.process import stop_on_signals
+from agentrl.ops.quickstart_report import (
     BINS,
     ByTask,
     Outcome,
@@ -40,14 +40,14 @@ from ops.quickstart_report import (
     require_picture,
     resumed,
 )
-from ops.quickstart_start import make_start
-from ops.quickstart_view import View
-from ops.recipes import Recipe
-from ops.roles import sources
-from ops.runs import RunOver, begin, clear_queues
-from ops.supervise import Supervisor, children
-from ops.troubles import LogWatcher
-from ops.up import Screen, StallGuard, watch
+from agentrl.ops.quickstart_start import make_start
+from agentrl.ops.quickstart_view import View
+from agentrl.ops.recipes import Recipe
+from agentrl.ops.roles import sources
+from agentrl.ops.runs import RunOver, begin, clear_queues
+from agentrl.ops.supervise import Supervisor, children
+from agentrl.ops.troubles import LogWatcher
+from agentrl.ops.up import Screen, StallGuard, watch
 
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured

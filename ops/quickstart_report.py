@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from core.config import Config
-from core.errors import ConfigError
-from ops.evaluate import Measured
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.evaluate import Measured
 
 BINS = 24  # of the curve
 
@@ -72,7 +72,7 @@ def require_picture() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
             "the quickstart draws with matplotlib, which is not installed",
-            mend="pip install 'agentrl-system[quickstart]'",
+            mend="pip install matplotlib",
         )
 
 

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from core import loading
-from core.config import Config
-from core.errors import ConfigError
-from ops.recipes import Recipe, Size
-from ops.warming import make
-from ops.warmstart import WarmstartOptions
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.recipes import Recipe, Size
+from agentrl.ops.warming import make
+from agentrl.ops.warmstart import WarmstartOptions
 
 
 def make_start(recipe: Recipe, size: Size, config: Config) -> None:

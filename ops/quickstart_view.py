@@ -9,10 +9,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from core.config import Config
-from db import progress
-from db.progress import Totals
-from db.store import Store
+from agentrl.core.config import Config
+from agentrl.db import progress
+from agentrl.db.progress import Totals
+from agentrl.db.store import Store
 
 RECENT_UPDATES = 5
 PLAIN_EVERY_S = 10.0  # between lines where there is no terminal

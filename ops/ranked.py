@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.config import Config
-from core.errors import RankLost
-from core.logging import get_logger
-from core.process import MEETING
-from ops.ending import last_line
-from ops.process import SUPERVISOR
+from agentrl.core.config import Config
+from agentrl.core.errors import RankLost
+from agentrl.core.logging import get_logger
+from agentrl.core.process import MEETING
+from agentrl.ops.ending import last_line
+from agentrl.ops.process import SUPERVISOR
 
 LOOK_S = 0.1
 TOGETHER_S = 3.0  # after the first has ended, before the others are killed
@@ -68,7 +68,7 @@ def _started(config: Config, path: Path, number: int, meeting: Path) -> Rank:
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    command = [sys.executable, "-m", "cli.main", "trainer", str(path), "--supervised"]
+    command = [sys.executable, "-m", "agentrl.cli.main", "trainer", str(path), "--supervised"]
     if output is None:
         return Rank(number, _spawned(command, environment, None), None)
     output.parent.mkdir(parents=True, exist_ok=True)

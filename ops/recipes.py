@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.config import Config
-from core.errors import ConfigError, ItemError, nearest
-from envs.alfworld.datasets import GAMES, LIST
-from envs.datasets import Dataset, folder
-from envs.dbbench.datasets import WIKITABLEQUESTIONS
-from envs.registry import datasets
-from ops.school import Phase
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.envs.alfworld.datasets import GAMES, LIST
+from agentrl.envs.datasets import Dataset, folder
+from agentrl.envs.dbbench.datasets import WIKITABLEQUESTIONS
+from agentrl.envs.registry import datasets
+from agentrl.ops.school import Phase
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"

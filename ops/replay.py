@@ -13,13 +13,13 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
-from db import recordings, runs
-from db.recordings import Recording
-from ops.replayer import opened, recorded, replaying
-from ops.tables import console, plain
-from ops.tape import PROMPT, Difference
-from workers.episode import OutOfTime
+from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
+from agentrl.db import recordings, runs
+from agentrl.db.recordings import Recording
+from agentrl.ops.replayer import opened, recorded, replaying
+from agentrl.ops.tables import console, plain
+from agentrl.ops.tape import PROMPT, Difference
+from agentrl.workers.episode import OutOfTime
 
 FIELDS = ("messages", "call", "done", "status", "reward", "score")
 LOOSE = {  # tasks whose messages differ by nature: that is shown, and does not count

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import msgspec
 
-from broker.messages import Trajectory, body_of
-from core import loading, logging
-from core.config import Config
-from core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
-from core.types import CURRENT
-from db import recordings
-from db.episodes import Claimed
-from db.readonly import open_history
-from db.recordings import Recording
-from db.store import Store
-from envs.contract import Item, TaskSource
-from envs.hosting import hosting
-from ops import hub, roles
-from ops.tape import Difference, Tape
-from workers.client import PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits
-from workers.policies import Sampler
-from workers.worker import Clock, kit
+from agentrl.broker.messages import Trajectory, body_of
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.db import recordings
+from agentrl.db.episodes import Claimed
+from agentrl.db.readonly import open_history
+from agentrl.db.recordings import Recording
+from agentrl.db.store import Store
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.hosting import hosting
+from agentrl.ops import hub, roles
+from agentrl.ops.tape import Difference, Tape
+from agentrl.workers.client import PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.policies import Sampler
+from agentrl.workers.worker import Clock, kit
 
 UNBOUNDED = 1 << 30  # tokens: what was sampled has its place
 

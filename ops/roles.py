@@ -16,13 +16,13 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 
-from broker.topology import recorder_queue
-from core.config import Config
-from core.types import RUN_OVER
-from db import runs
-from envs import registry as tasks
-from envs.contract import TaskSource
-from ops.runs import opened
+from agentrl.broker.topology import recorder_queue
+from agentrl.core.config import Config
+from agentrl.core.types import RUN_OVER
+from agentrl.db import runs
+from agentrl.envs import registry as tasks
+from agentrl.envs.contract import TaskSource
+from agentrl.ops.runs import opened
 
 DRAIN_S = 3.0  # how long a recorder that stops may still store
 LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it later
@@ -31,13 +31,13 @@ LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it la
 def sources(config: Config) -> dict[str, TaskSource]:
     """The task sources of the mixture: in this process, or behind the env server."""
     if config.envs.url:
-        from envs.client import RemoteSource
+        from agentrl.envs.client import RemoteSource
 
         return {
             name: RemoteSource(config.envs, name, task.options)
             for name, task in config.tasks.items()
         }
-    from envs.limited import LimitedSource
+    from agentrl.envs.limited import LimitedSource
 
     limit_s = min(config.envs.call_timeout_s, config.worker.attempt_deadline_s)
     return {
@@ -47,10 +47,10 @@ def sources(config: Config) -> dict[str, TaskSource]:
 
 
 def dispatcher(config: Config, stop: threading.Event) -> None:
-    from workers.app import Sender, celery_app
-    from workers.dispatcher import EXPIRES, Dispatcher
-    from workers.levels import told
-    from workers.stream import ItemStream
+    from agentrl.workers.app import Sender, celery_app
+    from agentrl.workers.dispatcher import EXPIRES, Dispatcher
+    from agentrl.workers.levels import told
+    from agentrl.workers.stream import ItemStream
 
     with opened(config, stop) as run:
         streams = {
@@ -68,10 +68,10 @@ def dispatcher(config: Config, stop: threading.Event) -> None:
 
 
 def worker(config: Config, stop: threading.Event) -> None:
-    from broker.messages import PoolChanged
-    from broker.wake import Waker
-    from workers.app import celery_app, serve
-    from workers.worker import EpisodeWorker, leave_in_time
+    from agentrl.broker.messages import PoolChanged
+    from agentrl.broker.wake import Waker
+    from agentrl.workers.app import celery_app, serve
+    from agentrl.workers.worker import EpisodeWorker, leave_in_time
 
     with opened(config, stop) as run, ExitStack() as stack:
         publisher = stack.enter_context(closing(run.broker.publisher()))
@@ -87,7 +87,7 @@ def worker(config: Config, stop: threading.Event) -> None:
 
 
 def recorder(config: Config, stop: threading.Event) -> None:
-    from workers.recorder import record
+    from agentrl.workers.recorder import record
 
     with opened(config, stop) as run:
         consumer = run.broker.consumer(recorder_queue(run.run_id))
@@ -102,13 +102,13 @@ def recorder(config: Config, stop: threading.Event) -> None:
 
 
 def trainer(config: Config, stop: threading.Event) -> None:
-    from ops.learning import learn
+    from agentrl.ops.learning import learn
 
     learn(config, stop)
 
 
 def policy(config: Config, stop: threading.Event, name: str = "") -> None:
-    from serving.policy import Followed, serve_policy
+    from agentrl.serving.policy import Followed, serve_policy
 
     server = config.policy_server(name)
     with opened(config, stop) as run:
@@ -116,14 +116,14 @@ def policy(config: Config, stop: threading.Event, name: str = "") -> None:
 
 
 def evaluator(config: Config, stop: threading.Event) -> None:
-    from ops.evaluator import evaluate_run, stand_back
+    from agentrl.ops.evaluator import evaluate_run, stand_back
 
     stand_back(config.eval.nice)
     evaluate_run(config, stop)
 
 
 def envs(config: Config, stop: threading.Event) -> None:
-    from envs.server import serve
+    from agentrl.envs.server import serve
 
     serve(config, stop)
 

@@ -15,24 +15,24 @@ from typing import IO
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-import broker
-from broker import weights
-from broker.api import Broker
-from broker.topology import trainer_queue
-from broker.weights import Shelf, TransferLimits, WeightsAway
-from core import disk, loading
-from core.config import Config, Model
-from core.errors import CheckpointError, ConfigError, StoreError
-from core.logging import bind_process, get_logger
-from core.retry import FOREVER
-from core.types import RUN_OVER, CheckpointState, RunState
-from db import migrate, registry, runs
-from db.models import Checkpoint, Run
-from db.store import Store, now, open_store
-from ops import configs, hub, moved
-from trainer import checkpoints
-from workers.app import celery_app, purge
-from workers.template import TEMPLATE
+from agentrl import broker
+from agentrl.broker import weights
+from agentrl.broker.api import Broker
+from agentrl.broker.topology import trainer_queue
+from agentrl.broker.weights import Shelf, TransferLimits, WeightsAway
+from agentrl.core import disk, loading
+from agentrl.core.config import Config, Model
+from agentrl.core.errors import CheckpointError, ConfigError, StoreError
+from agentrl.core.logging import bind_process, get_logger
+from agentrl.core.retry import FOREVER
+from agentrl.core.types import RUN_OVER, CheckpointState, RunState
+from agentrl.db import migrate, registry, runs
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.store import Store, now, open_store
+from agentrl.ops import configs, hub, moved
+from agentrl.trainer import checkpoints
+from agentrl.workers.app import celery_app, purge
+from agentrl.workers.template import TEMPLATE
 
 LOOK_S = 0.05  # between two tries to be the one who begins the run
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from alembic.util.exc import CommandError
 
-from core import loading
-from core.config import secret
-from core.errors import StoreError
-from db import migrate
-from db.readonly import refuse_absent
-from db.roles import READER, let_reader_log_in
-from db.store import open_store
+from agentrl.core import loading
+from agentrl.core.config import secret
+from agentrl.core.errors import StoreError
+from agentrl.db import migrate
+from agentrl.db.readonly import refuse_absent
+from agentrl.db.roles import READER, let_reader_log_in
+from agentrl.db.store import open_store
 
 
 def upgrade(path: Path) -> str:

@@ -14,15 +14,15 @@ from random import Random
 from statistics import fmean
 from types import MappingProxyType
 
-from core.config import Dtype, Task
-from envs.contract import TaskSource
-from ops import demonstrations
-from ops.apprentice import Apprentice, Skill
-from ops.demonstrations import Transcript
-from ops.interruption import Interruption
-from trainer import cloning
-from trainer.cloning import Cloner, Demonstration
-from trainer.snapshots import State
+from agentrl.core.config import Dtype, Task
+from agentrl.envs.contract import TaskSource
+from agentrl.ops import demonstrations
+from agentrl.ops.apprentice import Apprentice, Skill
+from agentrl.ops.demonstrations import Transcript
+from agentrl.ops.interruption import Interruption
+from agentrl.trainer import cloning
+from agentrl.trainer.cloning import Cloner, Demonstration
+from agentrl.trainer.snapshots import State
 
 LOSSES = 10  # steps that a reported loss is the mean of
 FRESH = 3e-3  # learning rate of random weights

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from core.errors import ConfigError
+from agentrl.core.errors import ConfigError
 
 HEADER = 100 * 1024**2  # bytes; a longer header is none
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}  # whose tensors config.json tells

@@ -8,10 +8,10 @@ ZeRO 3  weights and the reference too; offload = "all": on the host
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from core.config import Config
-from ops.parts import HOST, Part
+from agentrl.core.config import Config
+from agentrl.ops.parts import HOST, Part
 
-BUCKET = 50_000_000  # elements that are sent at once: `trainer.zero.BUCKET`
+BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.zero.BUCKET`
 SHARDED = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3, "reference": 3}  # from ZeRO …
 OFFLOADED = {"optimizer": {"moments", "masters"}, "all": {"moments", "masters", "weights"}}
 KEY = "trainer.deepspeed.zero"

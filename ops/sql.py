@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from core.errors import AgentRLError
-from db.questions import answered, questions
-from db.readonly import Answer, ask, open_history, open_readonly, tables
-from db.store import Store
-from ops.lifecycle import Place
+from agentrl.core.errors import AgentRLError
+from agentrl.db.questions import answered, questions
+from agentrl.db.readonly import Answer, ask, open_history, open_readonly, tables
+from agentrl.db.store import Store
+from agentrl.ops.lifecycle import Place
 
 Format = Literal["table", "csv", "json"]
 PROMPT, MORE = "agentrl> ", "    ...> "

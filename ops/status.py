@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core import loading
-from core.config import Config
-from core.exposition import address
-from core.types import RUN_OVER, RunState
-from db import alarms, progress, registry, runs
-from db.readonly import open_history
-from ops.locks import running_supervisor
-from ops.tables import console, plain
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.exposition import address
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.db import alarms, progress, registry, runs
+from agentrl.db.readonly import open_history
+from agentrl.ops.locks import running_supervisor
+from agentrl.ops.tables import console, plain
 
 
 def status(path: Path, *, as_json: bool) -> None:

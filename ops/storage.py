@@ -9,18 +9,18 @@ from pathlib import Path
 
 import msgspec
 
-from core.errors import StoreError
-from db import lifecycle as life
-from db import migrate, parquet, retention, runs
-from db.parquet import TABLES, Wanted
-from db.readonly import open_history, refuse_absent
-from db.retention import Forgettable
-from db.sizes import Sizes, sizes
-from db.store import Store, open_store
-from ops import lifecycle
-from ops.lifecycle import Place
-from ops.listing import ago
-from ops.tables import console, plain
+from agentrl.core.errors import StoreError
+from agentrl.db import lifecycle as life
+from agentrl.db import migrate, parquet, retention, runs
+from agentrl.db.parquet import TABLES, Wanted
+from agentrl.db.readonly import open_history, refuse_absent
+from agentrl.db.retention import Forgettable
+from agentrl.db.sizes import Sizes, sizes
+from agentrl.db.store import Store, open_store
+from agentrl.ops import lifecycle
+from agentrl.ops.lifecycle import Place
+from agentrl.ops.listing import ago
+from agentrl.ops.tables import console, plain
 
 TOLD_S = 2.0  # between two lines of progress
 

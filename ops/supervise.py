@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from core import metrics
-from core.config import Config
-from core.errors import AgentRLError
-from core.process import process_began
-from ops import ending
-from ops.hosts import hosts_envs
-from ops.locks import only_one
-from ops.logfiles import rotate
-from ops.process import SUPERVISOR
-from ops.restarts import AWAY, MEND, REPLACED, Deaths, Pace
+from agentrl.core import metrics
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError
+from agentrl.core.process import process_began
+from agentrl.ops import ending
+from agentrl.ops.hosts import hosts_envs
+from agentrl.ops.locks import only_one
+from agentrl.ops.logfiles import rotate
+from agentrl.ops.process import SUPERVISOR
+from agentrl.ops.restarts import AWAY, MEND, REPLACED, Deaths, Pace
 
 STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
 ROTATE_S = 10.0  # between two looks at the size of the logs
@@ -69,7 +69,7 @@ def children(config: Config, path: Path) -> list[Child]:
     """What `agentrl up` starts."""
 
     def child(name: str, *arguments: str, phase: int) -> Child:
-        command = [sys.executable, "-m", "cli.main", *arguments, "--supervised"]
+        command = [sys.executable, "-m", "agentrl.cli.main", *arguments, "--supervised"]
         stop_s = max(STOP_S[phase], config.trainer.stop_s if name == TRAINER else 0.0)
         return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK), stop_s=stop_s)
 

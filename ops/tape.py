@@ -13,15 +13,23 @@ from typing import Any
 
 import msgspec
 
-from broker.messages import Trajectory
-from core.errors import EnvironmentFailure
-from core.types import Status
-from db.registry import LivePolicy
-from envs.contract import Counting, Environment, Message, Observation, Outcome, Tool, ToolCall
-from workers.client import Ask, Completes, Completion
-from workers.conversation import Conversation
-from workers.episode import ANSWER_KEPT
-from workers.template import ChatTemplate
+from agentrl.broker.messages import Trajectory
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.types import Status
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import (
+    Counting,
+    Environment,
+    Message,
+    Observation,
+    Outcome,
+    Tool,
+    ToolCall,
+)
+from agentrl.workers.client import Ask, Completes, Completion
+from agentrl.workers.conversation import Conversation
+from agentrl.workers.episode import ANSWER_KEPT
+from agentrl.workers.template import ChatTemplate
 
 PROMPT = -1  # the step of what differs before any
 
@@ -170,7 +178,7 @@ class Compared:
         return self._inner.start()
 
     def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
-        """See envs.contract.Counting."""
+        """See agentrl.envs.contract.Counting."""
         if isinstance(self._inner, Counting):
             self._inner.sampled(prompt, completion, finish_reason)
 

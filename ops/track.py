@@ -15,16 +15,24 @@ from typing import IO
 
 import msgspec
 
-from core import exposition, loading, logging, metrics
-from core.config import Config
-from core.errors import AgentRLError, ConfigError, in_words
-from core.types import RUN_OVER
-from db import runs, told
-from db.readonly import open_history
-from db.store import Store
-from db.told import Line, Told
-from ops.process import end_with_parent, stop_on_signals
-from ops.trackers.tracker import Figure, Tracker, alone, figure, folder_of, make, without_secrets
+from agentrl.core import exposition, loading, logging, metrics
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, ConfigError, in_words
+from agentrl.core.types import RUN_OVER
+from agentrl.db import runs, told
+from agentrl.db.readonly import open_history
+from agentrl.db.store import Store
+from agentrl.db.told import Line, Told
+from agentrl.ops.process import end_with_parent, stop_on_signals
+from agentrl.ops.trackers.tracker import (
+    Figure,
+    Tracker,
+    alone,
+    figure,
+    folder_of,
+    make,
+    without_secrets,
+)
 
 # After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
 # what a tracker raises is other people's, and the next look tells what came meanwhile as well.

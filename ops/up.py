@@ -19,20 +19,20 @@ from typing import TypeVar
 from rich.console import Console
 from sqlalchemy.orm import Session
 
-from core import exposition, loading, logging
-from core.config import Config, secret
-from core.errors import AgentRLError, StoreError
-from core.types import RUN_OVER, RunState
-from db import progress, registry, runs
-from db.progress import Totals
-from db.store import Store, open_store
-from ops import configs, hub, memory
-from ops.ending import last_line
-from ops.locks import refuse_second, running_supervisor
-from ops.process import stop_on_signals
-from ops.runs import begin, clear_queues, make_home
-from ops.supervise import TRAINER, Settings, Supervisor, children
-from ops.troubles import LogWatcher
+from agentrl.core import exposition, loading, logging
+from agentrl.core.config import Config, secret
+from agentrl.core.errors import AgentRLError, StoreError
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.db import progress, registry, runs
+from agentrl.db.progress import Totals
+from agentrl.db.store import Store, open_store
+from agentrl.ops import configs, hub, memory
+from agentrl.ops.ending import last_line
+from agentrl.ops.locks import refuse_second, running_supervisor
+from agentrl.ops.process import stop_on_signals
+from agentrl.ops.runs import begin, clear_queues, make_home
+from agentrl.ops.supervise import TRAINER, Settings, Supervisor, children
+from agentrl.ops.troubles import LogWatcher
 
 START_S = 60.0  # for a detached supervisor to stand
 DOWN_S = 12.0  # for a supervisor to end after SIGTERM, and the trainer's own time
@@ -263,7 +263,7 @@ def _detach(config: Config, path: Path) -> None:
     log.unlink(missing_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "up", str(path)],
+            [sys.executable, "-m", "agentrl.cli.main", "up", str(path)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

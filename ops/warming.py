@@ -5,10 +5,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from core.errors import AgentRLError
-from ops.school import Progress, Watch
-from ops.tables import console, plain
-from ops.warmstart import WarmstartOptions, WarmstartReport, warmstart
+from agentrl.core.errors import AgentRLError
+from agentrl.ops.school import Progress, Watch
+from agentrl.ops.tables import console, plain
+from agentrl.ops.warmstart import WarmstartOptions, WarmstartReport, warmstart
 
 EVERY_S = 10.0  # seconds between two lines where nothing was measured
 

@@ -20,19 +20,19 @@ from pathlib import Path
 import msgspec
 import torch
 
-from core.config import Dtype, Task
-from core.errors import ConfigError
-from envs.contract import TaskSource
-from envs.registry import source
-from ops import demonstrations
-from ops.apprentice import Apprentice, Skill
-from ops.demonstrations import Demonstrator
-from ops.interruption import handle_interruption
-from ops.school import Phase, PhaseRecord, School, Transcripts, Watch
-from ops.warmstart_state import WarmstartState
-from trainer import cloning
-from trainer.checkpoints import publish
-from workers.toolcalls import Style
+from agentrl.core.config import Dtype, Task
+from agentrl.core.errors import ConfigError
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.registry import source
+from agentrl.ops import demonstrations
+from agentrl.ops.apprentice import Apprentice, Skill
+from agentrl.ops.demonstrations import Demonstrator
+from agentrl.ops.interruption import handle_interruption
+from agentrl.ops.school import Phase, PhaseRecord, School, Transcripts, Watch
+from agentrl.ops.warmstart_state import WarmstartState
+from agentrl.trainer import cloning
+from agentrl.trainer.checkpoints import publish
+from agentrl.workers.toolcalls import Style
 
 CARD = """\
 # {name}

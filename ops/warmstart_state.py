@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-from core.errors import ConfigError
-from ops.school import PhaseRecord
-from trainer import snapshots
-from trainer.snapshots import State
+from agentrl.core.errors import ConfigError
+from agentrl.ops.school import PhaseRecord
+from agentrl.trainer import snapshots
+from agentrl.trainer.snapshots import State
 
 
 class WarmstartState:

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy.orm import Session
 
-from broker import weights
-from broker.messages import Trajectory, body_of
-from core import loading, logging, manifest
-from core.config import Config
-from core.errors import MessageError, StoreError
-from core.types import CheckpointState, UpdateState
-from db import bodies, hindsight, registry, runs, updates
-from db.hindsight import SeenMember
-from db.models import Checkpoint, Run, Update
-from db.readonly import open_history
-from ops.hindsight import ALL, Learned, Row, Seen, learned
-from ops.tables import console, plain
-from trainer.batch import TrainableGroup
+from agentrl.broker import weights
+from agentrl.broker.messages import Trajectory, body_of
+from agentrl.core import loading, logging, manifest
+from agentrl.core.config import Config
+from agentrl.core.errors import MessageError, StoreError
+from agentrl.core.types import CheckpointState, UpdateState
+from agentrl.db import bodies, hindsight, registry, runs, updates
+from agentrl.db.hindsight import SeenMember
+from agentrl.db.models import Checkpoint, Run, Update
+from agentrl.db.readonly import open_history
+from agentrl.ops.hindsight import ALL, Learned, Row, Seen, learned
+from agentrl.ops.tables import console, plain
+from agentrl.trainer.batch import TrainableGroup
 
 if TYPE_CHECKING:
-    from trainer.scoring import Scorer
+    from agentrl.trainer.scoring import Scorer
 
 NEAR = 1e-3  # of a stored metric, relative: rounding
 NUMBERS = {  # columns of a row, and how each is written
@@ -165,8 +165,8 @@ def _scorer(asked: Asked, config: Config) -> "Scorer | None":
     path, first = (weights.fetch(each, config.cache()) for each in asked.paths)
     if not path.is_dir() or manifest.base_of(path) is not None:
         return None
-    from trainer.learner import Hardware
-    from trainer.scoring import Scorer
+    from agentrl.trainer.learner import Hardware
+    from agentrl.trainer.scoring import Scorer
 
     manifest.verify(path)
     hardware = Hardware.configured(config.model, config.trainer)

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from core.errors import PolicyError
-from serving.draw import draw
-from serving.kv import Prefix, Prefixes
-from serving.model import Model
-from serving.request import Completion, Request
+from agentrl.core.errors import PolicyError
+from agentrl.serving.draw import draw
+from agentrl.serving.kv import Prefix, Prefixes
+from agentrl.serving.model import Model
+from agentrl.serving.request import Completion, Request
 
 PIECE = 512  # tokens of one row in one pass
 GROUP = 4096  # padded tokens of one pass

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from core.errors import CheckpointError, PolicyError
-from core.logging import get_logger
-from serving import proof
-from serving.batch import Batch, Row
-from serving.kv import Prefixes
-from serving.model import proven
-from serving.networks import Networks
-from serving.request import Completion, Limits, Request, check
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.serving import proof
+from agentrl.serving.batch import Batch, Row
+from agentrl.serving.kv import Prefixes
+from agentrl.serving.model import proven
+from agentrl.serving.networks import Networks
+from agentrl.serving.request import Completion, Limits, Request, check
 
 
 class LocalEngine:

@@ -17,18 +17,18 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from core.config import Config, secret
-from core.config import PolicyServer as ServerConfig
-from core.http import HttpServer
-from core.logging import get_logger
-from db import external, registry
-from db.models import Checkpoint, PolicyServer
-from db.registry import MESSAGES, LivePolicy
-from db.store import Store
-from serving.external_face import ExternalFace, Voice
-from serving.external_upstream import Budget, Upstream
-from serving.scripted import limits_of
-from serving.served import Served
+from agentrl.core.config import Config, secret
+from agentrl.core.config import PolicyServer as ServerConfig
+from agentrl.core.http import HttpServer
+from agentrl.core.logging import get_logger
+from agentrl.db import external, registry
+from agentrl.db.models import Checkpoint, PolicyServer
+from agentrl.db.registry import MESSAGES, LivePolicy
+from agentrl.db.store import Store
+from agentrl.serving.external_face import ExternalFace, Voice
+from agentrl.serving.external_upstream import Budget, Upstream
+from agentrl.serving.scripted import limits_of
+from agentrl.serving.served import Served
 
 POLL_S = 0.2
 DRAIN_S = 2.5  # at the end; requests that last longer fail

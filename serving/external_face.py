@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from core import metrics, tracing
-from core.access import admits
-from core.errors import AgentRLError
-from core.http import Application, Handler, Request, Response
-from core.logging import get_logger
-from serving import wire
-from serving.external_upstream import Closed, Unavailable, Upstream
-from serving.request import RequestError
-from serving.served import NotServedError, Served
+from agentrl.core import metrics, tracing
+from agentrl.core.access import admits
+from agentrl.core.errors import AgentRLError
+from agentrl.core.http import Application, Handler, Request, Response
+from agentrl.core.logging import get_logger
+from agentrl.serving import wire
+from agentrl.serving.external_upstream import Closed, Unavailable, Upstream
+from agentrl.serving.request import RequestError
+from agentrl.serving.served import NotServedError, Served
 
 log = get_logger()
 

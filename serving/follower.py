@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core import metrics
-from core.errors import ConfigError
-from core.logging import get_logger
-from db import registry
-from db.models import Checkpoint
-from db.store import Store
-from db.tracks import parse, wanted
-from serving.proof import MOST_OFF, Holder, Loads
-from serving.served import Served
+from agentrl.core import metrics
+from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import Store
+from agentrl.db.tracks import parse, wanted
+from agentrl.serving.proof import MOST_OFF, Holder, Loads
+from agentrl.serving.served import Served
 
 DRAIN_S = 30.0  # requests of a former checkpoint that last longer fail or are aborted
 ABORT_S = 1.0  # for what an engine aborted to be answered

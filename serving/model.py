@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from core.errors import CheckpointError
-from serving.kv import RowCache
-from serving.networks import Networks, Opened
-from serving.proof import tolerance
-from serving.request import Limits
+from agentrl.core.errors import CheckpointError
+from agentrl.serving.kv import RowCache
+from agentrl.serving.networks import Networks, Opened
+from agentrl.serving.proof import tolerance
+from agentrl.serving.request import Limits
 
 GROUPED = "agentrl_grouped"
 PROBE, SPLIT = 32, 8  # tokens of two passes, and of the first

@@ -17,20 +17,20 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from broker.api import Broker
-from broker.messages import CheckpointPublished, PoolChanged
-from broker.wake import Announcer, Waker
-from core.config import Config, secret
-from core.config import PolicyServer as ServerConfig
-from core.errors import PolicyError, StoreUnavailable
-from core.logging import get_logger
-from db import registry
-from db.models import Checkpoint, PolicyServer
-from db.store import Store
-from serving.follower import Follower, Seat
-from serving.proof import Loads, tolerance
-from serving.served import Served
-from serving.server import Face, Server
+from agentrl.broker.api import Broker
+from agentrl.broker.messages import CheckpointPublished, PoolChanged
+from agentrl.broker.wake import Announcer, Waker
+from agentrl.core.config import Config, secret
+from agentrl.core.config import PolicyServer as ServerConfig
+from agentrl.core.errors import PolicyError, StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint, PolicyServer
+from agentrl.db.store import Store
+from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.proof import Loads, tolerance
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
 
 TICK_S = 0.2  # most time between two looks at the engine and at what is to be let go
 SOON_S = 0.05  # while a checkpoint drains
@@ -68,7 +68,7 @@ def serve_policy(
     engine_for: makes the engine; `make_engine` unless told otherwise.
     """
     if server.engine == "external":
-        from serving.external import Books, serve_external
+        from agentrl.serving.external import Books, serve_external
 
         with closing(Watch(run)) as watch:
             serve_external(config, server, Books(run.run_id, run.store, watch.changed), stop)
@@ -149,16 +149,16 @@ def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> 
     stop: set when the process is to end, whatever the engine waits for. Raises ConfigError.
     """
     if server.engine == "vllm":
-        from serving.vllm import VllmEngine
+        from agentrl.serving.vllm import VllmEngine
 
         return VllmEngine(config, server, stop)
     if server.engine == "scripted":
-        from serving.scripted import ScriptedEngine, limits_of
+        from agentrl.serving.scripted import ScriptedEngine, limits_of
 
         return ScriptedEngine(seed=config.run.seed, limits=limits_of(Path(config.model.path)))
     import torch
 
-    from serving.engine import LocalEngine
+    from agentrl.serving.engine import LocalEngine
 
     torch.set_num_threads(1)
     model = config.model

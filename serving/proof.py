@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from broker import weights
-from broker.weights import WeightsAway
-from core import manifest, metrics
-from core.errors import CheckpointError, PolicyError
-from core.logging import get_logger
-from core.manifest import Probe
-from db.models import Checkpoint
-from serving.request import Engine, EngineAway
+from agentrl.broker import weights
+from agentrl.broker.weights import WeightsAway
+from agentrl.core import manifest, metrics
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.core.manifest import Probe
+from agentrl.db.models import Checkpoint
+from agentrl.serving.request import Engine, EngineAway
 
 MOST_OFF = {"float32": 0.01}  # median |Δlogp| of a text that two engines score; other dtypes: 0.15
 RETRY_S = 60.0  # after an engine's own failure; a checkpoint's is for ever

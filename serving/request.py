@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from core.errors import PolicyError
+from agentrl.core.errors import PolicyError
 
 COLDEST, HOTTEST = 0.01, 100.0  # temperatures that fp32 logits survive
 

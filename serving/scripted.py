@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from core.errors import CheckpointError, PolicyError
-from serving.request import Completion, Limits, Request, check
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.request import Completion, Limits, Request, check
 
 Script = Callable[[Request], Sequence[int]]
 LIMITS = Limits(vocabulary=768, context=4096)

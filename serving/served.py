@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from core.errors import PolicyError
+from agentrl.core.errors import PolicyError
 
 
 class NotServedError(PolicyError):

@@ -17,13 +17,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from core import metrics, tracing
-from core.access import admits
-from core.errors import PolicyError
-from core.http import HttpServer, content
-from serving import wire
-from serving.request import Engine, RequestError, check
-from serving.served import NotServedError, Served
+from agentrl.core import metrics, tracing
+from agentrl.core.access import admits
+from agentrl.core.errors import PolicyError
+from agentrl.core.http import HttpServer, content
+from agentrl.serving import wire
+from agentrl.serving.request import Engine, RequestError, check
+from agentrl.serving.served import NotServedError, Served
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 

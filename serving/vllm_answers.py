@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 
-from core.errors import PolicyError
-from core.logging import get_logger
-from serving.request import Completion, EngineAway, Request
-from serving.vllm_http import Line, VllmError
-from serving.vllm_wire import completion, request_body
+from agentrl.core.errors import PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.serving.request import Completion, EngineAway, Request
+from agentrl.serving.vllm_http import Line, VllmError
+from agentrl.serving.vllm_wire import completion, request_body
 
 ABORT_S = 5.0  # for aborted requests to come back
 STEP_S = 0.05

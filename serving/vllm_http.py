@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from core.errors import PolicyError
+from agentrl.core.errors import PolicyError
 
 
 class VllmError(PolicyError):

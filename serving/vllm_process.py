@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.config import without_secrets
-from core.logging import get_logger
-from core.process import session_nice, weigh_session
-from serving.request import EngineAway
-from serving.vllm_http import Line, VllmError
+from agentrl.core.config import without_secrets
+from agentrl.core.logging import get_logger
+from agentrl.core.process import session_nice, weigh_session
+from agentrl.serving.request import EngineAway
+from agentrl.serving.vllm_http import Line, VllmError
 
 NAME = "base"  # what vLLM calls the weights it was launched with
 GUARD = Path(__file__).with_name("vllm_guard.py")

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from core.errors import PolicyError
-from serving.request import Completion, Request
+from agentrl.core.errors import PolicyError
+from agentrl.serving.request import Completion, Request
 
 SEEDS = 1 << 63
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from serving.request import Completion, Request, RequestError
+from agentrl.serving.request import Completion, Request, RequestError
 
 MAX_BODY = 4 * 1024 * 1024  # bytes
 

@@ -5,6 +5,7 @@ Without a service its tests are skipped with the reason; with REQUIRE_SERVICES=1
 
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,8 +19,10 @@ from backends import DATABASES
 from hypothesis import settings
 from stamps import MISSING
 
-from db import migrate
-from db.store import Store, open_store
+from agentrl.db import migrate
+from agentrl.db.store import Store, open_store
+
+ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,9 +30,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     No deadline: an example that takes long says more of the machine's load than of our code.
     """
+    import_this_checkout()
     gate = "not slow" in config.option.markexpr
     settings.register_profile("agentrl", deadline=None, derandomize=gate)
     settings.load_profile("agentrl")
+
+
+def import_this_checkout() -> None:
+    """Give `src` to processes that tests start, too, and let no folder at the top be a module."""
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != ROOT]
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *inherited])
 
 
 START = 'eval "$(.ci/services start /var/tmp/agentrl-services {})"'

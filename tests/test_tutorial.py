@@ -19,15 +19,15 @@ def _environment(folder: Path) -> dict[str, str]:
     """An environment of its own, into which a package can be installed, with all that is here."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
-    (packages / "here.pth").write_text("\n".join([str(ROOT), *site.getsitepackages()]) + "\n")
-    for name, module in (("agentrl", "cli.main"), ("pip", "pip")):
+    here = [str(ROOT / "src"), *site.getsitepackages()]
+    (packages / "here.pth").write_text("\n".join(here) + "\n")
+    for name, module in (("agentrl", "agentrl.cli.main"), ("pip", "pip")):
         script = folder / "bin" / name
         script.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m {module} "$@"\n')
         script.chmod(0o755)
     path = f"{folder}/bin:{os.environ['PATH']}"
     own = {"PATH": path, **OFFLINE}
-    kept_out = ("PYTHONPATH", "AGENTRL_TREE")
-    inherited = {name: value for name, value in os.environ.items() if name not in kept_out}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return inherited | own
 
 

@@ -5,7 +5,7 @@ import re
 from running import ROOT
 from scraping import dashboard, named
 
-from core import metrics
+from agentrl.core import metrics
 
 
 def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:
@@ -61,8 +61,8 @@ def test_names_end_with_a_unit_and_labels_are_few() -> None:
 
 
 def test_prometheus_scrapes_every_process_of_the_quickstart() -> None:
-    from core import loading
-    from ops.supervise import children
+    from agentrl.core import loading
+    from agentrl.ops.supervise import children
 
     file = ROOT / "configs/quickstart.toml"
     config = loading.load(file, {"AGENTRL__METRICS__PORT": "9300"})

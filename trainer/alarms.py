@@ -6,9 +6,9 @@ metrics, those of late ─▶ readings ─▶ edges: what is raised now and was 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from core.config import Alarms
-from core.types import GroupState
-from db.alarms import Counts, Raised, Reading
+from agentrl.core.config import Alarms
+from agentrl.core.types import GroupState
+from agentrl.db.alarms import Counts, Raised, Reading
 
 Metrics = Mapping[str, float]
 Key = tuple[str, str]

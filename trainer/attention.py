@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from core.errors import CheckpointError
-from trainer.last_layer import READ, spare
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.last_layer import READ, spare
 
 NAME = "agentrl_packed"
 LENGTHS = "packed_lengths"  # the keyword that transformers hands through

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.messages import Trajectory
-from core.errors import ConfigError
-from core.types import ABNORMAL, CURRENT, SOLVED
-from trainer.advantages import Floats, group_advantages, task_normalise
-from trainer.presets import Settings
-from trainer.shares import shares
+from agentrl.broker.messages import Trajectory
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import ABNORMAL, CURRENT, SOLVED
+from agentrl.trainer.advantages import Floats, group_advantages, task_normalise
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.shares import shares
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

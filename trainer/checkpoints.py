@@ -9,11 +9,11 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from broker.weights import WeightsAway
-from core import disk, manifest
-from core.errors import CheckpointError
-from core.manifest import Manifest, Probe, verify
-from core.trained_hash import ROOT
+from agentrl.broker.weights import WeightsAway
+from agentrl.core import disk, manifest
+from agentrl.core.errors import CheckpointError
+from agentrl.core.manifest import Manifest, Probe, verify
+from agentrl.core.trained_hash import ROOT
 
 __all__ = ["Manifest", "publish", "remove", "verify", "whole_directory"]
 

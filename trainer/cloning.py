@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.config import Dtype
-from core.errors import CheckpointError
-from trainer.attention import pack, states
-from trainer.model import load_model
-from trainer.scores import scores
-from trainer.snapshots import State
+from agentrl.core.config import Dtype
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.attention import pack, states
+from agentrl.trainer.model import load_model
+from agentrl.trainer.scores import scores
+from agentrl.trainer.snapshots import State
 
 POOL = 16  # batches whose demonstrations are sorted by length together
 WARMUP = 20  # steps

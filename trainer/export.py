@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from core import manifest
-from core.errors import CheckpointError
-from core.manifest import base_of
-from trainer.checkpoints import verify, whole_directory
-from trainer.model import copy_tokenizer
+from agentrl.core import manifest
+from agentrl.core.errors import CheckpointError
+from agentrl.core.manifest import base_of
+from agentrl.trainer.checkpoints import verify, whole_directory
+from agentrl.trainer.model import copy_tokenizer
 
 
 def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from core.errors import CheckpointError, ConfigError
+from agentrl.core.errors import CheckpointError, ConfigError
 
 
 def convert(file: Path, out: Path, dtype: torch.dtype) -> int:

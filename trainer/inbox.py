@@ -20,18 +20,18 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from broker.api import Consumer, Delivery
-from broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
-from core import metrics
-from core.errors import BrokerError, MessageError
-from core.logging import get_logger
-from core.retry import Retry
-from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
-from db import bodies, groups, updates
-from db.store import Store
-from db.updates import ReadyMember
-from trainer.batch import TrainableGroup, spread
-from trainer.presets import INBOX_BYTES
+from agentrl.broker.api import Consumer, Delivery
+from agentrl.broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
+from agentrl.core import metrics
+from agentrl.core.errors import BrokerError, MessageError
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import Retry
+from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
+from agentrl.db import bodies, groups, updates
+from agentrl.db.store import Store
+from agentrl.db.updates import ReadyMember
+from agentrl.trainer.batch import TrainableGroup, spread
+from agentrl.trainer.presets import INBOX_BYTES
 
 RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.errors import CheckpointError, RankLost
-from core.manifest import Probe
-from trainer.batch import Batch
-from trainer.learner import Metrics
-from trainer.ranks import Ranks
-from trainer.snapshots import State
+from agentrl.core.errors import CheckpointError, RankLost
+from agentrl.core.manifest import Probe
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Metrics
+from agentrl.trainer.ranks import Ranks
+from agentrl.trainer.snapshots import State
 
 ARRAYS: Mapping[str, str] = {  # of a Batch, with the types in which they travel
     "tokens": "<i8",

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from core.config import Model, Trainer
-from core.manifest import Probe
-from trainer.batch import Batch
-from trainer.presets import CHUNK_LOGITS, chunk_logits
-from trainer.snapshots import State
+from agentrl.core.config import Model, Trainer
+from agentrl.core.manifest import Probe
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.presets import CHUNK_LOGITS, chunk_logits
+from agentrl.trainer.snapshots import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,20 +20,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from core.config import DeepSpeed
-from core.errors import CheckpointError, ConfigError
-from core.manifest import Probe
-from trainer import extensions, optimizer, tuning, zero
-from trainer.batch import Batch
-from trainer.learner import Hardware, Metrics
-from trainer.metrics import Recorded, measure
-from trainer.objective import Objective
-from trainer.packing import MicroBatch, balanced
-from trainer.presets import Settings
-from trainer.ranks import Ranks
-from trainer.scores import Scores, scores
-from trainer.snapshots import State, random_state, set_random_state
-from trainer.tuning import Tuned, trained, tuned
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.manifest import Probe
+from agentrl.trainer import extensions, optimizer, tuning, zero
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Hardware, Metrics
+from agentrl.trainer.metrics import Recorded, measure
+from agentrl.trainer.objective import Objective
+from agentrl.trainer.packing import MicroBatch, balanced
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.ranks import Ranks
+from agentrl.trainer.scores import Scores, scores
+from agentrl.trainer.snapshots import State, random_state, set_random_state
+from agentrl.trainer.tuning import Tuned, trained, tuned
 
 FOUND = ("logprobs", "entropy", "loss", "kl", "clipped")  # of a Recorded
 
@@ -53,7 +53,7 @@ class Scoring(nn.Module):
         self.head = head
 
     def forward(self, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
-        """See trainer.scores.scores."""
+        """See agentrl.trainer.scores.scores."""
         head = partial(linear, weight=self.head.weight, bias=self.head.bias)
         return scores(head, hidden, temperature, targets, most)
 
@@ -78,7 +78,7 @@ class Net(nn.Module):
         return compute()
 
     def score(self, head: nn.Module, *given: Any) -> Scores:
-        """In place of trainer.scores.scores: by the module that holds this head."""
+        """In place of agentrl.trainer.scores.scores: by the module that holds this head."""
         scoring = next(each for each in self.scorings if each.head is head)
         found: Scores = scoring(*given)
         return found

@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from core.errors import CheckpointError, ConfigError
-from core.manifest import Probe
-from trainer import optimizer
-from trainer.batch import Batch
-from trainer.learner import Hardware, Metrics
-from trainer.metrics import Recorded, measure
-from trainer.objective import Objective
-from trainer.packing import micro_batches
-from trainer.presets import Settings
-from trainer.snapshots import State, random_state, set_random_state
-from trainer.tuning import probe, saved, trained, tuned
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.manifest import Probe
+from agentrl.trainer import optimizer
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Hardware, Metrics
+from agentrl.trainer.metrics import Recorded, measure
+from agentrl.trainer.objective import Objective
+from agentrl.trainer.packing import micro_batches
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.snapshots import State, random_state, set_random_state
+from agentrl.trainer.tuning import probe, saved, trained, tuned
 
 
 class TorchLearner:

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from core.errors import StoreUnavailable
-from core.logging import get_logger
-from core.threads import vital_thread
-from db import runs
-from db.store import Store
+from agentrl.core.errors import StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.core.threads import vital_thread
+from agentrl.db import runs
+from agentrl.db.store import Store
 
 BEAT_S = 5.0  # between two extensions
 LEASE_S = 20.0

@@ -17,26 +17,26 @@ from pathlib import Path
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
-from broker.messages import CheckpointPublished, Message
-from broker.weights import Shelf, WeightsAway
-from core.config import Config
-from core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
-from core.logging import get_logger
-from core.trained_hash import running_hash
-from core.types import RunState, Transition
-from db import refusals, registry, runs, updates
-from db.alarms import Reading
-from db.models import Checkpoint
-from db.store import Store
-from db.updates import UpdateRefused
-from trainer import pending, retention
-from trainer.batch import TrainableGroup
-from trainer.learner import Learner, Metrics
-from trainer.pending import UpdateRecord
-from trainer.recovery import find_restart
-from trainer.stop_rules import StopRules
-from trainer.watch import Watch, tell
-from trainer.writer import CheckpointWriter, Position
+from agentrl.broker.messages import CheckpointPublished, Message
+from agentrl.broker.weights import Shelf, WeightsAway
+from agentrl.core.config import Config
+from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.core.trained_hash import running_hash
+from agentrl.core.types import RunState, Transition
+from agentrl.db import refusals, registry, runs, updates
+from agentrl.db.alarms import Reading
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import Store
+from agentrl.db.updates import UpdateRefused
+from agentrl.trainer import pending, retention
+from agentrl.trainer.batch import TrainableGroup
+from agentrl.trainer.learner import Learner, Metrics
+from agentrl.trainer.pending import UpdateRecord
+from agentrl.trainer.recovery import find_restart
+from agentrl.trainer.stop_rules import StopRules
+from agentrl.trainer.watch import Watch, tell
+from agentrl.trainer.writer import CheckpointWriter, Position
 
 log = get_logger()
 

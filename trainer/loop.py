@@ -11,18 +11,18 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from broker.weights import WeightsAway
-from core import metrics, tracing
-from core.errors import StoreUnavailable
-from core.logging import get_logger
-from core.types import GroupState
-from db.updates import RunEnded
-from trainer.batch import TrainableGroup, assemble, taught
-from trainer.inbox import Inbox
-from trainer.learner import Learner, Metrics
-from trainer.ledger import Ledger
-from trainer.presets import Settings
-from trainer.writer import Position
+from agentrl.broker.weights import WeightsAway
+from agentrl.core import metrics, tracing
+from agentrl.core.errors import StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.core.types import GroupState
+from agentrl.db.updates import RunEnded
+from agentrl.trainer.batch import TrainableGroup, assemble, taught
+from agentrl.trainer.inbox import Inbox
+from agentrl.trainer.learner import Learner, Metrics
+from agentrl.trainer.ledger import Ledger
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.writer import Position
 
 log = get_logger()
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.advantages import Floats
-from trainer.batch import Batch, Bools, Ints
+from agentrl.trainer.advantages import Floats
+from agentrl.trainer.batch import Batch, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from core.config import Dtype
-from core.errors import CheckpointError
+from agentrl.core.config import Dtype
+from agentrl.core.errors import CheckpointError
 
 TOKENIZER_FILES = (
     "tokenizer*",

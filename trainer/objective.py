@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.attention import states
-from trainer.batch import Batch
-from trainer.learner import Hardware
-from trainer.losses import cispo, gspo, importance, kl, ppo_clip
-from trainer.losses.tokens import TokenLoss, Tokens
-from trainer.metrics import Recorded
-from trainer.packing import MicroBatch
-from trainer.presets import Clip, Settings
-from trainer.scores import Scores, scores
+from agentrl.trainer.attention import states
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.losses import cispo, gspo, importance, kl, ppo_clip
+from agentrl.trainer.losses.tokens import TokenLoss, Tokens
+from agentrl.trainer.metrics import Recorded
+from agentrl.trainer.packing import MicroBatch
+from agentrl.trainer.presets import Clip, Settings
+from agentrl.trainer.scores import Scores, scores
 
 LOSSES: Mapping[str, Callable[[Tokens, Clip], TokenLoss]] = {
     "ppo_clip": ppo_clip.token_loss,
@@ -45,8 +45,8 @@ class Objective:
     """What `settings` say is to be minimised.
 
     `reference` is entered around forward passes of the model as the run began with it; asked for
-    only where `kl_weight` > 0. `score`: what `trainer.scores.scores` does, for an engine that must
-    know of it.
+    only where `kl_weight` > 0. `score`: what `agentrl.trainer.scores.scores` does, for an engine
+    that must know of it.
     """
 
     settings: Settings

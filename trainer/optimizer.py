@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.presets import Settings
+from agentrl.trainer.presets import Settings
 
 
 def make(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:

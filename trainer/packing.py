@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.batch import Batch, Bools, Ints
+from agentrl.trainer.batch import Batch, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from broker.messages import body_sha256
-from core.errors import CheckpointError
-from core.logging import get_logger
-from core.manifest import verify
-from core.types import CheckpointState, UpdateState
-from db.models import Checkpoint
-from db.store import now
-from db.updates import NewUpdate, TrainedMember
-from trainer.batch import TrainableGroup
+from agentrl.broker.messages import body_sha256
+from agentrl.core.errors import CheckpointError
+from agentrl.core.logging import get_logger
+from agentrl.core.manifest import verify
+from agentrl.core.types import CheckpointState, UpdateState
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import now
+from agentrl.db.updates import NewUpdate, TrainedMember
+from agentrl.trainer.batch import TrainableGroup
 
 FILE = "update.json"  # in a snapshot's directory
 

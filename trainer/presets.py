@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.config import Dispatch, Lora, Sampling, Trainer
-from core.errors import ConfigError
+from agentrl.core.config import Dispatch, Lora, Sampling, Trainer
+from agentrl.core.errors import ConfigError
 
 Kind = Literal["none", "truncated", "icepop"]
 

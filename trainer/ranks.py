@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch import distributed as dist
 
-from core.errors import RankLost
-from core.process import Place
-from core.threads import vital_thread
+from agentrl.core.errors import RankLost
+from agentrl.core.process import Place
+from agentrl.core.threads import vital_thread
 
 BEAT_S = 2.0  # between two beats
 JOIN_S = 300.0  # for all to come together: each imports and loads first

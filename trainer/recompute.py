@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.checkpoint import checkpoint
 
-from core.errors import ConfigError
+from agentrl.core.errors import ConfigError
 
 
 def enable(model: Any) -> None:

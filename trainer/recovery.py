@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import CheckpointError
-from core.logging import get_logger
-from core.manifest import Manifest
-from core.trained_hash import ROOT
-from db.models import Checkpoint
-from trainer import snapshots
-from trainer.snapshots import State
-from trainer.writer import snapshot_directory
+from agentrl.core.errors import CheckpointError
+from agentrl.core.logging import get_logger
+from agentrl.core.manifest import Manifest
+from agentrl.core.trained_hash import ROOT
+from agentrl.db.models import Checkpoint
+from agentrl.trainer import snapshots
+from agentrl.trainer.snapshots import State
+from agentrl.trainer.writer import snapshot_directory
 
 log = get_logger()
 

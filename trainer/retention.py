@@ -12,15 +12,15 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from broker import weights
-from broker.weights import Shelf
-from core.errors import CheckpointError
-from core.logging import get_logger
-from core.types import CheckpointState
-from db import registry
-from db.models import Checkpoint, Run
-from db.tracks import needed
-from trainer import checkpoints
+from agentrl.broker import weights
+from agentrl.broker.weights import Shelf
+from agentrl.core.errors import CheckpointError
+from agentrl.core.logging import get_logger
+from agentrl.core.types import CheckpointState
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.tracks import needed
+from agentrl.trainer import checkpoints
 
 SNAPSHOTS = 2  # where the newest cannot be read, a trainer begins from the one before
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from trainer.batch import Batch
-from trainer.learner import Hardware
-from trainer.metrics import Recorded
-from trainer.objective import Objective
-from trainer.packing import micro_batches
-from trainer.presets import Settings
-from trainer.tuning import Whole
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.metrics import Recorded
+from agentrl.trainer.objective import Objective
+from agentrl.trainer.packing import micro_batches
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.tuning import Whole
 
 Reference = Callable[[], AbstractContextManager[Any]]
 

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.advantages import Floats
+from agentrl.trainer.advantages import Floats
 
 Aggregate = Literal["token_mean", "group_mean"]
 

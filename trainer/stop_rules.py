@@ -2,9 +2,9 @@
 
 from sqlalchemy.orm import Session
 
-from core.config import Config
-from db import progress
-from db.store import Store
+from agentrl.core.config import Config
+from agentrl.db import progress
+from agentrl.db.store import Store
 
 SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many groups without spread
 

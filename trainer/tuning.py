@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from core.config import Lora
-from core.errors import ConfigError
-from core.manifest import Probe
-from trainer import heap, recompute
-from trainer.attention import pack
-from trainer.learner import Hardware
-from trainer.model import copy_tokenizer, load_model
-from trainer.presets import Settings
-from trainer.probe_text import TOKENS, probe_tokens
+from agentrl.core.config import Lora
+from agentrl.core.errors import ConfigError
+from agentrl.core.manifest import Probe
+from agentrl.trainer import heap, recompute
+from agentrl.trainer.attention import pack
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.model import copy_tokenizer, load_model
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.probe_text import TOKENS, probe_tokens
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WRAPPED = "base_model.model."  # where peft's wrapper holds the model

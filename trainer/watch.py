@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from core.config import Config
-from core.logging import get_logger
-from db import alarms, outcomes, updates
-from db.alarms import Reading
-from db.models import Run
-from db.store import Store
-from db.updates import NewUpdate
-from trainer.alarms import LATE, edges, group_metrics, share_readings, update_readings
+from agentrl.core.config import Config
+from agentrl.core.logging import get_logger
+from agentrl.db import alarms, outcomes, updates
+from agentrl.db.alarms import Reading
+from agentrl.db.models import Run
+from agentrl.db.store import Store
+from agentrl.db.updates import NewUpdate
+from agentrl.trainer.alarms import LATE, edges, group_metrics, share_readings, update_readings
 
 log = get_logger()
 

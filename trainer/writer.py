@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from broker.weights import Shelf, WeightsAway
-from core.errors import CheckpointError
-from core.logging import get_logger
-from core.manifest import Probe
-from core.retry import Backoff, Retry
-from core.trained_hash import ROOT
-from trainer import checkpoints, snapshots
-from trainer.learner import Learner
+from agentrl.broker.weights import Shelf, WeightsAway
+from agentrl.core.errors import CheckpointError
+from agentrl.core.logging import get_logger
+from agentrl.core.manifest import Probe
+from agentrl.core.retry import Backoff, Retry
+from agentrl.core.trained_hash import ROOT
+from agentrl.trainer import checkpoints, snapshots
+from agentrl.trainer.learner import Learner
 
 BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.config import DeepSpeed
-from core.errors import CheckpointError, ConfigError
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import CheckpointError, ConfigError
 
 BUCKET = 50_000_000  # elements that are sent at once; ten times as many where nobody says
 STEP = "step"  # of Adam's states the one that is no tensor of the weight's shape

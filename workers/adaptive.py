@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from core.config import Sampling
-from core.types import CURRENT
+from agentrl.core.config import Sampling
+from agentrl.core.types import CURRENT
 
 Floats = NDArray[np.float64]
 Weigh = Callable[[Sequence[str], random.Random], Mapping[str, float]]  # the live tracks' weights

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
-from core.config import Config
-from core.logging import get_logger
-from db import mixtures, streams
-from db.groups import NewGroup
-from db.mixtures import Decision
-from db.models import Run
-from db.streams import Latest, Place
-from workers import curriculum
-from workers.standing import Admitted, LatestItems
-from workers.stream import ItemStream
+from agentrl.core.config import Config
+from agentrl.core.logging import get_logger
+from agentrl.db import mixtures, streams
+from agentrl.db.groups import NewGroup
+from agentrl.db.mixtures import Decision
+from agentrl.db.models import Run
+from agentrl.db.streams import Latest, Place
+from agentrl.workers import curriculum
+from agentrl.workers.standing import Admitted, LatestItems
+from agentrl.workers.stream import ItemStream
 
 SAME = 1e-9  # shares that differ by less do not
 

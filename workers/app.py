@@ -19,13 +19,13 @@ from celery.signals import worker_ready, worker_shutting_down
 from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
-from broker.messages import RunEpisode
-from broker.topology import episodes_queue
-from core.config import Config
-from core.errors import BrokerUnavailable
+from agentrl.broker.messages import RunEpisode
+from agentrl.broker.topology import episodes_queue
+from agentrl.core.config import Config
+from agentrl.core.errors import BrokerUnavailable
 
 TASK = "agentrl.run_episode"
-EMBEDDED = "workers.files:Transport"
+EMBEDDED = "agentrl.workers.files:Transport"
 # Seconds, for each episode at once, for which a thread waits for Python's lock before it asks for
 # it. With Python's 5 ms a thousand threads that could all go on spend their time on asking; with
 # much more than that for a few, the lease's thread waits behind those that compute (docs/adr/0019).

@@ -9,10 +9,10 @@ import msgspec
 import urllib3
 from msgspec import Meta
 
-from core import tracing
-from core.config import secret
-from core.errors import PolicyError
-from db.registry import LivePolicy
+from agentrl.core import tracing
+from agentrl.core.config import secret
+from agentrl.core.errors import PolicyError
+from agentrl.db.registry import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server
 LARGEST = 64 * 2**20  # bytes of an answer; a token takes some ten

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.contract import Message, Tool
-from workers.template import ChatTemplate
+from agentrl.envs.contract import Message, Tool
+from agentrl.workers.template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """The arrays of `broker.messages.Trajectory`: little-endian int32, uint8, float32, uint8."""
+    """Arrays of a Trajectory (`broker/messages.py`): little-endian int32, uint8, float32, uint8."""
 
     token_ids: bytes
     loss_mask: bytes

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from core.config import Config
-from core.errors import ConfigError
-from db.streams import Latest
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.db.streams import Latest
 
 Shares = Mapping[str, float]
 

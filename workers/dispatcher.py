@@ -17,20 +17,20 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from broker.messages import RunEpisode
-from core import metrics, tracing
-from core.config import Config
-from core.errors import BrokerError, ConfigError
-from core.logging import get_logger
-from core.retry import Backoff, Retry
-from core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
-from db import episodes, groups, refusals, runs
-from db.models import Run
-from db.registry import close_abandoned, live_policies
-from db.store import Store
-from workers.admission import Admission
-from workers.policies import newest_per_server
-from workers.stream import ItemStream
+from agentrl.broker.messages import RunEpisode
+from agentrl.core import metrics, tracing
+from agentrl.core.config import Config
+from agentrl.core.errors import BrokerError, ConfigError
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import Backoff, Retry
+from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
+from agentrl.db import episodes, groups, refusals, runs
+from agentrl.db.models import Run
+from agentrl.db.registry import close_abandoned, live_policies
+from agentrl.db.store import Store
+from agentrl.workers.admission import Admission
+from agentrl.workers.policies import newest_per_server
+from agentrl.workers.stream import ItemStream
 
 AWAY_S = 1.0  # most time between two ticks while the broker is away
 BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)

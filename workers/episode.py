@@ -15,22 +15,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.messages import PolicyRef, StepRecord, Trajectory
-from core import metrics, tracing
-from core.config import Sampling
-from core.errors import AgentRLError, ConfigError, PolicyError
-from core.logging import get_logger
-from core.types import ABORT, Status
-from db.episodes import Claimed
-from db.registry import LivePolicy
-from envs.contract import Counting, Environment, Outcome
-from workers.client import Ask, Completes, Completion, NotServed
-from workers.conversation import Conversation, Converse
-from workers.interpreter import Interpreter
-from workers.policies import NoLivePolicy, Sampler
-from workers.template import ChatTemplate
-from workers.toolcalls import Style
-from workers.turn import act, of_agent
+from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory
+from agentrl.core import metrics, tracing
+from agentrl.core.config import Sampling
+from agentrl.core.errors import AgentRLError, ConfigError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.core.types import ABORT, Status
+from agentrl.db.episodes import Claimed
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import Counting, Environment, Outcome
+from agentrl.workers.client import Ask, Completes, Completion, NotServed
+from agentrl.workers.conversation import Conversation, Converse
+from agentrl.workers.interpreter import Interpreter
+from agentrl.workers.policies import NoLivePolicy, Sampler
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style
+from agentrl.workers.turn import act, of_agent
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
 REDRAW_S, LONGEST_REDRAW_S = 0.05, 0.5  # between a refusal and the next draw, doubled each time

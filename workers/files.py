@@ -15,7 +15,7 @@ from typing import Any
 from kombu.exceptions import ChannelError
 from kombu.transport import filesystem, virtual
 
-from core.logging import get_logger
+from agentrl.core.logging import get_logger
 
 LOOK_S = 0.2  # at most, within one wait for a message
 PRUNE_S = 60.0  # between two looks for messages that have expired

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from core.errors import PolicyError
-from db.registry import LivePolicy
-from envs.contract import Message, Tool, ToolCall
-from workers.client import UNREADABLE, Ask, Completes, Completion
-from workers.template import ChatTemplate
-from workers.toolcalls import Style, parse, render
+from agentrl.core.errors import PolicyError
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import Message, Tool, ToolCall
+from agentrl.workers.client import UNREADABLE, Ask, Completes, Completion
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style, parse, render
 
 NO_ANSWER = "(no answer)"  # to a call that the environment answered together with another
 

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from broker.api import Broker
-from core import metrics
-from core.errors import AgentRLError
-from core.logging import get_logger
-from core.metrics import Gauge
-from db import levels
-from db.levels import Levels
-from db.store import Store
+from agentrl.broker.api import Broker
+from agentrl.core import metrics
+from agentrl.core.errors import AgentRLError
+from agentrl.core.logging import get_logger
+from agentrl.core.metrics import Gauge
+from agentrl.db import levels
+from agentrl.db.levels import Levels
+from agentrl.db.store import Store
 
 log = get_logger()
 

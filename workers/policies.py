@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from core.config import Config, Sampling
-from core.errors import PolicyError, StoreUnavailable
-from core.logging import get_logger
-from core.threads import vital_thread
-from core.types import CURRENT
-from db.registry import LivePolicy, live_policies
-from db.store import Store
-from workers.adaptive import Weigh
-from workers.statistics import look
+from agentrl.core.config import Config, Sampling
+from agentrl.core.errors import PolicyError, StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.core.threads import vital_thread
+from agentrl.core.types import CURRENT
+from agentrl.db.registry import LivePolicy, live_policies
+from agentrl.db.store import Store
+from agentrl.workers.adaptive import Weigh
+from agentrl.workers.statistics import look
 
 LOOK_S = 0.02  # least time between two looks at the registry, whoever wants one
 PERIOD_S = 1.0  # most time between two looks

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from broker.api import Consumer, Delivery
-from broker.messages import EpisodeFinished, Trajectory, body_sha256
-from core import metrics, tracing
-from core.errors import StoreError, StoreUnavailable
-from core.logging import get_logger
-from db import bodies, runs
-from db.bodies import Unfit
-from db.store import Store
+from agentrl.broker.api import Consumer, Delivery
+from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256
+from agentrl.core import metrics, tracing
+from agentrl.core.errors import StoreError, StoreUnavailable
+from agentrl.core.logging import get_logger
+from agentrl.db import bodies, runs
+from agentrl.db.bodies import Unfit
+from agentrl.db.store import Store
 
 BULK = 256  # bodies of one transaction
 LEASE_S = 15.0

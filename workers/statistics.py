@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from core.config import Config
-from db.outcomes import Played, recent_episodes, recent_metrics
-from db.store import Store
-from workers.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
+from agentrl.core.config import Config
+from agentrl.db.outcomes import Played, recent_episodes, recent_metrics
+from agentrl.db.store import Store
+from agentrl.workers.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
 
 UPDATES = 4  # whose metrics say how far lagged tokens are from the policy trained
 PARTS = ("fresh", "lagged")

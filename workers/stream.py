@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from envs.contract import Item
+from agentrl.envs.contract import Item
 
 
 class ItemStream:

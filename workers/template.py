@@ -18,9 +18,9 @@ from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from core.errors import ConfigError
-from envs.contract import Message, Tool, ToolCall, strings
-from workers.toolcalls import STYLES, Style, parse
+from agentrl.core.errors import ConfigError
+from agentrl.envs.contract import Message, Tool, ToolCall, strings
+from agentrl.workers.toolcalls import STYLES, Style, parse
 
 TEMPLATE = "chat_template.jinja"
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
-from envs.contract import Tool, ToolCall
+from agentrl.envs.contract import Tool, ToolCall
 
 Style = Literal["plain", "hermes", "qwen_xml", "glm", "json"]
 STYLES: tuple[Style, ...] = (

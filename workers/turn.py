@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 from numbers import Real
 
-from core.errors import EnvironmentFailure
-from core.types import TRAINABLE
-from envs.contract import Environment, Outcome, ToolCall
-from workers.template import ChatTemplate
-from workers.toolcalls import Style, parse
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.types import TRAINABLE
+from agentrl.envs.contract import Environment, Outcome, ToolCall
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style, parse
 
 
 def act(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import structlog
 
-from core import metrics, tracing
-from db.episodes import Claimed
+from agentrl.core import metrics, tracing
+from agentrl.db.episodes import Claimed
 
 
 def watched(run_id: str, claimed: Claimed, attempt: Callable[[], str]) -> None:

@@ -16,12 +16,18 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from broker.api import Publisher
-from broker.messages import EpisodeFinished, RunEpisode, Trajectory, as_received, body_sha256
-from broker.topology import TRAJECTORIES
-from core import metrics, tracing
-from core.config import Config
-from core.errors import (
+from agentrl.broker.api import Publisher
+from agentrl.broker.messages import (
+    EpisodeFinished,
+    RunEpisode,
+    Trajectory,
+    as_received,
+    body_sha256,
+)
+from agentrl.broker.topology import TRAJECTORIES
+from agentrl.core import metrics, tracing
+from agentrl.core.config import Config
+from agentrl.core.errors import (
     AgentRLError,
     BrokerError,
     EnvironmentFailure,
@@ -32,21 +38,21 @@ from core.errors import (
     StoreUnavailable,
     in_words,
 )
-from core.logging import get_logger
-from core.retry import FOREVER
-from core.structs import prepare_structs
-from core.threads import vital_thread
-from core.types import Reason, Status
-from db import episodes, runs
-from db.episodes import Claimed, Result
-from db.models import Worker
-from db.store import Store
-from envs.contract import Environment, Item, TaskSource
-from workers.client import Completes, PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
-from workers.policies import NoLivePolicy, PolicyPool, Sampler
-from workers.template import ChatTemplate
-from workers.watched import watched
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import FOREVER
+from agentrl.core.structs import prepare_structs
+from agentrl.core.threads import vital_thread
+from agentrl.core.types import Reason, Status
+from agentrl.db import episodes, runs
+from agentrl.db.episodes import Claimed, Result
+from agentrl.db.models import Worker
+from agentrl.db.store import Store
+from agentrl.envs.contract import Environment, Item, TaskSource
+from agentrl.workers.client import Completes, PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
+from agentrl.workers.policies import NoLivePolicy, PolicyPool, Sampler
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.watched import watched
 
 GRACE_S = 3.5  # between SIGTERM and leaving whatever still runs
 LAST_WORD_S = 1.0  # how long the store is waited for then

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dashboard.looks.run import LATE_GROUPS, LEASES
-from db import balance, leases, progress
-from db.balance import Balance, Refused
-from db.leases import Lease
-from db.store import Store
+from agentrl.dashboard.looks.run import LATE_GROUPS, LEASES
+from agentrl.db import balance, leases, progress
+from agentrl.db.balance import Balance, Refused
+from agentrl.db.leases import Lease
+from agentrl.db.store import Store
 
 Disagreements = list[tuple[str, str]]  # (kind, detail)
 

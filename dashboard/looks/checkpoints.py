@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.types import CheckpointState
-from dashboard.links import Here
-from dashboard.looks.episodes import moment
-from dashboard.markup import Cell, Link
-from dashboard.theme import by_colour, colours
-from db import lineage
-from db.lineage import Entry, Measured, Node, Served
-from db.store import Store
+from agentrl.core.types import CheckpointState
+from agentrl.dashboard.links import Here
+from agentrl.dashboard.looks.episodes import moment
+from agentrl.dashboard.markup import Cell, Link
+from agentrl.dashboard.theme import by_colour, colours
+from agentrl.db import lineage
+from agentrl.db.lineage import Entry, Measured, Node, Served
+from agentrl.db.store import Store
 
 PAGE = "Checkpoints"
 NEWEST = 100  # rows of the registry

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.statistics import Estimate, estimate
-from dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
-from db import comparison, curves, progress
-from db.comparison import Kind, Measured
-from db.curves import Point
-from db.models import Run
-from db.progress import Learned
-from db.store import Store
+from agentrl.core.statistics import Estimate, estimate
+from agentrl.dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
+from agentrl.db import comparison, curves, progress
+from agentrl.db.comparison import Kind, Measured
+from agentrl.db.curves import Point
+from agentrl.db.models import Run
+from agentrl.db.progress import Learned
+from agentrl.db.store import Store
 
 
 @dataclass(frozen=True, slots=True)

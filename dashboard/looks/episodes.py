@@ -13,15 +13,15 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from core import loading
-from core.errors import AgentRLError, MessageError
-from core.trajectory import Trajectory, body_of
-from dashboard.links import Here
-from dashboard.markup import Cell, Link
-from db.episode_search import Cursor, Filter, Found, search
-from db.episode_story import Deed, Member, Story, config_of, model_directories, story
-from db.lessons import Lesson
-from db.store import Store
+from agentrl.core import loading
+from agentrl.core.errors import AgentRLError, MessageError
+from agentrl.core.trajectory import Trajectory, body_of
+from agentrl.dashboard.links import Here
+from agentrl.dashboard.markup import Cell, Link
+from agentrl.db.episode_search import Cursor, Filter, Found, search
+from agentrl.db.episode_story import Deed, Member, Story, config_of, model_directories, story
+from agentrl.db.lessons import Lesson
+from agentrl.db.store import Store
 
 PAGE = "Episodes"
 TEXT = 2_000  # characters of an answer in a sibling's column

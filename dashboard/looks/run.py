@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from core import loading
-from core.errors import ConfigError
-from core.types import RUN_OVER, RunState
-from dashboard.estimates import Rule, stop_rules, success
-from db import alarms, curves, delays, leases, lifecycle, progress, registry, runs
-from db.alarms import Raised
-from db.curves import Point
-from db.delays import Delay, Pace, Waiting
-from db.leases import Lease
-from db.lifecycle import UpdateSummary
-from db.models import Run
-from db.progress import Learned
-from db.registry import LivePolicy
-from db.store import Store
+from agentrl.core import loading
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.dashboard.estimates import Rule, stop_rules, success
+from agentrl.db import alarms, curves, delays, leases, lifecycle, progress, registry, runs
+from agentrl.db.alarms import Raised
+from agentrl.db.curves import Point
+from agentrl.db.delays import Delay, Pace, Waiting
+from agentrl.db.leases import Lease
+from agentrl.db.lifecycle import UpdateSummary
+from agentrl.db.models import Run
+from agentrl.db.progress import Learned
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store
 
 POINTS = 24  # of a curve
 POINT_GROUPS = 64  # that closed last before each of its points

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.types import GroupState
-from dashboard.looks.run import POINT_GROUPS, POINTS
-from db import attempts, curves
-from db.attempts import Ended, Items
-from db.curves import Point, Span
-from db.store import Store
+from agentrl.core.types import GroupState
+from agentrl.dashboard.looks.run import POINT_GROUPS, POINTS
+from agentrl.db import attempts, curves
+from agentrl.db.attempts import Ended, Items
+from agentrl.db.curves import Point, Span
+from agentrl.db.store import Store
 
 TASK_GROUPS = 256  # of one task, whose members ended last
 ITEM_GROUPS = 512  # of one task, whose items are looked through

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
-from core.trajectory import Trajectory
-from dashboard.markup import Token
-from dashboard.vocabulary import Vocabulary
+from agentrl.core.trajectory import Trajectory
+from agentrl.dashboard.markup import Token
+from agentrl.dashboard.vocabulary import Vocabulary
 
 ORANGE, BLUE = (213, 94, 0), (0, 114, 178)
 POLICIES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0))

@@ -5,14 +5,14 @@ from typing import Any
 
 import streamlit as st
 
-from core.types import EpisodeState, Reason
-from dashboard.estimates import duration
-from dashboard.looks.accounting import AccountingLook, Disagreements, look, whole
-from dashboard.looks.run import LATE_GROUPS, LEASES, head
-from dashboard.markup import Row
-from dashboard.parts import bars, figures, table, title
-from db.leases import Lease
-from db.store import Store
+from agentrl.core.types import EpisodeState, Reason
+from agentrl.dashboard.estimates import duration
+from agentrl.dashboard.looks.accounting import AccountingLook, Disagreements, look, whole
+from agentrl.dashboard.looks.run import LATE_GROUPS, LEASES, head
+from agentrl.dashboard.markup import Row
+from agentrl.dashboard.parts import bars, figures, table, title
+from agentrl.db.leases import Lease
+from agentrl.db.store import Store
 
 SHOWN = 500  # disagreements in the table
 BODIES = (Reason.BODY_LOST, Reason.BODY_DAMAGED, Reason.PUBLISH_FAILED)

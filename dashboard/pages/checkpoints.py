@@ -2,15 +2,15 @@
 
 import streamlit as st
 
-from core.types import RUN_OVER
-from dashboard import markup
-from dashboard.links import Here
-from dashboard.looks import checkpoints
-from dashboard.looks.checkpoints import EVALUATIONS, NEWEST, SERVINGS, Registry, look
-from dashboard.parts import chart, live
-from db.lineage import Entry
-from db.runs import run_state
-from db.store import Store
+from agentrl.core.types import RUN_OVER
+from agentrl.dashboard import markup
+from agentrl.dashboard.links import Here
+from agentrl.dashboard.looks import checkpoints
+from agentrl.dashboard.looks.checkpoints import EVALUATIONS, NEWEST, SERVINGS, Registry, look
+from agentrl.dashboard.parts import chart, live
+from agentrl.db.lineage import Entry
+from agentrl.db.runs import run_state
+from agentrl.db.store import Store
 
 PAGE = checkpoints.PAGE
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import charts
-from dashboard.estimates import duration, success
-from dashboard.looks.compare import Paired, Side, look, paired, pooled
-from dashboard.looks.run import EACH_POINT, LATE_GROUPS, head
-from dashboard.parts import chart, table, title
-from dashboard.theme import colours
-from db.runs import run_names
-from db.store import Store
+from agentrl.dashboard import charts
+from agentrl.dashboard.estimates import duration, success
+from agentrl.dashboard.looks.compare import Paired, Side, look, paired, pooled
+from agentrl.dashboard.looks.run import EACH_POINT, LATE_GROUPS, head
+from agentrl.dashboard.parts import chart, table, title
+from agentrl.dashboard.theme import colours
+from agentrl.db.runs import run_names
+from agentrl.db.store import Store
 
 MOST = 6  # runs at once
 ALL = "all tasks together"

@@ -5,14 +5,14 @@ The URL says what is shown, so that every view can be linked to and kept.
 
 import streamlit as st
 
-from core.types import EpisodeState, Status
-from dashboard import markup, vocabulary
-from dashboard.links import Here
-from dashboard.looks import episodes, tokens
-from dashboard.looks.tokens import Shown
-from db.episode_search import Filter, Found, Order, tasks_of
-from db.episode_story import Member, Story, deeds
-from db.store import Store
+from agentrl.core.types import EpisodeState, Status
+from agentrl.dashboard import markup, vocabulary
+from agentrl.dashboard.links import Here
+from agentrl.dashboard.looks import episodes, tokens
+from agentrl.dashboard.looks.tokens import Shown
+from agentrl.db.episode_search import Filter, Found, Order, tasks_of
+from agentrl.db.episode_story import Member, Story, deeds
+from agentrl.db.store import Store
 
 PAGE = episodes.PAGE
 ANY = "any"

@@ -7,11 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from core.types import EpisodeState, GroupState
-from dashboard import charts
-from dashboard.curve_charts import reward_chart, success_chart
-from dashboard.estimates import duration, left_s, reward, success
-from dashboard.looks.run import (
+from agentrl.core.types import EpisodeState, GroupState
+from agentrl.dashboard import charts
+from agentrl.dashboard.curve_charts import reward_chart, success_chart
+from agentrl.dashboard.estimates import duration, left_s, reward, success
+from agentrl.dashboard.looks.run import (
     EACH_POINT,
     LATE_GROUPS,
     Flow,
@@ -22,15 +22,15 @@ from dashboard.looks.run import (
     now,
     task_names,
 )
-from dashboard.markup import Row
-from dashboard.parts import bars, chart, figures, live, table, title
-from dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
-from db.alarms import Raised
-from db.curves import Point
-from db.delays import Delay
-from db.leases import Lease
-from db.lifecycle import UpdateSummary
-from db.store import Store
+from agentrl.dashboard.markup import Row
+from agentrl.dashboard.parts import bars, chart, figures, live, table, title
+from agentrl.dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
+from agentrl.db.alarms import Raised
+from agentrl.db.curves import Point
+from agentrl.db.delays import Delay
+from agentrl.db.leases import Lease
+from agentrl.db.lifecycle import UpdateSummary
+from agentrl.db.store import Store
 
 NO_POLICY = "No policy is live: episodes wait for one."
 CURVE_EVERY_S = 30.0  # it reads more than the rest, and changes less

@@ -6,12 +6,12 @@ from typing import Any
 
 import streamlit as st
 
-from core.errors import StoreError
-from dashboard import markup
-from dashboard.parts import tell
-from db.questions import questions
-from db.readonly import Answer, Bounds, ask, tables
-from db.store import Store
+from agentrl.core.errors import StoreError
+from agentrl.dashboard import markup
+from agentrl.dashboard.parts import tell
+from agentrl.db.questions import questions
+from agentrl.db.readonly import Answer, Bounds, ask, tables
+from agentrl.db.store import Store
 
 ROWS = 5_000  # of one answer
 MAX_BYTES = 2**25  # of one answer

@@ -7,12 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from core.types import GroupState
-from dashboard import charts
-from dashboard.curve_charts import VERSION, success_chart
-from dashboard.estimates import pass_at
-from dashboard.looks.run import EACH_POINT, head, task_names
-from dashboard.looks.tasks import (
+from agentrl.core.types import GroupState
+from agentrl.dashboard import charts
+from agentrl.dashboard.curve_charts import VERSION, success_chart
+from agentrl.dashboard.estimates import pass_at
+from agentrl.dashboard.looks.run import EACH_POINT, head, task_names
+from agentrl.dashboard.looks.tasks import (
     ITEM_GROUPS,
     ITEMS,
     TASK_GROUPS,
@@ -24,11 +24,11 @@ from dashboard.looks.tasks import (
     look,
     look_at,
 )
-from dashboard.parts import bars, chart, table, title
-from dashboard.theme import BLUE, colours
-from db.attempts import Ended, Items
-from db.curves import Point
-from db.store import Store
+from agentrl.dashboard.parts import bars, chart, table, title
+from agentrl.dashboard.theme import BLUE, colours
+from agentrl.db.attempts import Ended, Items
+from agentrl.db.curves import Point
+from agentrl.db.store import Store
 
 OF_LATE = f"Episodes of the task's {TASK_GROUPS} groups that were complete last."
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from core import loading
-from core.config import secret
-from core.errors import AgentRLError
-from core.process import forbid_inspection
-from dashboard.door import admitted, ask
-from dashboard.navigation import show, show_instead
-from dashboard.parts import tell
-from dashboard.serve import history
+from agentrl.core import loading
+from agentrl.core.config import secret
+from agentrl.core.errors import AgentRLError
+from agentrl.core.process import forbid_inspection
+from agentrl.dashboard.door import admitted, ask
+from agentrl.dashboard.navigation import show, show_instead
+from agentrl.dashboard.parts import tell
+from agentrl.dashboard.serve import history
 
 ICON = (
     Path(__file__).parents[1] / "icon.svg"

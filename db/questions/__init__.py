@@ -7,9 +7,9 @@ A file begins with its title and what its columns mean, as comments. Every answe
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import StoreError, nearest
-from db.readonly import Answer, rows_of
-from db.store import Store
+from agentrl.core.errors import StoreError, nearest
+from agentrl.db.readonly import Answer, rows_of
+from agentrl.db.store import Store
 
 FOLDER = Path(__file__).parent
 

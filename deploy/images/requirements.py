@@ -1,6 +1,7 @@
-"""Print what the named extras of pyproject.toml ask for, for `pip install` in the Dockerfile.
+"""Print what pyproject.toml asks for, for `pip install` in the Dockerfile.
 
-    python requirements.py pyproject.toml db dashboard
+    python requirements.py pyproject.toml tasks tracing             the package with extras
+    python requirements.py pyproject.toml --group dashboard-image   a dependency group alone
 
 The package itself is not installed: its folders are copied, so that a change of code installs
 nothing anew.
@@ -27,8 +28,13 @@ def asked(extras: Sequence[str], known: Mapping[str, Sequence[str]]) -> Iterator
 
 def main(arguments: Sequence[str]) -> None:
     """One requirement a line, each once."""
-    project = tomllib.loads(Path(arguments[0]).read_text("utf-8"))["project"]
-    wanted = [*project["dependencies"], *asked(arguments[1:], project["optional-dependencies"])]
+    file, *named = arguments
+    read = tomllib.loads(Path(file).read_text("utf-8"))
+    if named[:1] == ["--group"]:
+        wanted = [each for group in named[1:] for each in read["dependency-groups"][group]]
+    else:
+        project = read["project"]
+        wanted = [*project["dependencies"], *asked(named, project["optional-dependencies"])]
     print("\n".join(sorted(set(wanted))))
 
 

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from random import Random
 
-from core.errors import ItemError
-from core.process import resident_bytes
-from envs import options
-from envs.alfworld import compare, games
-from envs.alfworld.environment import ACT
-from envs.alfworld.games import Game, Packed
-from envs.alfworld.scene import Scene
-from envs.alfworld.story import GameStory, HouseholdStory, Story, played
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item, Message, ToolCall
+from agentrl.core.errors import ItemError
+from agentrl.core.process import resident_bytes
+from agentrl.envs import options
+from agentrl.envs.alfworld import compare, games
+from agentrl.envs.alfworld.environment import ACT
+from agentrl.envs.alfworld.games import Game, Packed
+from agentrl.envs.alfworld.scene import Scene
+from agentrl.envs.alfworld.story import GameStory, HouseholdStory, Story, played
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item, Message, ToolCall
 
 PARTS = ("train", "valid_train", "valid_seen")
 WALKS, STEPS = 200, 30

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, cast
 
-from envs.alfworld.game import Play, setting
-from envs.alfworld.games import Game
+from agentrl.envs.alfworld.game import Play, setting
+from agentrl.envs.alfworld.games import Game
 
 PEER = Path(__file__).parent / "peer.py"
 GAMES_A_PROCESS = 25  # TextWorld leaks megabytes a load

@@ -1,6 +1,6 @@
 """ALFWorld's games and AgentBench's list of them: what is read, and where users get it."""
 
-from envs.datasets import Dataset
+from agentrl.envs.datasets import Dataset
 
 LIST = Dataset(
     "alfworld",

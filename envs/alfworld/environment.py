@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from core.types import Status
-from envs.alfworld.nearest import nearest_action
-from envs.alfworld.story import Story
-from envs.contract import Message, Observation, Outcome, ToolCall, strings
-from envs.options import Style
+from agentrl.core.types import Status
+from agentrl.envs.alfworld.nearest import nearest_action
+from agentrl.envs.alfworld.story import Story
+from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, strings
+from agentrl.envs.options import Style
 
 ACT = "take_action"
 TASK_TAG = "alfworld"  # the whole system message of the compact style

@@ -7,10 +7,10 @@ noise it errs as a learner does: a step skipped, a wrong place or thing, a thing
 from collections.abc import Sequence
 from random import Random
 
-from envs.alfworld.environment import ACT
-from envs.alfworld.household import Household
-from envs.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
-from envs.contract import Message, ToolCall
+from agentrl.envs.alfworld.environment import ACT
+from agentrl.envs.alfworld.household import Household
+from agentrl.envs.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
+from agentrl.envs.contract import Message, ToolCall
 
 
 class AlfworldExpert:

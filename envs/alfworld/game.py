@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envs.alfworld import grammar, pddl
-from envs.alfworld.grammar import Grammar, Stage, Text
-from envs.alfworld.pddl import And, Atom, Domain, Effect, Fact, Not, Problem
-from envs.alfworld.world import Binding, Planner, Relation, Solver, World, holds
+from agentrl.envs.alfworld import grammar, pddl
+from agentrl.envs.alfworld.grammar import Grammar, Stage, Text
+from agentrl.envs.alfworld.pddl import And, Atom, Domain, Effect, Fact, Not, Problem
+from agentrl.envs.alfworld.world import Binding, Planner, Relation, Solver, World, holds
 
 NOTHING_HAPPENS = "Nothing happens."
 ARTICLES = {"indefinite": "a", "definite": "the"}

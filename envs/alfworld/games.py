@@ -20,9 +20,9 @@ from typing import IO, Any, Protocol, cast
 
 import msgspec
 
-from core.errors import ItemError
-from envs import datasets
-from envs.alfworld.datasets import ARCHIVE, GAMES, LIST
+from agentrl.core.errors import ItemError
+from agentrl.envs import datasets
+from agentrl.envs.alfworld.datasets import ARCHIVE, GAMES, LIST
 
 FILE = "game.tw-pddl"
 MOST_BYTES = 1 << 20  # of a text, unpacked

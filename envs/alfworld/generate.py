@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from envs.alfworld.scene import APPLIANCES, LAMP, Errand, ErrandKind, Place, Scene, kind_of
-from envs.options import Difficulty
+from agentrl.envs.alfworld.scene import APPLIANCES, LAMP, Errand, ErrandKind, Place, Scene, kind_of
+from agentrl.envs.options import Difficulty
 
 OPEN_PLACES = ("desk", "shelf", "table", "bed", "sofa", "counter")
 CLOSED_PLACES = ("drawer", "cabinet", "safe", "box")

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envs.alfworld.pddl import Malformed, Variable
-from envs.alfworld.world import Binding, World
+from agentrl.envs.alfworld.pddl import Malformed, Variable
+from agentrl.envs.alfworld.world import Binding, World
 
 PART = re.compile(
     r"\[\{(?P<listed>[^{}|]*)(?:\|(?P<of>[^{}\[\]]*))?\}\]"

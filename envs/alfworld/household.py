@@ -7,7 +7,7 @@ Only what is admissible can be done; the words for it are in `voice.py`.
 
 from collections.abc import Iterator, Mapping
 
-from envs.alfworld.scene import APPLIANCES, LAMP, MADE, Scene, kind_of
+from agentrl.envs.alfworld.scene import APPLIANCES, LAMP, MADE, Scene, kind_of
 
 Command = tuple[str, ...]  # a verb and the names it takes
 

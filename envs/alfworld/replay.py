@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from random import Random
 
-from envs.alfworld.environment import ACT
-from envs.alfworld.game import Play
-from envs.contract import Message, ToolCall
+from agentrl.envs.alfworld.environment import ACT
+from agentrl.envs.alfworld.game import Play
+from agentrl.envs.contract import Message, ToolCall
 
 IDLE = ("look", "inventory", "help")
 

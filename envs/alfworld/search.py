@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from envs.alfworld.scene import LAMP, kind_of
+from agentrl.envs.alfworld.scene import LAMP, kind_of
 
 TREATMENTS = ("clean", "heat", "cool")
 LAMPS = (LAMP, "floorlamp")
@@ -25,7 +25,7 @@ Habits = Mapping[str, Mapping[str, int]]  # kind of thing ─▶ kind of place �
 
 
 class Game(Protocol):
-    """A game under way: what `envs.alfworld.game.Play` offers."""
+    """A game under way: what `agentrl.envs.alfworld.game.Play` offers."""
 
     won: bool
 

@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from core.errors import ItemError, nearest
-from envs import generated, options
-from envs.alfworld import games, search
-from envs.alfworld.environment import AlfworldEnvironment
-from envs.alfworld.expert import AlfworldExpert
-from envs.alfworld.generate import draw
-from envs.alfworld.replay import ReplayExpert
-from envs.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
-from envs.alfworld.story import GameStory, HouseholdStory, played
-from envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs import generated, options
+from agentrl.envs.alfworld import games, search
+from agentrl.envs.alfworld.environment import AlfworldEnvironment
+from agentrl.envs.alfworld.expert import AlfworldExpert
+from agentrl.envs.alfworld.generate import draw
+from agentrl.envs.alfworld.replay import ReplayExpert
+from agentrl.envs.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
+from agentrl.envs.alfworld.story import GameStory, HouseholdStory, played
+from agentrl.envs.contract import Environment, Expert, Item
 
 RELEASE = ("train", "valid_train", "valid_seen")
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from core.errors import EnvironmentFailure, ItemError
-from envs.alfworld.game import NOTHING_HAPPENS, Play, setting
-from envs.alfworld.games import Packed
-from envs.alfworld.household import Household
-from envs.alfworld.pddl import Malformed
-from envs.alfworld.scene import Scene
-from envs.alfworld.voice import NOTHING_HAPPENED, notice, welcome
-from envs.options import Style
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.alfworld.game import NOTHING_HAPPENS, Play, setting
+from agentrl.envs.alfworld.games import Packed
+from agentrl.envs.alfworld.household import Household
+from agentrl.envs.alfworld.pddl import Malformed
+from agentrl.envs.alfworld.scene import Scene
+from agentrl.envs.alfworld.voice import NOTHING_HAPPENED, notice, welcome
+from agentrl.envs.options import Style
 
 
 class Story(Protocol):

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from envs.alfworld.household import Command, Household
-from envs.alfworld.scene import Scene
-from envs.options import Style
+from agentrl.envs.alfworld.household import Command, Household
+from agentrl.envs.alfworld.scene import Scene
+from agentrl.envs.options import Style
 
 NOTHING_HAPPENED = "Nothing happened."
 

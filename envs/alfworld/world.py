@@ -10,7 +10,7 @@ found is to be read before it is resumed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envs.alfworld.pddl import (
+from agentrl.envs.alfworld.pddl import (
     And,
     Atom,
     Condition,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, get_type_hints
 
 import msgspec
 
-from envs.contract import Tool
+from agentrl.envs.contract import Tool
 
 Answer = dict[str, Any]  # JSON values
 Number = int | float

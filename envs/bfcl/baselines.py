@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from envs.bfcl.problem import Problem
-from envs.bfcl.world import tools
-from envs.contract import Message, Tool, ToolCall
+from agentrl.envs.bfcl.problem import Problem
+from agentrl.envs.bfcl.world import tools
+from agentrl.envs.contract import Message, Tool, ToolCall
 
 _DONE = 0.4  # probability a turn of the random policy
 

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from envs.bfcl import datasets, problem
-from envs.bfcl.baselines import LooksAndLeaves, RandomCalls
-from envs.bfcl.world import World
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item
+from agentrl.envs.bfcl import datasets, problem
+from agentrl.envs.bfcl.baselines import LooksAndLeaves, RandomCalls
+from agentrl.envs.bfcl.world import World
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item
 
 
 def figures(settings: Settings) -> Iterator[Figure]:

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from core.errors import ItemError, nearest
-from envs.bfcl.problem import Described, Problem, Request
-from envs.bfcl.world import CLASSES, World, known, parsed
-from envs.contract import Item
-from envs.datasets import Dataset, locate
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs.bfcl.problem import Described, Problem, Request
+from agentrl.envs.bfcl.world import CLASSES, World, known, parsed
+from agentrl.envs.contract import Item
+from agentrl.envs.datasets import Dataset, locate
 
 TASK = "bfcl"
 SPLITS: Mapping[str, str] = {

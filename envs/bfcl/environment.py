@@ -3,13 +3,13 @@
 import json
 from collections.abc import Sequence
 
-from core.errors import EnvironmentFailure
-from core.types import Status
-from envs.bfcl.problem import Problem
-from envs.bfcl.scoring import Judge
-from envs.bfcl.world import World, tools, written
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened
-from envs.options import Style
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.types import Status
+from agentrl.envs.bfcl.problem import Problem
+from agentrl.envs.bfcl.scoring import Judge
+from agentrl.envs.bfcl.world import World, tools, written
+from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened
+from agentrl.envs.options import Style
 
 MAX_ANSWER = 20_000  # characters of a function's answer that the agent sees
 MAX_STEPS = 20  # turns with calls for one request, as published

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from envs.bfcl.problem import Problem
-from envs.contract import Message, ToolCall
+from agentrl.envs.bfcl.problem import Problem
+from agentrl.envs.contract import Message, ToolCall
 
 DONE = "Done."
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, cast
 
 import msgspec
 
-from envs.bfcl.api import Answer, RefusedError
+from agentrl.envs.bfcl.api import Answer, RefusedError
 
 Tree = dict[str, Union[str, "Tree"]]  # a text is a file's content
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from envs.bfcl import templates, words
-from envs.bfcl.problem import Problem, Request
-from envs.bfcl.templates import Draft, Template, file_name
-from envs.bfcl.world import World, written
-from envs.options import Difficulty
+from agentrl.envs.bfcl import templates, words
+from agentrl.envs.bfcl.problem import Problem, Request
+from agentrl.envs.bfcl.templates import Draft, Template, file_name
+from agentrl.envs.bfcl.world import World, written
+from agentrl.envs.options import Difficulty
 
 _OTHERS = ("TicketAPI", "TwitterAPI", "MessageAPI", "MathAPI")
 _TICKETS = 4  # of the queue to begin with

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from envs.bfcl.api import Answer, Number, RefusedError
+from agentrl.envs.bfcl.api import Answer, Number, RefusedError
 
 MAX_PRECISION = 50  # significant digits
 MAX_DECIMALS = 300

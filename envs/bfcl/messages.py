@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from envs.bfcl.api import Answer, RefusedError
+from agentrl.envs.bfcl.api import Answer, RefusedError
 
 _USERS = {"Alice": "USR001", "Bob": "USR002", "Catherine": "USR003", "Daniel": "USR004"}
 FIRST_ID = 67410  # of the messages sent in a conversation

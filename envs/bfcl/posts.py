@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from envs.bfcl.api import Answer, RefusedError
+from agentrl.envs.bfcl.api import Answer, RefusedError
 
 
 class Tweet(msgspec.Struct):

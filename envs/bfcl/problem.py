@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from envs.bfcl.world import Call
-from envs.contract import Item, Tool
-from envs.options import read
+from agentrl.envs.bfcl.world import Call
+from agentrl.envs.contract import Item, Tool
+from agentrl.envs.options import read
 
 
 class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,8 +8,8 @@ checker of github.com/ShishirPatil/gorilla.)
 
 from collections import Counter
 
-from envs.bfcl.problem import Problem
-from envs.bfcl.world import World, written
+from agentrl.envs.bfcl.problem import Problem
+from agentrl.envs.bfcl.world import World, written
 
 
 class Judge:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from core.errors import ItemError
-from core.logging import get_logger
-from envs import generated, options
-from envs.bfcl import datasets, problem
-from envs.bfcl.environment import BfclEnvironment
-from envs.bfcl.expert import BfclExpert
-from envs.bfcl.generate import draw
-from envs.contract import Environment, Expert, Item
+from agentrl.core.errors import ItemError
+from agentrl.core.logging import get_logger
+from agentrl.envs import generated, options
+from agentrl.envs.bfcl import datasets, problem
+from agentrl.envs.bfcl.environment import BfclEnvironment
+from agentrl.envs.bfcl.expert import BfclExpert
+from agentrl.envs.bfcl.generate import draw
+from agentrl.envs.contract import Environment, Expert, Item
 
 log = get_logger()
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from envs.bfcl import words
-from envs.bfcl.problem import Request
-from envs.bfcl.world import Call, World
+from agentrl.envs.bfcl import words
+from agentrl.envs.bfcl.problem import Request
+from agentrl.envs.bfcl.world import Call, World
 
 Drawn = tuple[str, str, list[Call]]  # the request, its short form, the calls that do it
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from envs.bfcl.api import Answer, RefusedError
+from agentrl.envs.bfcl.api import Answer, RefusedError
 
 PRIORITIES = range(1, 6)  # 5 is the highest
 _EDITED: Mapping[str, type] = {"title": str, "description": str, "status": str, "priority": int}

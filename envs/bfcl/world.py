@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from core.errors import ItemError
-from envs.bfcl import files, maths, messages, posts, tickets
-from envs.bfcl.api import Answer, Api, Function, RefusedError, functions
-from envs.contract import Tool
+from agentrl.core.errors import ItemError
+from agentrl.envs.bfcl import files, maths, messages, posts, tickets
+from agentrl.envs.bfcl.api import Answer, Api, Function, RefusedError, functions
+from agentrl.envs.contract import Tool
 
 CLASSES: Mapping[str, tuple[type[Api], Callable[[Mapping[str, Any]], Api]]] = {
     "GorillaFileSystem": (files.Files, files.read),

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 
-from core.errors import AgentRLError, ItemError
-from envs import options
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item, Message, ToolCall
-from envs.datasets import locate
-from envs.dbbench import datasets
-from envs.dbbench.environment import COMMIT, EXECUTE
-from envs.dbbench.generate import TEMPLATES
-from envs.dbbench.problem import Problem, Table
-from envs.dbbench.source import DbbenchSource
+from agentrl.core.errors import AgentRLError, ItemError
+from agentrl.envs import options
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item, Message, ToolCall
+from agentrl.envs.datasets import locate
+from agentrl.envs.dbbench import datasets
+from agentrl.envs.dbbench.environment import COMMIT, EXECUTE
+from agentrl.envs.dbbench.generate import TEMPLATES
+from agentrl.envs.dbbench.problem import Problem, Table
+from agentrl.envs.dbbench.source import DbbenchSource
 
 PER_KIND = 20  # items of the benchmark's dev split: INSERT, UPDATE, queries
 WIKI_ITEMS = {"train": 14_152, "test": 3_537}
@@ -102,8 +102,8 @@ def _agreement(url: str, settings: Settings) -> Figure:
     try:
         if not url:
             raise ItemError("no server: --peer mariadb=URL")
-        from envs.dbbench.differential import compare
-        from envs.dbbench.server import Server, ServerDatabase
+        from agentrl.envs.dbbench.differential import compare
+        from agentrl.envs.dbbench.server import Server, ServerDatabase
 
         tables = wiki_sample(settings, TABLES)
         sqlite = DbbenchSource({"dialect": "mysql"}).open_database()

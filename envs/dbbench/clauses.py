@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from envs.dbbench import functions
+from agentrl.envs.dbbench import functions
 
 AGGREGATES = frozenset({*functions.AGGREGATES, "count", "min", "max"})
 SCHEMA = "information_schema"

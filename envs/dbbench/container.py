@@ -6,20 +6,20 @@ from typing import Any
 
 import msgspec
 
-from core.errors import EnvironmentFailure, ItemError
-from envs.dbbench.problem import Table
-from envs.program import Program, python_program
-from envs.sandbox import Sandbox, Sandboxes
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.program import Program, python_program
+from agentrl.envs.sandbox import Sandbox, Sandboxes
 
 GRACE_S = 15.0  # beyond a statement's own limit, before the sandbox counts as hung
 
 _OURS = ("dates", "functions", "matching", "regexp", "scalars", "scoring", "sqlite", "values")
-MODULES = ("core.errors", *(f"envs.dbbench.{name}" for name in _OURS))
+MODULES = ("agentrl.core.errors", *(f"agentrl.envs.dbbench.{name}" for name in _OURS))
 
 
 def program() -> Program:
     """What a sandbox of this task runs."""
-    return python_program("envs.dbbench.inside", MODULES)
+    return python_program("agentrl.envs.dbbench.inside", MODULES)
 
 
 class ContainedDatabase:

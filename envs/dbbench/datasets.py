@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from core.errors import ItemError
-from envs.contract import Item
-from envs.datasets import Dataset, locate
-from envs.dbbench.problem import Problem, Table
-from envs.dbbench.values import key
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.datasets import Dataset, locate
+from agentrl.envs.dbbench.problem import Problem, Table
+from agentrl.envs.dbbench.values import key
 
 TASK = "dbbench"
 AGENTBENCH = Dataset(

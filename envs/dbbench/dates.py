@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from envs.dbbench.values import Value, text
+from agentrl.envs.dbbench.values import Value, text
 
 _MONTHS = [
     *("January", "February", "March", "April", "May", "June", "July"),

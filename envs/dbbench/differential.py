@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from envs.dbbench.problem import Database, Table
+from agentrl.envs.dbbench.problem import Database, Table
 
 QUERIES = (
     "select * from {t} where {a}={v}",

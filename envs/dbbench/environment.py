@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from core.errors import EnvironmentFailure
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall, strings
-from envs.dbbench import scoring
-from envs.dbbench.problem import Database, OpenDatabase, Problem
-from envs.options import Style
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, strings
+from agentrl.envs.dbbench import scoring
+from agentrl.envs.dbbench.problem import Database, OpenDatabase, Problem
+from agentrl.envs.options import Style
 
 EXECUTE = "execute_sql"
 COMMIT = "commit_final_answer"

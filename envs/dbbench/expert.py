@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from envs.contract import Message, ToolCall
-from envs.dbbench.environment import COMMIT, EXECUTE
-from envs.dbbench.problem import Problem, Table
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.dbbench.environment import COMMIT, EXECUTE
+from agentrl.envs.dbbench.problem import Problem, Table
 
 _CELL = re.compile(r"'([^']*)'|(-?\d+(?:\.\d+)?)|None")
 _WORD = re.compile(r"\w+")

@@ -11,10 +11,20 @@ import sqlite3
 from datetime import datetime
 from typing import Any
 
-from envs.dbbench import dates, scalars
-from envs.dbbench.matching import Tick, matching
-from envs.dbbench.scalars import Function, numeric, textual
-from envs.dbbench.values import Value, collate, compare, fitting, key, number, rounded, text, whole
+from agentrl.envs.dbbench import dates, scalars
+from agentrl.envs.dbbench.matching import Tick, matching
+from agentrl.envs.dbbench.scalars import Function, numeric, textual
+from agentrl.envs.dbbench.values import (
+    Value,
+    collate,
+    compare,
+    fitting,
+    key,
+    number,
+    rounded,
+    text,
+    whole,
+)
 
 PREFIX = "my_"
 COLLATION = "mysql"

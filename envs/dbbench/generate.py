@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from envs.dbbench.problem import Problem, Table
-from envs.dbbench.sqlite import SqliteDatabase
-from envs.options import Difficulty
+from agentrl.envs.dbbench.problem import Problem, Table
+from agentrl.envs.dbbench.sqlite import SqliteDatabase
+from agentrl.envs.options import Difficulty
 
 _NAMES = ["kim", "bob", "eva", "tom", "ann", "joe", "lea", "sam", "ida", "jon", "mia", "ben"]
 _GOODS = ["cup", "hat", "pen", "bag", "key", "fan", "rug", "mat", "jar", "box", "pan", "bell"]

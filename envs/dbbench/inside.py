@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, TextIO, cast
 
-from core.errors import ItemError
-from envs.dbbench.sqlite import SqliteDatabase
+from agentrl.core.errors import ItemError
+from agentrl.envs.dbbench.sqlite import SqliteDatabase
 
 
 class Inside:

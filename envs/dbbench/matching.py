@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from envs.dbbench.regexp import compiled
-from envs.dbbench.scalars import Function, bounded, textual
-from envs.dbbench.values import Value, key, text, whole
+from agentrl.envs.dbbench.regexp import compiled
+from agentrl.envs.dbbench.scalars import Function, bounded, textual
+from agentrl.envs.dbbench.values import Value, key, text, whole
 
 Tick = Callable[[], None]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
-from envs.dbbench import clauses, functions
-from envs.dbbench.clauses import Refused, call, collated
-from envs.dbbench.matching import matching
+from agentrl.envs.dbbench import clauses, functions
+from agentrl.envs.dbbench.clauses import Refused, call, collated
+from agentrl.envs.dbbench.matching import matching
 
 NATIVE = frozenset(
     {"count", "min", "max", "row_number", "rank", "dense_rank", "percent_rank", "cume_dist"}

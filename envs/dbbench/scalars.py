@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from envs.dbbench.values import Value, compare, fitting, key, number, rounded, text, whole
+from agentrl.envs.dbbench.values import Value, compare, fitting, key, number, rounded, text, whole
 
 MAX_BUILT = 1_000_000  # characters of a text that a function builds
 

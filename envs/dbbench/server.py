@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pymysql
 from pymysql.cursors import SSCursor
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from core.logging import get_logger
-from envs.dbbench import scoring
-from envs.dbbench.problem import Table
-from envs.dbbench.sqlite import MAX_TEXT, TIMED_OUT, TRUNCATED, told
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.core.logging import get_logger
+from agentrl.envs.dbbench import scoring
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.dbbench.sqlite import MAX_TEXT, TIMED_OUT, TRUNCATED, told
 
 PREFIX = "agentrl_"
 _NAME = re.compile(rf"{PREFIX}[0-9a-f]{{16}}")  # nothing else is swept

@@ -8,18 +8,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from core.errors import ConfigError, ItemError, nearest
-from envs import generated, options
-from envs.contract import Environment, Expert, Item
-from envs.dbbench import datasets
-from envs.dbbench.container import ContainedDatabase, program
-from envs.dbbench.environment import DbbenchEnvironment
-from envs.dbbench.expert import DbbenchExpert
-from envs.dbbench.generate import draw
-from envs.dbbench.problem import Database, OpenDatabase, Problem, Table
-from envs.dbbench.sqlite import SqliteDatabase
-from envs.dbbench.tables import Tables
-from envs.sandbox import Sandboxes, Spec
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.envs import generated, options
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.dbbench import datasets
+from agentrl.envs.dbbench.container import ContainedDatabase, program
+from agentrl.envs.dbbench.environment import DbbenchEnvironment
+from agentrl.envs.dbbench.expert import DbbenchExpert
+from agentrl.envs.dbbench.generate import draw
+from agentrl.envs.dbbench.problem import Database, OpenDatabase, Problem, Table
+from agentrl.envs.dbbench.sqlite import SqliteDatabase
+from agentrl.envs.dbbench.tables import Tables
+from agentrl.envs.sandbox import Sandboxes, Spec
 
 MEND = "pip install 'agentrl-system[tasks]'"
 
@@ -128,7 +128,7 @@ class DbbenchSource:
         """What earlier processes left there is dropped first, once."""
         if self._server is None:
             try:
-                from envs.dbbench.server import Server, ServerDatabase
+                from agentrl.envs.dbbench.server import Server, ServerDatabase
             except ImportError as error:
                 raise ConfigError("dbbench: a server needs pymysql", mend=MEND) from error
             variable = self._options.password_env
@@ -145,7 +145,7 @@ class DbbenchSource:
 
 def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
     try:
-        from envs.dbbench.translate import MysqlDatabase
+        from agentrl.envs.dbbench.translate import MysqlDatabase
     except ImportError as error:
         raise ConfigError("dbbench: dialect mysql needs sqlglot", mend=MEND) from error
 

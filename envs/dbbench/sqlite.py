@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from core.errors import ItemError
-from envs.dbbench import functions, scoring
+from agentrl.core.errors import ItemError
+from agentrl.envs.dbbench import functions, scoring
 
 if TYPE_CHECKING:
-    from envs.dbbench.problem import Table
+    from agentrl.envs.dbbench.problem import Table
 
 MAX_TEXT = 800  # characters of a result that the agent sees
 TRUNCATED = "[TRUNCATED]"

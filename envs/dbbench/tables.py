@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from envs.dbbench.problem import Problem, Table
+from agentrl.envs.dbbench.problem import Problem, Table
 
 MOST_COLUMNS, MOST_NAMES = 8, 80  # of a table, and letters of all their names
 FEWEST_ROWS = 4

@@ -19,10 +19,10 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.parsers.mysql import MySQLParser
 
-from envs.dbbench import rewrite, statements
-from envs.dbbench.clauses import Refused
-from envs.dbbench.problem import Database, Table
-from envs.dbbench.sqlite import told
+from agentrl.envs.dbbench import rewrite, statements
+from agentrl.envs.dbbench.clauses import Refused
+from agentrl.envs.dbbench.problem import Database, Table
+from agentrl.envs.dbbench.sqlite import told
 
 MAX_PARSED = 20_000  # characters of a statement
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from envs.contract import Tool, ToolCall
+from agentrl.envs.contract import Tool, ToolCall
 
 MAX_BODY = 4 * 1024 * 1024  # bytes
 MODEL = "agentrl"

@@ -6,8 +6,8 @@ A policy's tokens stand in the order in which they were sampled, so a history th
 that branches cannot be recorded.
 """
 
-from envs.contract import Message
-from envs.gateway.chat import ChatRequest, Refused, Said
+from agentrl.envs.contract import Message
+from agentrl.envs.gateway.chat import ChatRequest, Refused, Said
 
 
 class Dialogue:

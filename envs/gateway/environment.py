@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from core.errors import EnvironmentFailure
-from core.http import Response
-from core.logging import get_logger
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall
-from envs.gateway import chat
-from envs.gateway.chat import Length
-from envs.gateway.hub import Asked, Broken, Line, hub
-from envs.gateway.process import Ended, Program
-from envs.gateway.reward import Result, Reward, rewarded
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.http import Response
+from agentrl.core.logging import get_logger
+from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.gateway import chat
+from agentrl.envs.gateway.chat import Length
+from agentrl.envs.gateway.hub import Asked, Broken, Line, hub
+from agentrl.envs.gateway.process import Ended, Program
+from agentrl.envs.gateway.reward import Result, Reward, rewarded
 
 NOT_RUN = "not run: another call of this turn was ill-formed"
 ONE_CALL = "one call a turn: none was run"

@@ -16,12 +16,12 @@ from queue import SimpleQueue
 
 import msgspec
 
-from core.http import Application, HttpServer, Request, Response
-from envs.contract import Message
-from envs.gateway import chat
-from envs.gateway.chat import ChatRequest, Refused
-from envs.gateway.dialogue import Dialogue
-from envs.gateway.process import Ended
+from agentrl.core.http import Application, HttpServer, Request, Response
+from agentrl.envs.contract import Message
+from agentrl.envs.gateway import chat
+from agentrl.envs.gateway.chat import ChatRequest, Refused
+from agentrl.envs.gateway.dialogue import Dialogue
+from agentrl.envs.gateway.process import Ended
 
 HOST = "127.0.0.1"
 

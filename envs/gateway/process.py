@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from core.config import secret_files
-from core.errors import EnvironmentFailure
-from core.logging import get_logger
+from agentrl.core.config import secret_files
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
 
 KEEPER = Path(__file__).with_name("keeper.py")
 GRACE_S = 3.0  # between TERM and KILL

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from core.errors import EnvironmentFailure, ItemError, in_words
+from agentrl.core.errors import EnvironmentFailure, ItemError, import_hint, in_words
 
 MEND = '"package.module:function" or "path.py:function"'
 
@@ -49,7 +49,8 @@ def reward(name: str) -> Reward:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:  # whatever the user's module raises when it is imported
-        raise ItemError(f"gateway: option reward: {name}: {in_words(error)}", mend=MEND) from error
+        text = f"gateway: option reward: {name}: {in_words(error)}"
+        raise ItemError(text, mend=import_hint(error) or MEND) from error
     if not callable(function):
         raise ItemError(f"gateway: option reward: {name} is no function", mend=MEND)
     found: Reward = function

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from core.config import with_secrets
-from core.errors import ItemError, nearest
-from envs import options
-from envs.contract import Environment, Expert, Item
-from envs.datasets import Lacking
-from envs.gateway.environment import Gateway, Plan
-from envs.gateway.reward import reward
+from agentrl.core.config import with_secrets
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs import options
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.datasets import Lacking
+from agentrl.envs.gateway.environment import Gateway, Plan
+from agentrl.envs.gateway.reward import reward
 
 MAX_ITEM = 100_000  # bytes as JSON: an environment variable holds no more than 128 KiB
 SPLIT = "train"  # of an item that names none

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from random import Random
 
-from envs.contract import Message, ToolCall
-from envs.kg.expert import listed, made
-from envs.kg.problem import Problem
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.kg.expert import listed, made
+from agentrl.envs.kg.problem import Problem
 
 _ANSWERS = 0.3  # probability a turn of the random policy, once there is a variable
 

@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 from statistics import median
 
-from core.errors import ConfigError, ItemError
-from core.process import resident_bytes
-from envs import options
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item, ToolCall
-from envs.kg import datasets
-from envs.kg.baselines import FirstRelation, RandomWalk
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Problem, Rules
-from envs.kg.program import And, Count, Entity, Extreme, Join, Program, answers, parse
-from envs.kg.questions import action
-from envs.kg.source import KgSource
-from envs.kg.tools import PARAMETERS, ToolError, Workbench
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.core.process import resident_bytes
+from agentrl.envs import options
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item, ToolCall
+from agentrl.envs.kg import datasets
+from agentrl.envs.kg.baselines import FirstRelation, RandomWalk
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Problem, Rules
+from agentrl.envs.kg.program import And, Count, Entity, Extreme, Join, Program, answers, parse
+from agentrl.envs.kg.questions import action
+from agentrl.envs.kg.source import KgSource
+from agentrl.envs.kg.tools import PARAMETERS, ToolError, Workbench
 
 SHARED = {"agentbench": {"dev and rl": 13}}  # contents, as published
 RL_ITEMS = 1214

@@ -8,12 +8,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from core.errors import ItemError
-from envs.contract import Item
-from envs.datasets import Dataset, locate
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Ontology, Problem, Rules
-from envs.kg.program import NAME
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.datasets import Dataset, locate
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Ontology, Problem, Rules
+from agentrl.envs.kg.program import NAME
 
 SPLITS = {
     "dev": ("agentbench_dev.json", "support_graphs/dev.jsonl"),

@@ -3,12 +3,20 @@
 import re
 from collections.abc import Sequence
 
-from core.errors import EnvironmentFailure
-from core.types import Status
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened, strings
-from envs.kg.problem import Problem, exact, f1
-from envs.kg.tools import MAX_VARIABLES, NUMBER, PARAMETERS, Listing, ToolError, Variable, Workbench
-from envs.options import Style
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.types import Status
+from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall, shortened, strings
+from agentrl.envs.kg.problem import Problem, exact, f1
+from agentrl.envs.kg.tools import (
+    MAX_VARIABLES,
+    NUMBER,
+    PARAMETERS,
+    Listing,
+    ToolError,
+    Variable,
+    Workbench,
+)
+from agentrl.envs.options import Style
 
 MAX_TURNS = 15
 TASK_TAG = "kg"  # the whole system message of the compact style

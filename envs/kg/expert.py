@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from random import Random
 
-from envs.contract import Message, ToolCall
-from envs.kg.environment import NOTHING
-from envs.kg.problem import Problem
-from envs.kg.questions import action
-from envs.kg.tools import PARAMETERS
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.kg.environment import NOTHING
+from agentrl.envs.kg.problem import Problem
+from agentrl.envs.kg.questions import action
+from agentrl.envs.kg.tools import PARAMETERS
 
 _LISTED = re.compile(r"[\w.\-]+")
 _MADE = re.compile(r"#\d+")

@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any, Protocol
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs.kg.program import NAME, NAMESPACE
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs.kg.program import NAME, NAMESPACE
 
 TIMEOUT_S = 30.0  # of one query
 MAX_BYTES = 64 * 2**20  # of an endpoint's answer

@@ -8,11 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Ontology, Problem
-from envs.kg.program import And, Count, Entity, Extreme, Join, Program, answers, entities, parts
-from envs.kg.tools import ToolError, Workbench
-from envs.options import Difficulty
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Ontology, Problem
+from agentrl.envs.kg.program import (
+    And,
+    Count,
+    Entity,
+    Extreme,
+    Join,
+    Program,
+    answers,
+    entities,
+    parts,
+)
+from agentrl.envs.kg.tools import ToolError, Workbench
+from agentrl.envs.options import Difficulty
 
 MAX_ANSWERS = 20
 MAX_BETWEEN = 200  # members of a set on the way

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from core.errors import ItemError, nearest
-from envs import generated, options
-from envs.contract import Environment, Expert, Item
-from envs.kg import datasets, world
-from envs.kg.environment import MAX_TURNS, KgEnvironment
-from envs.kg.expert import KgExpert
-from envs.kg.graph import Endpoint, Graph, LocalGraph
-from envs.kg.problem import Ontology, Problem, Rules
-from envs.kg.questions import Walker, drawn
-from envs.kg.tools import Workbench
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs import generated, options
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.kg import datasets, world
+from agentrl.envs.kg.environment import MAX_TURNS, KgEnvironment
+from agentrl.envs.kg.expert import KgExpert
+from agentrl.envs.kg.graph import Endpoint, Graph, LocalGraph
+from agentrl.envs.kg.problem import Ontology, Problem, Rules
+from agentrl.envs.kg.questions import Walker, drawn
+from agentrl.envs.kg.tools import Workbench
 
 MAX_NAME = 60  # characters of an entity a generated question may be about
 

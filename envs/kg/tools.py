@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from envs.kg.graph import Graph
-from envs.kg.problem import Ontology, Rules
-from envs.kg.program import (
+from agentrl.envs.kg.graph import Graph
+from agentrl.envs.kg.problem import Ontology, Rules
+from agentrl.envs.kg.program import (
     NAME,
     And,
     Count,

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Problem
-from envs.kg.questions import Walker, drawn
-from envs.options import Difficulty
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Problem
+from agentrl.envs.kg.questions import Walker, drawn
+from agentrl.envs.options import Difficulty
 
 MAX_TRIPLES = 60
 WALKS = 30  # in one world

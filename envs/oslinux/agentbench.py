@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from core.errors import ItemError
-from envs.contract import Item
-from envs.datasets import locate
-from envs.oslinux.datasets import AGENTBENCH
-from envs.oslinux.matchers import MATCHERS
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.datasets import locate
+from agentrl.envs.oslinux.datasets import AGENTBENCH
+from agentrl.envs.oslinux.matchers import MATCHERS
 
 SPLITS = {"train": "os/os_train.jsonl", "dev": "os/os_dev.jsonl"}
 SCRIPTS = "os/scripts"

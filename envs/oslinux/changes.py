@@ -3,7 +3,7 @@
 from random import Random
 from shlex import quote
 
-from envs.oslinux.worlds import (
+from agentrl.envs.oslinux.worlds import (
     EXTENSIONS,
     HOME,
     NAMES,

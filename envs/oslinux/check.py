@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs import sandbox
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item, Message, ToolCall
-from envs.engine import Engine
-from envs.oslinux.agentbench import SPLITS
-from envs.oslinux.environment import ANSWER
-from envs.oslinux.problem import Script
-from envs.oslinux.source import OsSource
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs import sandbox
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item, Message, ToolCall
+from agentrl.envs.engine import Engine
+from agentrl.envs.oslinux.agentbench import SPLITS
+from agentrl.envs.oslinux.environment import ANSWER
+from agentrl.envs.oslinux.problem import Script
+from agentrl.envs.oslinux.source import OsSource
 
 AT_ONCE = 4  # containers
 CONSTANT = "4"  # the answer that is right most often

@@ -1,6 +1,6 @@
 """The benchmark's files, and where users get them."""
 
-from envs.datasets import Dataset
+from agentrl.envs.datasets import Dataset
 
 AGENTBENCH = Dataset(
     task="os",

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from core.errors import EnvironmentFailure
-from envs.contract import Message, Observation, Outcome, ToolCall, strings
-from envs.options import Style
-from envs.oslinux.evaluation import Judge
-from envs.oslinux.machine import Machine
-from envs.oslinux.problem import Problem
-from envs.oslinux.terminal import observation
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, strings
+from agentrl.envs.options import Style
+from agentrl.envs.oslinux.evaluation import Judge
+from agentrl.envs.oslinux.machine import Machine
+from agentrl.envs.oslinux.problem import Problem
+from agentrl.envs.oslinux.terminal import observation
 
 BASH = "bash_action"
 FINISH = "finish_action"

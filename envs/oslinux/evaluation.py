@@ -10,10 +10,10 @@ that changes its machine where the item's scripts draw by chance: no second mach
 import re
 from collections.abc import Mapping
 
-from core.errors import EnvironmentFailure
-from envs.oslinux.machine import Machine
-from envs.oslinux.matchers import MATCHERS, matches
-from envs.oslinux.problem import Problem, Script, Step
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.oslinux.machine import Machine
+from agentrl.envs.oslinux.matchers import MATCHERS, matches
+from agentrl.envs.oslinux.problem import Problem, Script, Step
 
 _READS_ARGUMENTS = re.compile(r"\$[1-9@*#]|\$\{[1-9@*#!]|\bargv\b|\bshift\b")
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from envs.contract import Message, ToolCall
-from envs.oslinux.environment import ANSWER, BASH, FINISH
-from envs.oslinux.generate import DONE
-from envs.oslinux.problem import Problem
-from envs.oslinux.terminal import output
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.oslinux.environment import ANSWER, BASH, FINISH
+from agentrl.envs.oslinux.generate import DONE
+from agentrl.envs.oslinux.problem import Problem
+from agentrl.envs.oslinux.terminal import output
 
 _WORD = re.compile(r"[\w-]+")
 _CONFUSED: Mapping[str, tuple[str, ...]] = {

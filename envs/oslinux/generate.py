@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from envs.options import Difficulty
-from envs.oslinux import changes, questions
-from envs.oslinux.problem import Match, Problem, Script, Step
-from envs.oslinux.worlds import Template
+from agentrl.envs.options import Difficulty
+from agentrl.envs.oslinux import changes, questions
+from agentrl.envs.oslinux.problem import Match, Problem, Script, Step
+from agentrl.envs.oslinux.worlds import Template
 
 _EASY: tuple[Template, ...] = (
     questions.count_files,

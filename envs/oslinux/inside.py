@@ -23,8 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from envs.oslinux.processes import Children, Head, Identity, fingerprint, pipe, touched
-from envs.oslinux.shell import Shell
+from agentrl.envs.oslinux.processes import Children, Head, Identity, fingerprint, pipe, touched
+from agentrl.envs.oslinux.shell import Shell
 
 TEXT_BYTES = 1 << 17  # kept of what a script writes
 ERROR_BYTES = 2000

@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from core.errors import EnvironmentFailure
-from envs.channel import Overrun
-from envs.oslinux.problem import Script
-from envs.program import Program, python_program
-from envs.sandbox import Sandbox, Sandboxes
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.channel import Overrun
+from agentrl.envs.oslinux.problem import Script
+from agentrl.envs.program import Program, python_program
+from agentrl.envs.sandbox import Sandbox, Sandboxes
 
 GRACE_S = 30.0  # beyond a command's own limit, before the sandbox counts as hung
 PLAIN_S = 10.0  # of a request that runs nothing
-MODULES = ("envs.oslinux.processes", "envs.oslinux.shell")
+MODULES = ("agentrl.envs.oslinux.processes", "agentrl.envs.oslinux.shell")
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class _Done(msgspec.Struct, frozen=True):
 
 def program() -> Program:
     """What a sandbox of this task runs."""
-    return python_program("envs.oslinux.inside", MODULES)
+    return python_program("agentrl.envs.oslinux.inside", MODULES)
 
 
 class Machine:

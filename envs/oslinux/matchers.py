@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 
-from envs.oslinux.problem import Match
+from agentrl.envs.oslinux.problem import Match
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B|Bytes?)?", re.ASCII | re.IGNORECASE)
 _MAX_TEXT = 100  # characters of a number; a longer one is none

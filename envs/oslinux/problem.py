@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import ItemError
-from envs import options
-from envs.contract import Item
+from agentrl.core.errors import ItemError
+from agentrl.envs import options
+from agentrl.envs.contract import Item
 
 Matcher = Literal["integer-match", "string-match", "size-match", "containing", "in"]
 

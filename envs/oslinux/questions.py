@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from envs.oslinux.worlds import (
+from agentrl.envs.oslinux.worlds import (
     EXTENSIONS,
     LEVELS,
     NAMES,

@@ -13,7 +13,7 @@ import shlex
 import signal
 from dataclasses import dataclass
 
-from envs.oslinux.processes import Children, Head, Identity, Outgoing, pipe
+from agentrl.envs.oslinux.processes import Children, Head, Identity, Outgoing, pipe
 
 TEXT_BYTES = 1 << 16  # kept of what one command writes
 CONTROL = 198  # the descriptor on which bash tells that a command has ended

@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from core.errors import ConfigError, ItemError, nearest
-from envs import generated, options
-from envs.contract import Environment, Expert, Item
-from envs.oslinux import agentbench
-from envs.oslinux.environment import OsEnvironment
-from envs.oslinux.expert import OsExpert
-from envs.oslinux.generate import draw
-from envs.oslinux.machine import Machine, program
-from envs.oslinux.problem import read
-from envs.program import OS
-from envs.sandbox import Sandboxes, Spec
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.envs import generated, options
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.oslinux import agentbench
+from agentrl.envs.oslinux.environment import OsEnvironment
+from agentrl.envs.oslinux.expert import OsExpert
+from agentrl.envs.oslinux.generate import draw
+from agentrl.envs.oslinux.machine import Machine, program
+from agentrl.envs.oslinux.problem import read
+from agentrl.envs.program import OS
+from agentrl.envs.sandbox import Sandboxes, Spec
 
 Seconds = Annotated[float, Meta(gt=0)]
 

@@ -10,7 +10,7 @@ import unicodedata
 from functools import cache
 from itertools import pairwise
 
-from envs.webshop.porter import stem
+from agentrl.envs.webshop.porter import stem
 
 _STOP_WORDS_TEXT = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "

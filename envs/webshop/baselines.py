@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from random import Random
 
-from envs.contract import Message, ToolCall
-from envs.webshop.environment import ARGUMENTS, CLICK_TOOL, SEARCH_TOOL
-from envs.webshop.shop import BUY, SEARCH, Shop
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.webshop.environment import ARGUMENTS, CLICK_TOOL, SEARCH_TOOL
+from agentrl.envs.webshop.shop import BUY, SEARCH, Shop
 
 
 class RandomShopper:

@@ -12,12 +12,12 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from core.errors import ItemError
-from envs.webshop import goals
-from envs.webshop.goals import Goal
-from envs.webshop.indexing import FILES, Indexer, in_memory, mapped, open_postings
-from envs.webshop.product import Product
-from envs.webshop.search import Search
+from agentrl.core.errors import ItemError
+from agentrl.envs.webshop import goals
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.indexing import FILES, Indexer, in_memory, mapped, open_postings
+from agentrl.envs.webshop.product import Product
+from agentrl.envs.webshop.search import Search
 
 FORMAT = 1
 ID_BYTES = 10

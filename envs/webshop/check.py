@@ -12,21 +12,21 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from core.errors import ConfigError, ItemError
-from envs.check import Figure, Settings
-from envs.contract import Expert, Item, Outcome, ToolCall
-from envs.webshop import goals, lucene
-from envs.webshop.analysis import terms
-from envs.webshop.baselines import FirstResult, RandomShopper
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.datasets import sample
-from envs.webshop.goals import Goal
-from envs.webshop.large import FULL
-from envs.webshop.measure import in_process
-from envs.webshop.reward import worth
-from envs.webshop.search import K1, B
-from envs.webshop.shop import FOUND, PAGE
-from envs.webshop.source import WebshopSource
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Expert, Item, Outcome, ToolCall
+from agentrl.envs.webshop import goals, lucene
+from agentrl.envs.webshop.analysis import terms
+from agentrl.envs.webshop.baselines import FirstResult, RandomShopper
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.datasets import sample
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.large import FULL
+from agentrl.envs.webshop.measure import in_process
+from agentrl.envs.webshop.reward import worth
+from agentrl.envs.webshop.search import K1, B
+from agentrl.envs.webshop.shop import FOUND, PAGE
+from agentrl.envs.webshop.source import WebshopSource
 
 SYNTHETIC, HUMAN = 6910, 13  # goals of the sample
 AGREED = 0.965  # of the first ten, as was found of bm25s and Lucene

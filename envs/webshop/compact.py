@@ -1,6 +1,6 @@
 """Pages in a few words, for a policy of a million parameters; what a click does is the same."""
 
-from envs.webshop.shop import NEXT, Shop
+from agentrl.envs.webshop.shop import NEXT, Shop
 
 COMPACT_PAGE = 3  # results on a page
 MAX_TEXT = 400  # characters of a sub-page

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from core.errors import ItemError
-from envs.datasets import Dataset, locate
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.product import Product, from_document, from_record, records
+from agentrl.core.errors import ItemError
+from agentrl.envs.datasets import Dataset, locate
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.product import Product, from_document, from_record, records
 
 SAMPLE = Dataset(
     task="webshop",

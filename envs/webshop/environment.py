@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from envs.contract import Message, Observation, Outcome, ToolCall, shortened, strings
-from envs.options import Style
-from envs.webshop.compact import compact_page
-from envs.webshop.goals import Goal
-from envs.webshop.reward import Worth
-from envs.webshop.shop import Shop, available
+from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, shortened, strings
+from agentrl.envs.options import Style
+from agentrl.envs.webshop.compact import compact_page
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.reward import Worth
+from agentrl.envs.webshop.shop import Shop, available
 
 SEARCH_TOOL = "search_action"
 CLICK_TOOL = "click_action"

@@ -9,11 +9,11 @@ well-formed.
 from collections.abc import Sequence
 from random import Random
 
-from envs.contract import Message, ToolCall
-from envs.webshop.environment import ARGUMENTS, CLICK_TOOL, SEARCH_TOOL
-from envs.webshop.product import Product
-from envs.webshop.reward import alike, colour
-from envs.webshop.shop import BUY, NEXT, PREVIOUS, Shop
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.webshop.environment import ARGUMENTS, CLICK_TOOL, SEARCH_TOOL
+from agentrl.envs.webshop.product import Product
+from agentrl.envs.webshop.reward import alike, colour
+from agentrl.envs.webshop.shop import BUY, NEXT, PREVIOUS, Shop
 
 EARLY = 0.2  # of the errors on a product's page: bought as it is
 TAKEN = 0.5  # of the errors among results: one of them is taken for the right one

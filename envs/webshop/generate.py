@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from envs.options import Difficulty
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.goals import Goal, option_words, price_bound, price_words
-from envs.webshop.goods import BRANDS, CHOICES, COLOURS, KINDS, Kind
-from envs.webshop.product import Product
+from agentrl.envs.options import Difficulty
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.goals import Goal, option_words, price_bound, price_words
+from agentrl.envs.webshop.goods import BRANDS, CHOICES, COLOURS, KINDS, Kind
+from agentrl.envs.webshop.product import Product
 
 MAX_PRODUCTS = 5_000
 MIN_PRICE, MAX_PRICE = 5, 89  # dollars

@@ -11,7 +11,7 @@ from random import Random
 
 import msgspec
 
-from envs.webshop.product import Product, Wish
+from agentrl.envs.webshop.product import Product, Wish
 
 SHUFFLE_SEED = 233
 BOUNDS = tuple(10.0 * step for step in range(1, 100))  # dollars

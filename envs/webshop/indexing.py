@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.webshop.analysis import term_of, words
-from envs.webshop.search import Postings, Words, length_byte, norm_factors
+from agentrl.envs.webshop.analysis import term_of, words
+from agentrl.envs.webshop.search import Postings, Words, length_byte, norm_factors
 
 BLOCK = 20_000  # products
 MAX_COUNT = 65_535  # of a term in a product

@@ -14,9 +14,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.webshop.analysis import STOP_WORDS
-from envs.webshop.goods import CHOICES, COLOURS, KINDS
-from envs.webshop.product import Product
+from agentrl.envs.webshop.analysis import STOP_WORDS
+from agentrl.envs.webshop.goods import CHOICES, COLOURS, KINDS
+from agentrl.envs.webshop.product import Product
 
 FULL = 1_180_000  # products of the benchmark
 FORMS, OFFSET = 1_000_000, 10  # distinct words; Mandelbrot's offset

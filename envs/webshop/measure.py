@@ -1,7 +1,7 @@
 """A catalogue of the benchmark's size, measured: how long it is built, what serving it takes.
 
-    python -m envs.webshop.measure build FOLDER PRODUCTS     one line of JSON each
-    python -m envs.webshop.measure serve FOLDER SEARCHES
+    python -m agentrl.envs.webshop.measure build FOLDER PRODUCTS     one line of JSON each
+    python -m agentrl.envs.webshop.measure serve FOLDER SEARCHES
 
 Each runs in a process of its own, so that its memory is its own.
 """
@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from envs.webshop import large
-from envs.webshop.catalogue import build, open_folder
-from envs.webshop.shop import FOUND, PAGE
+from agentrl.envs.webshop import large
+from agentrl.envs.webshop.catalogue import build, open_folder
+from agentrl.envs.webshop.shop import FOUND, PAGE
 
 MIB = 1 << 20
 WARM = 20  # searches before the measured ones
@@ -27,8 +27,7 @@ Figures = dict[str, float]
 def in_process(verb: str, folder: Path, count: int) -> Figures:
     """The figures of a verb, run in a fresh process. Raises CalledProcessError."""
     command = [sys.executable, "-m", __name__, verb, str(folder), str(count)]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from core.errors import ItemError
-from envs.datasets import locate
-from envs.webshop.catalogue import build
-from envs.webshop.datasets import AGENTBENCH, agentbench_products
-from envs.webshop.source import INDEX
+from agentrl.core.errors import ItemError
+from agentrl.envs.datasets import locate
+from agentrl.envs.webshop.catalogue import build
+from agentrl.envs.webshop.datasets import AGENTBENCH, agentbench_products
+from agentrl.envs.webshop.source import INDEX
 
 
 def prepare(data: str, folder: str, told: Callable[[int], None]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from core.errors import ItemError
+from agentrl.core.errors import ItemError
 
 CHUNK = 1 << 20  # characters read at once
 MAX_RECORD = 1 << 26  # characters

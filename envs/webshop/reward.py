@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import ConfigError
-from envs.webshop.goals import Goal
-from envs.webshop.nouns import nouns
-from envs.webshop.product import Product
+from agentrl.core.errors import ConfigError
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.nouns import nouns
+from agentrl.envs.webshop.product import Product
 
 MATCH = 85  # of a rounded token-set ratio; more is a match
 NO_NOUNS = 0.2  # title overlap where the wanted title has no noun

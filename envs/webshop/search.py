@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.webshop.analysis import terms
+from agentrl.envs.webshop.analysis import terms
 
 K1, B = 0.9, 0.4
 SLACK = 1e-6  # relative; single precision rounds the bounds and the sums differently

@@ -12,10 +12,10 @@ on every page, and Next > leads beyond the last result.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from envs.webshop.catalogue import Catalogue
-from envs.webshop.goals import Goal
-from envs.webshop.product import Product
-from envs.webshop.reward import Worth, worth
+from agentrl.envs.webshop.catalogue import Catalogue
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.product import Product
+from agentrl.envs.webshop.reward import Worth, worth
 
 FOUND = 50  # results of a search
 PAGE = 10  # of them on a page

@@ -8,18 +8,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from core.errors import ItemError, nearest
-from envs import datasets, generated, options
-from envs.contract import Environment, Expert, Item
-from envs.webshop import goals
-from envs.webshop.catalogue import Catalogue, built, open_folder
-from envs.webshop.compact import COMPACT_PAGE
-from envs.webshop.datasets import AGENTBENCH, SAMPLE, sample
-from envs.webshop.environment import WebshopEnvironment
-from envs.webshop.expert import WebshopExpert
-from envs.webshop.generate import MAX_PRODUCTS, catalogue, draw
-from envs.webshop.goals import Goal
-from envs.webshop.shop import PAGE, Shop
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs import datasets, generated, options
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.webshop import goals
+from agentrl.envs.webshop.catalogue import Catalogue, built, open_folder
+from agentrl.envs.webshop.compact import COMPACT_PAGE
+from agentrl.envs.webshop.datasets import AGENTBENCH, SAMPLE, sample
+from agentrl.envs.webshop.environment import WebshopEnvironment
+from agentrl.envs.webshop.expert import WebshopExpert
+from agentrl.envs.webshop.generate import MAX_PRODUCTS, catalogue, draw
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.shop import PAGE, Shop
 
 TEST = slice(0, 200)  # goals of the benchmark's splits, by place in the shuffled list
 TRAIN = slice(1000, 12000)

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
-import broker
-from broker.messages import EpisodeFinished, body_sha256, decode
-from core.errors import BrokerError, EnvironmentFailure, MessageError
-from db import audit, bodies, vitals
-from db.audit import Finding, Rules
-from envs.census import Census
-from ops.chaos.scene import Scene
-from ops.hosts import hosts_envs
+from agentrl import broker
+from agentrl.broker.messages import EpisodeFinished, body_sha256, decode
+from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
+from agentrl.db import audit, bodies, vitals
+from agentrl.db.audit import Finding, Rules
+from agentrl.envs.census import Census
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.hosts import hosts_envs
 
 GONE_S = 10.0  # for the engine to remove the last containers
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from db import breaking
-from ops.chaos.course import Injector
-from ops.chaos.injectors import (
+from agentrl.db import breaking
+from agentrl.ops.chaos.course import Injector
+from agentrl.ops.chaos.injectors import (
     connection_pool,
     connections,
     containers,
@@ -23,9 +23,9 @@ from ops.chaos.injectors import (
     rivals,
     store,
 )
-from ops.chaos.injectors.rabbitmq import Rabbitmqctl
-from ops.chaos.scene import Scene, role_of
-from ops.chaos.stage import BROKER, STORE, TASKS
+from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
+from agentrl.ops.chaos.scene import Scene, role_of
+from agentrl.ops.chaos.stage import BROKER, STORE, TASKS
 
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
 

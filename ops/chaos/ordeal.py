@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from core.logging import get_logger
-from ops.chaos.course import Course
-from ops.chaos.faults import Fault
-from ops.chaos.scene import Scene
-from ops.chaos.waste import Waste
+from agentrl.core.logging import get_logger
+from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.faults import Fault
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.waste import Waste
 
 AT_ONCE = 2  # things broken at the same time
 

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
 
-import broker
-from core.config import Config
-from core.errors import BrokerError, StoreError
-from db import vitals
-from db.store import Store
-from db.vitals import Claim, Vitals
-from ops.chaos.stage import BROKER, Stage, connected
+from agentrl import broker
+from agentrl.core.config import Config
+from agentrl.core.errors import BrokerError, StoreError
+from agentrl.db import vitals
+from agentrl.db.store import Store
+from agentrl.db.vitals import Claim, Vitals
+from agentrl.ops.chaos.stage import BROKER, Stage, connected
 
 ANSWER_S = 1.0  # for a server to answer
 ENVS, POLICY = "envs", "policy"

@@ -17,12 +17,12 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from core import loading
-from core.config import Config, with_secrets
-from core.errors import AgentRLError
-from ops.chaos.proxy import Proxy
-from ops.ending import last_line
-from ops.hosts import hosts_envs
+from agentrl.core import loading
+from agentrl.core.config import Config, with_secrets
+from agentrl.core.errors import AgentRLError
+from agentrl.ops.chaos.proxy import Proxy
+from agentrl.ops.ending import last_line
+from agentrl.ops.hosts import hosts_envs
 
 STORE, BROKER, TASKS = "store", "broker", "tasks"
 PORTS = {"postgresql": 5432, "amqp": 5672, "amqps": 5671}
@@ -178,7 +178,7 @@ class Stage:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "cli.main", role, str(self.path)],
+                [sys.executable, "-m", "agentrl.cli.main", role, str(self.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

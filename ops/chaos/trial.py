@@ -14,19 +14,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from core import loading
-from core.errors import AgentRLError
-from db import breaking
-from db.audit import Finding
-from db.store import open_store
-from ops import hub
-from ops.chaos import books
-from ops.chaos.faults import Fault, Means, all_faults
-from ops.chaos.ordeal import Ordeal, Wound
-from ops.chaos.scene import Scene
-from ops.chaos.stage import BROKER, STORE, Stage
-from ops.chaos.waste import Waste
-from ops.runs import begin
+from agentrl.core import loading
+from agentrl.core.errors import AgentRLError
+from agentrl.db import breaking
+from agentrl.db.audit import Finding
+from agentrl.db.store import open_store
+from agentrl.ops import hub
+from agentrl.ops.chaos import books
+from agentrl.ops.chaos.faults import Fault, Means, all_faults
+from agentrl.ops.chaos.ordeal import Ordeal, Wound
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.stage import BROKER, STORE, Stage
+from agentrl.ops.chaos.waste import Waste
+from agentrl.ops.runs import begin
 
 AFTER = 2  # updates that follow the last fault
 FINISH_S = 600.0  # for them, and for the run to end

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from core.config import Config
-from envs.contract import TaskSource
-from ops.experiments.arena import Job
-from workers.curriculum import next_task, owed, shares
-from workers.stream import ItemStream
+from agentrl.core.config import Config
+from agentrl.envs.contract import TaskSource
+from agentrl.ops.experiments.arena import Job
+from agentrl.workers.curriculum import next_task, owed, shares
+from agentrl.workers.stream import ItemStream
 
 
 class Admission:

@@ -15,24 +15,24 @@ from random import Random
 
 import torch
 
-from broker.messages import Trajectory
-from core.config import Config, Sampling
-from core.errors import AgentRLError
-from db.episodes import Claimed
-from db.registry import LivePolicy
-from db.tracks import wanted
-from envs.contract import Item, TaskSource
-from ops.experiments.strands import Question, Work, play
-from serving.batch import Batch, Row
-from serving.kv import Prefixes
-from serving.model import load
-from serving.request import Completion as Answer
-from serving.request import Request
-from trainer.checkpoints import publish, remove
-from workers.client import Completion, PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits, Stopped
-from workers.policies import Sampler
-from workers.template import ChatTemplate
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Config, Sampling
+from agentrl.core.errors import AgentRLError
+from agentrl.db.episodes import Claimed
+from agentrl.db.registry import LivePolicy
+from agentrl.db.tracks import wanted
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.ops.experiments.strands import Question, Work, play
+from agentrl.serving.batch import Batch, Row
+from agentrl.serving.kv import Prefixes
+from agentrl.serving.model import load
+from agentrl.serving.request import Completion as Answer
+from agentrl.serving.request import Request
+from agentrl.trainer.checkpoints import publish, remove
+from agentrl.workers.client import Completion, PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits, Stopped
+from agentrl.workers.policies import Sampler
+from agentrl.workers.template import ChatTemplate
 
 CACHE_TOKENS = 131_072  # of kept keys and values, all policies together
 MAX_ROWS = 512  # of one policy's batch

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from broker.messages import Trajectory
-from core.types import CURRENT
-from ops.experiments.findings import Drift, Lag, Mixture
-from ops.experiments.statistics import divergence, effective_share
-from ops.experiments.training import SKILL, Arm, Rounds, Trainee, rounds
-from trainer.attention import pack, states
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.model import load_model
-from trainer.packing import micro_batches
-from trainer.presets import settings
+from agentrl.broker.messages import Trajectory
+from agentrl.core.types import CURRENT
+from agentrl.ops.experiments.findings import Drift, Lag, Mixture
+from agentrl.ops.experiments.statistics import divergence, effective_share
+from agentrl.ops.experiments.training import SKILL, Arm, Rounds, Trainee, rounds
+from agentrl.trainer.attention import pack, states
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.model import load_model
+from agentrl.trainer.packing import micro_batches
+from agentrl.trainer.presets import settings
 
 LAGS = (10, 25, 50)
 EVERY = 5  # versions between two whose trajectories are kept

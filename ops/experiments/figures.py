@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from core.statistics import Estimate, estimate
-from core.types import CURRENT
-from ops.experiments.findings import Drift, Point, Skill, Training
-from ops.experiments.statistics import paired, pass_curve
+from agentrl.core.statistics import Estimate, estimate
+from agentrl.core.types import CURRENT
+from agentrl.ops.experiments.findings import Drift, Point, Skill, Training
+from agentrl.ops.experiments.statistics import paired, pass_curve
 
 POLICY, MIXTURE = "policy", "mixture"
 CHECKED, WITHIN = "held-out success on the way", "histories a group"

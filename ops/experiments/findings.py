@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from core.errors import ConfigError
+from agentrl.core.errors import ConfigError
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

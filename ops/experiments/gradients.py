@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.batch import Batch
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import Settings
-from trainer.snapshots import State
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import Settings
+from agentrl.trainer.snapshots import State
 
 
 class Gauge:

@@ -18,10 +18,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from core.config import Config
-from ops.experiments.findings import Design, Kept, keep
-from ops.experiments.training import Told
-from ops.process import stop_on_signals
+from agentrl.core.config import Config
+from agentrl.ops.experiments.findings import Design, Kept, keep
+from agentrl.ops.experiments.training import Told
+from agentrl.ops.process import stop_on_signals
 
 SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
 

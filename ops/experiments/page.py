@@ -4,11 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.types import CURRENT
-from ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
-from ops.experiments.findings import Design
-from ops.experiments.verdict import compared, verdict
-from ops.experiments.wording import chance, difference, drawn, image, number, reading, share, table
+from agentrl.core.types import CURRENT
+from agentrl.ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
+from agentrl.ops.experiments.findings import Design
+from agentrl.ops.experiments.verdict import compared, verdict
+from agentrl.ops.experiments.wording import (
+    chance,
+    difference,
+    drawn,
+    image,
+    number,
+    reading,
+    share,
+    table,
+)
 
 KS = (1, 4, 16, 64)
 DONE = """\

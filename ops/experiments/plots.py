@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.statistics import Estimate
-from ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
+from agentrl.core.statistics import Estimate
+from agentrl.ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
 
 COLOURS = {"start": "0.5", "current": "C0", "mixed": "C1", "uniform": "C2", "adaptive": "C3"}
 STYLES = {POLICY: "-", MIXTURE: "--"}

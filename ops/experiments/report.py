@@ -5,10 +5,10 @@ training-*.json, drift-*.json ─▶ Figures ─▶ figures.json, *.svg ─▶ p
 
 from pathlib import Path
 
-from core.types import CURRENT
-from ops.experiments import page, plots
-from ops.experiments.figures import figures
-from ops.experiments.findings import Drift, Training, as_json, read, studied
+from agentrl.core.types import CURRENT
+from agentrl.ops.experiments import page, plots
+from agentrl.ops.experiments.figures import figures
+from agentrl.ops.experiments.findings import Drift, Training, as_json, read, studied
 
 ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
 

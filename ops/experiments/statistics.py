@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.messages import Trajectory
-from core.statistics import Estimate, estimate
-from ops.evaluate import pass_at
+from agentrl.broker.messages import Trajectory
+from agentrl.core.statistics import Estimate, estimate
+from agentrl.ops.evaluate import pass_at
 
 
 def paired(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:

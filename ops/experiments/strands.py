@@ -13,9 +13,9 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from db.registry import LivePolicy
-from workers.client import Ask, Completion, PolicyClient
-from workers.episode import Stopped
+from agentrl.db.registry import LivePolicy
+from agentrl.workers.client import Ask, Completion, PolicyClient
+from agentrl.workers.episode import Stopped
 
 T = TypeVar("T")
 OPEN_EPISODES = 512

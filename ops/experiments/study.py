@@ -14,17 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from core import loading, logging
-from core.config import Config
-from core.errors import ConfigError, nearest
-from core.types import CURRENT
-from ops.configs import check
-from ops.experiments import report
-from ops.experiments.drift import LAGS, drift
-from ops.experiments.findings import Drift, Training, agreed
-from ops.experiments.making import Sizes, Work, in_order, make_missing
-from ops.experiments.training import Arm, Told, Trainee
-from ops.roles import sources
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.ops.configs import check
+from agentrl.ops.experiments import report
+from agentrl.ops.experiments.drift import LAGS, drift
+from agentrl.ops.experiments.findings import Drift, Training, agreed
+from agentrl.ops.experiments.making import Sizes, Work, in_order, make_missing
+from agentrl.ops.experiments.training import Arm, Told, Trainee
+from agentrl.ops.roles import sources
 
 START = "start"  # the policy that all arms begin with, measured and not trained
 ARMS = (CURRENT, "mixed", "uniform", "adaptive")

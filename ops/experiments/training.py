@@ -15,20 +15,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from broker.messages import Trajectory
-from core.config import Config, Sampling
-from core.types import CURRENT, SOLVED
-from envs.contract import Item, TaskSource
-from ops.experiments.admission import Admission
-from ops.experiments.arena import Arena, Job
-from ops.experiments.findings import Check, Design, Point, Skill, Training
-from ops.experiments.gradients import Gauge
-from ops.experiments.statistics import Visited
-from ops.experiments.weighing import Weighing
-from trainer.batch import Batch, TrainableGroup, assemble, spread
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import Settings, settings
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Config, Sampling
+from agentrl.core.types import CURRENT, SOLVED
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.ops.experiments.admission import Admission
+from agentrl.ops.experiments.arena import Arena, Job
+from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Training
+from agentrl.ops.experiments.gradients import Gauge
+from agentrl.ops.experiments.statistics import Visited
+from agentrl.ops.experiments.weighing import Weighing
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble, spread
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import Settings, settings
 
 KEPT = {
     *("entropy", "effective_sample_size", "max_ratio", "clip_fraction", "grad_norm"),

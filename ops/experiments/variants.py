@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.config import Config
-from core.errors import ConfigError
-from envs import registry
-from envs.contract import (
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.envs import registry
+from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,

@@ -1,9 +1,9 @@
 """What the intervals show and no more: pure functions of figures."""
 
-from core.statistics import Estimate
-from core.types import CURRENT
-from ops.experiments.figures import Figures
-from ops.experiments.wording import difference
+from agentrl.core.statistics import Estimate
+from agentrl.core.types import CURRENT
+from agentrl.ops.experiments.figures import Figures
+from agentrl.ops.experiments.wording import difference
 
 
 def verdict(found: Figures) -> list[str]:

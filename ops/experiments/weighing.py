@@ -4,13 +4,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from broker.messages import Trajectory
-from core.config import Sampling
-from core.types import SOLVED
-from ops.experiments.arena import Arena, Job
-from workers.adaptive import Attempt, Beliefs, OffPolicy, Weigh, learn, weigher
-from workers.policies import Sampler
-from workers.statistics import shares
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Sampling
+from agentrl.core.types import SOLVED
+from agentrl.ops.experiments.arena import Arena, Job
+from agentrl.workers.adaptive import Attempt, Beliefs, OffPolicy, Weigh, learn, weigher
+from agentrl.workers.policies import Sampler
+from agentrl.workers.statistics import shares
 
 OFF_POLICY = {
     "kl_fresh": "mismatch_k3_fresh",

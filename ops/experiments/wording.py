@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.statistics import Estimate
+from agentrl.core.statistics import Estimate
 
 READING = "reading.md"  # what a person makes of the figures; stands first
 

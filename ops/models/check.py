@@ -6,13 +6,13 @@ from typing import Literal
 
 from msgspec import structs
 
-from core.config import Config, Lora, Model
-from core.errors import ConfigError
-from envs.contract import ToolCall, strings
-from ops import memory, shape
-from ops.findings import Finding, try_finding
-from workers import toolcalls
-from workers.template import ChatTemplate
+from agentrl.core.config import Config, Lora, Model
+from agentrl.core.errors import ConfigError
+from agentrl.envs.contract import ToolCall, strings
+from agentrl.ops import memory, shape
+from agentrl.ops.findings import Finding, try_finding
+from agentrl.workers import toolcalls
+from agentrl.workers.template import ChatTemplate
 
 TOOL = strings("look", "Look at a thing.", "thing")
 
@@ -30,7 +30,7 @@ def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
 def _describe_weights(path: Path) -> str:
     import torch
 
-    from trainer.model import load_model
+    from agentrl.trainer.model import load_model
 
     model = load_model(path, torch.device("cpu"), torch.bfloat16)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -71,7 +71,7 @@ def _call_style(template: ChatTemplate) -> Finding:
 
 
 def _measure_noise(path: Path) -> str:
-    from trainer.precision import bfloat16_noise
+    from agentrl.trainer.precision import bfloat16_noise
 
     noise = bfloat16_noise(path)
     return (

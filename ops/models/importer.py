@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from core import manifest
-from core.config import Dtype
-from core.errors import ConfigError
-from ops import hub, shape
-from ops.models import source as sources
-from ops.models.source import ModelSource
-from trainer.checkpoints import whole_directory
-from workers.template import TEMPLATE, ChatTemplate
+from agentrl.core import manifest
+from agentrl.core.config import Dtype
+from agentrl.core.errors import ConfigError
+from agentrl.ops import hub, shape
+from agentrl.ops.models import source as sources
+from agentrl.ops.models.source import ModelSource
+from agentrl.trainer.checkpoints import whole_directory
+from agentrl.workers.template import TEMPLATE, ChatTemplate
 
 CARD = "README.md"
 SUPPLIED = "tools_chatml.jinja"
@@ -47,7 +47,7 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
 def _convert(found: ModelSource, out: Path, dtype: Dtype) -> None:
     import torch
 
-    from trainer import gguf
+    from agentrl.trainer import gguf
 
     gguf.convert(found.path, out, getattr(torch, dtype))
 
@@ -83,7 +83,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
             f"{reason}; this tokenizer has no ChatML tokens, so no template can be supplied",
             mend="pass --chat-template FILE",
         )
-    text = files("ops.models").joinpath(SUPPLIED).read_text("utf-8")
+    text = files("agentrl.ops.models").joinpath(SUPPLIED).read_text("utf-8")
     (directory / TEMPLATE).write_text(text, "utf-8")
     supplied = ChatTemplate.load(directory)
     supplied.check_append_only()

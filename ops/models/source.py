@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import ConfigError
-from ops import hub
+from agentrl.core.errors import ConfigError
+from agentrl.ops import hub
 
 PACKAGE = "package:"
 UNKNOWN = "not stated"

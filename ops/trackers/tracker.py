@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from core.config import Config
-from core.errors import AgentRLError, ConfigError
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, ConfigError
 
 
 class TrackerError(AgentRLError):
@@ -61,14 +61,14 @@ def make(name: str, config: Config) -> Tracker:
     ground = Ground(folder, section.project, section.mlflow_url, section.wandb_online)
     try:
         if name == "tensorboard":
-            from ops.trackers.tensorboard import TensorBoard
+            from agentrl.ops.trackers.tensorboard import TensorBoard
 
             return TensorBoard(ground)
         if name == "wandb":
-            from ops.trackers.wandb import WeightsAndBiases
+            from agentrl.ops.trackers.wandb import WeightsAndBiases
 
             return WeightsAndBiases(ground)
-        from ops.trackers.mlflow import MLflow
+        from agentrl.ops.trackers.mlflow import MLflow
 
         return MLflow(ground)
     except ImportError as error:

@@ -9,8 +9,8 @@ from typing import Any
 
 import wandb
 
-from ops.trackers.tracker import Figure, Ground, TrackerError, figure
-from ops.trackers.wandb_file import whole
+from agentrl.ops.trackers.tracker import Figure, Ground, TrackerError, figure
+from agentrl.ops.trackers.wandb_file import whole
 
 VERSION = "version"  # the x-axis: W&B counts steps of its own
 

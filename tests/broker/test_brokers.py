@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from running import eventually
 from trajectories import finished, published, trajectories
 
-from broker import connect
-from broker.api import Broker, Consumer, Delivery
-from broker.messages import CheckpointPublished, EpisodeFinished, Trajectory, encode
-from broker.topology import EVENTS, TRAJECTORIES, dead_queue, recorder_queue, trainer_queue
-from core.errors import BrokerError
+from agentrl.broker import connect
+from agentrl.broker.api import Broker, Consumer, Delivery
+from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Trajectory, encode
+from agentrl.broker.topology import EVENTS, TRAJECTORIES, dead_queue, recorder_queue, trainer_queue
+from agentrl.core.errors import BrokerError
 
 HOLD = """
 import sys, time
-from broker import connect
+from agentrl.broker import connect
 consumer = connect(sys.argv[1]).consumer(sys.argv[2])
 print(len(consumer.receive(100, 10)), flush=True)
 time.sleep(600)

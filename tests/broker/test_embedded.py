@@ -13,17 +13,17 @@ from running import eventually
 from structlog.testing import capture_logs
 from trajectories import finished, published
 
-from broker import connect
-from broker.embedded import (
+from agentrl.broker import connect
+from agentrl.broker.embedded import (
     MAX_EVENTS,
     SUBSCRIBER_LEASE_S,
     EmbeddedBroker,
     EmbeddedConsumer,
     EmbeddedPublisher,
 )
-from broker.embedded_file import QueueFile, schema
-from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from core.errors import BrokerError, BrokerUnavailable
+from agentrl.broker.embedded_file import QueueFile, schema
+from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from agentrl.core.errors import BrokerError, BrokerUnavailable
 
 
 def test_a_queue_belongs_to_its_newest_consumer(tmp_path: Path) -> None:

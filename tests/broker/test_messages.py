@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trajectories import finished, trajectories, trajectory
 
-from broker.messages import (
+from agentrl.broker.messages import (
     CheckpointPublished,
     EpisodeFinished,
     Message,
@@ -18,8 +18,8 @@ from broker.messages import (
     decode,
     encode,
 )
-from core.errors import MessageError, MessageRefused
-from core.trajectory import MAX_BYTES
+from agentrl.core.errors import MessageError, MessageRefused
+from agentrl.core.trajectory import MAX_BYTES
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 

@@ -16,12 +16,12 @@ from running import eventually
 from structlog.testing import capture_logs
 from trajectories import finished, published
 
-from broker import connect
-from broker.api import Broker, Consumer, Delivery
-from broker.messages import encode
-from broker.rabbit_consumer import MAX_EVENTS, PREFETCH, RabbitConsumer
-from broker.rabbit_publisher import RabbitPublisher
-from broker.topology import (
+from agentrl.broker import connect
+from agentrl.broker.api import Broker, Consumer, Delivery
+from agentrl.broker.messages import encode
+from agentrl.broker.rabbit_consumer import MAX_EVENTS, PREFETCH, RabbitConsumer
+from agentrl.broker.rabbit_publisher import RabbitPublisher
+from agentrl.broker.topology import (
     DEAD,
     EVENTS,
     MAX_DEAD_LETTERS,
@@ -29,7 +29,7 @@ from broker.topology import (
     dead_queue,
     trainer_queue,
 )
-from core.errors import BrokerError, BrokerUnavailable, MessageRefused
+from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
 
 class Wire:

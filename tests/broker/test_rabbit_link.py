@@ -7,7 +7,7 @@ import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker, ConnectionClosedByClient
 from structlog.testing import capture_logs
 
-from broker.rabbit_link import Link, reason_of
+from agentrl.broker.rabbit_link import Link, reason_of
 
 
 class Owner:

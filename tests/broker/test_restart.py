@@ -12,9 +12,9 @@ import pytest
 from running import eventually
 from trajectories import finished, published
 
-from broker import connect
-from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from core.errors import BrokerUnavailable
+from agentrl.broker import connect
+from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from agentrl.core.errors import BrokerUnavailable
 
 SERVICES = Path(__file__).parents[2] / ".ci" / "services"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from running import eventually
 
-from broker import connect
-from broker.api import Broker, Consumer, Publisher
-from broker.messages import CheckpointPublished, Message, PoolChanged
-from broker.topology import EVENTS
-from broker.wake import Announcer, Waker
-from core.errors import BrokerError
+from agentrl.broker import connect
+from agentrl.broker.api import Broker, Consumer, Publisher
+from agentrl.broker.messages import CheckpointPublished, Message, PoolChanged
+from agentrl.broker.topology import EVENTS
+from agentrl.broker.wake import Announcer, Waker
+from agentrl.core.errors import BrokerError
 
 
 @pytest.fixture(params=["embedded", "rabbit"])

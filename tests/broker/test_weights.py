@@ -12,14 +12,14 @@ import pytest
 from faulty import FaultyFileSystem
 from structlog.testing import capture_logs
 
-from broker import weights
-from broker.remote import Patience, tried
-from broker.weights import Shelf, TransferLimits, WeightsAway, fetch
-from core import manifest
-from core.config import with_secrets
-from core.errors import CheckpointError, ConfigError
-from core.manifest import Manifest
-from core.retry import FOREVER
+from agentrl.broker import weights
+from agentrl.broker.remote import Patience, tried
+from agentrl.broker.weights import Shelf, TransferLimits, WeightsAway, fetch
+from agentrl.core import manifest
+from agentrl.core.config import with_secrets
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.manifest import Manifest
+from agentrl.core.retry import FOREVER
 
 SOON = TransferLimits(upload_s=1.0, fetch_s=1.0)
 HANGING = replace(SOON, call_s=0.2, slowest=2**40)

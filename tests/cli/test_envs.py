@@ -16,8 +16,8 @@ import pytest
 import urllib3
 from running import eventually
 
-from envs import registry
-from envs.engine import OWNER
+from agentrl.envs import registry
+from agentrl.envs.engine import OWNER
 
 ITEM = registry.source("dbbench", {"items": 1}).items("train")[0]
 CONFIG = """
@@ -34,7 +34,7 @@ container = true
 @contextmanager
 def process(config: Path, docker_host: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`agentrl envs serve` and its URL; killed at the end where it still runs."""
-    command = [sys.executable, "-m", "cli.main", "envs", "serve", str(config)]
+    command = [sys.executable, "-m", "agentrl.cli.main", "envs", "serve", str(config)]
     environment = os.environ | {"DOCKER_HOST": docker_host}
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from outside import add_task
 
-from cli.main import main
-from db import migrate
-from db.store import open_store
+from agentrl.cli.main import main
+from agentrl.db import migrate
+from agentrl.db.store import open_store
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"
@@ -31,7 +31,7 @@ test_items = 4
 """
 
 BROKEN = """
-from core.errors import ItemError
+from agentrl.core.errors import ItemError
 
 class source:
     name, max_turns, splits = "broken", 3, ("train", "test")

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cli.main import app
+from agentrl.cli.main import app
 
 HEAVY = "torch transformers numpy sqlalchemy alembic celery kombu pika docker streamlit starlette"
 
@@ -24,10 +24,9 @@ def verbs() -> Iterator[tuple[str, ...]]:
 
 
 def helped(*verb: str) -> str:
-    code = f"import sys; from cli.main import main; sys.argv[1:] = {[*verb, '--help']!r}; main()"
-    ended = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
-    )
+    code = "from agentrl.cli.main import main; main()"
+    command = [sys.executable, "-X", "importtime", "-c", code, *verb, "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
     assert not imported & set(HEAVY.split())
     return ended.stdout

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from core import loading
-from core.config import (
+from agentrl.core import loading
+from agentrl.core.config import (
     Config,
     Dispatch,
     PolicyServer,
@@ -24,8 +24,8 @@ from core.config import (
     with_secrets,
     without_secrets,
 )
-from core.errors import ConfigError
-from core.loading import loads
+from agentrl.core.errors import ConfigError
+from agentrl.core.loading import loads
 
 LEAST = "[tasks.dbbench]\n"
 names = st.from_regex(r"[a-z][a-z0-9_-]{0,12}", fullmatch=True)

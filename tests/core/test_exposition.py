@@ -8,10 +8,10 @@ import pytest
 from running import eventually
 from scraping import asked, free_port
 
-from core import metrics
-from core.config import Metrics
-from core.errors import ConfigError
-from core.exposition import PLACES, exported
+from agentrl.core import metrics
+from agentrl.core.config import Metrics
+from agentrl.core.errors import ConfigError
+from agentrl.core.exposition import PLACES, exported
 
 
 def test_what_is_counted_is_exported_with_run_and_process_and_other_roles_are_not() -> None:

@@ -7,8 +7,8 @@ import threading
 import pytest
 import structlog
 
-from core import logging
-from core.logging import Willing
+from agentrl.core import logging
+from agentrl.core.logging import Willing
 
 
 class Disk(io.StringIO):

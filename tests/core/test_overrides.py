@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from core.config import Run
-from core.errors import ConfigError
-from core.loading import command, loads
+from agentrl.core.config import Run
+from agentrl.core.errors import ConfigError
+from agentrl.core.loading import command, loads
 
 LEAST = "[tasks.dbbench]\n"
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from core.process import session_nice, weigh_session
+from agentrl.core.process import session_nice, weigh_session
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 WEIGH = f"""
 import os
-from core.process import session_nice, weigh_session
+from agentrl.core.process import session_nice, weigh_session
 os.setuid({NOBODY})  # Linux forbids inspection then: /proc/self is root's
 for nice in (3, 5, 7):
     weigh_session(nice)
@@ -20,7 +20,7 @@ assert session_nice() == 7, session_nice()
 
 INSPECT = f"""
 import ctypes, os
-from core.process import forbid_inspection
+from agentrl.core.process import forbid_inspection
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from core.retry import FOREVER, Backoff, Retry
+from agentrl.core.retry import FOREVER, Backoff, Retry
 
 
 class Away(Exception):

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from core.statistics import clustered_interval, estimate, interval
+from agentrl.core.statistics import clustered_interval, estimate, interval
 
 
 def test_wilsons_interval_of_eight_in_ten() -> None:

@@ -9,7 +9,7 @@ from running import ROOT
 FIND = """
 import importlib, pkgutil, sys
 import msgspec
-from core.structs import prepare_structs
+from agentrl.core.structs import prepare_structs
 
 def structs(base):
     for each in base.__subclasses__():
@@ -24,19 +24,22 @@ for each in set(structs(msgspec.Struct)) - prepared:
     print(f"{each.__module__}.{each.__name__}")
 """
 WORKER = """
-import broker.embedded, broker.rabbit, broker.wake, ops.roles, workers.app, workers.worker
-from envs import client, registry
+from agentrl.broker import embedded, rabbit, wake
+from agentrl.ops import roles
+from agentrl.workers import app, worker
+from agentrl.envs import client, registry
 for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})
-import envs.gateway.source
+import agentrl.envs.gateway.source
 """
 POLICY_SERVER = """
-import ops.roles, serving.external, serving.policy, serving.scripted, serving.server, serving.vllm
+from agentrl.ops import roles
+from agentrl.serving import external, policy, scripted, server, vllm
 """
 RACE = """
 import sys, threading
 import msgspec
-from core.structs import prepare_structs
+from agentrl.core.structs import prepare_structs
 
 sys.setswitchinterval(1e-6)
 structs = []
@@ -85,4 +88,4 @@ def test_structs_that_were_prepared_are_used_first_by_many_threads_at_once() -> 
 def test_every_struct_of_a_process_is_prepared_before_its_threads_begin(
     imports: str, packages: tuple[str, ...]
 ) -> None:
-    assert run(imports + FIND, *packages) == ""
+    assert run(imports + FIND, *(f"agentrl.{package}" for package in packages)) == ""

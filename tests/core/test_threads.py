@@ -3,8 +3,8 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from core.errors import StoreError
-from core.threads import DIED, call_bounded, vital_thread
+from agentrl.core.errors import StoreError
+from agentrl.core.threads import DIED, call_bounded, vital_thread
 
 
 @pytest.mark.parametrize("error", [StoreError("store x: wrong login"), KeyError("track")])

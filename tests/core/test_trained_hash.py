@@ -1,6 +1,6 @@
 import hashlib
 
-from core.trained_hash import ROOT, running_hash
+from agentrl.core.trained_hash import ROOT, running_hash
 
 A, B = "a" * 64, "b" * 64
 

@@ -8,7 +8,7 @@ import pytest
 from history import begun, ended, trained
 from streamlit.testing.v1 import AppTest
 
-from db.store import Store, open_store
+from agentrl.db.store import Store, open_store
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def show() -> Callable[..., AppTest]:
     def script(name: str, url: str, run_id: str) -> None:
         from importlib import import_module
 
-        from db.readonly import open_history
+        from agentrl.db.readonly import open_history
 
-        import_module(f"dashboard.pages.{name}").page(open_history(url), run_id)
+        import_module(f"agentrl.dashboard.pages.{name}").page(open_history(url), run_id)
 
     def shown(name: str, store: Store, run_id: str, **parameters: str) -> AppTest:
         given = (name, str(store.engine.url), run_id)

@@ -1,12 +1,12 @@
 from history import begun
 
-from core.types import RunState
-from dashboard.looks.accounting import AccountingLook
-from dashboard.looks.run import head
-from dashboard.pages.accounting import body_losses, lease_rows
-from db import runs
-from db.balance import Balance
-from db.leases import Lease
+from agentrl.core.types import RunState
+from agentrl.dashboard.looks.accounting import AccountingLook
+from agentrl.dashboard.looks.run import head
+from agentrl.dashboard.pages.accounting import body_losses, lease_rows
+from agentrl.db import runs
+from agentrl.db.balance import Balance
+from agentrl.db.leases import Lease
 
 
 def test_a_failed_run_says_why(url: str) -> None:

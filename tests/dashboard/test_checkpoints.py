@@ -5,8 +5,8 @@ from typing import Any
 
 from history import begun, evaluation
 
-from dashboard.links import Here
-from dashboard.looks.checkpoints import (
+from agentrl.dashboard.links import Here
+from agentrl.dashboard.looks.checkpoints import (
     EVALUATIONS,
     evaluation_chart,
     evaluation_rows,

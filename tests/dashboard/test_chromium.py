@@ -14,9 +14,9 @@ from history import begun, trained
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from running import ROOT, agentrl, eventually
 
-from dashboard.door import COOKIE, PAUSE_S
-from dashboard.links import address
-from dashboard.navigation import PAGES
+from agentrl.dashboard.door import COOKIE, PAUSE_S
+from agentrl.dashboard.links import address
+from agentrl.dashboard.navigation import PAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a busy machine draws slowly
 

@@ -3,12 +3,12 @@ import uuid
 import pytest
 from history import begun, ended, evaluation, trained
 
-from core.types import Status
-from dashboard.looks.compare import look, paired, pooled
-from dashboard.pages.compare import curve_rows, paired_row, side_row
-from db.models import EvaluationEpisode
-from db.readonly import open_history
-from db.store import Store, now
+from agentrl.core.types import Status
+from agentrl.dashboard.looks.compare import look, paired, pooled
+from agentrl.dashboard.pages.compare import curve_rows, paired_row, side_row
+from agentrl.db.models import EvaluationEpisode
+from agentrl.db.readonly import open_history
+from agentrl.db.store import Store, now
 
 
 def evaluated(store: Store, run_id: str, version: int, scores: dict[str, float]) -> None:

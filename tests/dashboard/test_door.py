@@ -10,14 +10,14 @@ from history import begun
 from streamlit.testing.v1 import AppTest
 from structlog.testing import capture_logs
 
-from core import loading
-from core.access import origin
-from core.config import Config, Run, Store, Task
-from core.errors import AgentRLError, ConfigError
-from dashboard import door
-from dashboard.door import Answer, Doorkeeper
-from dashboard.serve import options, trust
-from ops.dashboard import check_proxies, refuse_taken, start
+from agentrl.core import loading
+from agentrl.core.access import origin
+from agentrl.core.config import Config, Run, Store, Task
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.dashboard import door
+from agentrl.dashboard.door import Answer, Doorkeeper
+from agentrl.dashboard.serve import options, trust
+from agentrl.ops.dashboard import check_proxies, refuse_taken, start
 
 HERE = "192.0.2.7"
 VARIABLE, TOKEN = "AGENTRL_TEST_TOKEN", "a-token-of-a-test"
@@ -37,7 +37,7 @@ def opened(*arguments: str) -> AppTest:
     """The script as Streamlit runs it."""
 
     def script(*arguments: str) -> None:
-        from dashboard.script.app import main
+        from agentrl.dashboard.script.app import main
 
         main(list(arguments))
 

@@ -7,16 +7,16 @@ import pytest
 from running import ROOT
 from world import World
 
-from core import loading
-from core.config import Config, Model, Task
-from core.types import EpisodeState, Status
-from dashboard import vocabulary
-from dashboard.links import Here
-from dashboard.looks import episodes
-from dashboard.markup import Link
-from db import migrate
-from db.episode_search import Cursor, Filter, Found, Order
-from db.store import open_store
+from agentrl.core import loading
+from agentrl.core.config import Config, Model, Task
+from agentrl.core.types import EpisodeState, Status
+from agentrl.dashboard import vocabulary
+from agentrl.dashboard.links import Here
+from agentrl.dashboard.looks import episodes
+from agentrl.dashboard.markup import Link
+from agentrl.db import migrate
+from agentrl.db.episode_search import Cursor, Filter, Found, Order
+from agentrl.db.store import open_store
 
 EVERY = Filter(
     state=EpisodeState.FAILED,

@@ -1,7 +1,7 @@
 import pytest
 
-from core.config import Run
-from dashboard.estimates import (
+from agentrl.core.config import Run
+from agentrl.dashboard.estimates import (
     duration,
     left_s,
     pass_at,
@@ -9,7 +9,7 @@ from dashboard.estimates import (
     stop_rules,
     success,
 )
-from db.curves import Point, Span
+from agentrl.db.curves import Point, Span
 
 POINT = Point(Span(3, 1.0, 10, 1.0), "kg", 10, 5, 0.4, 0.25, 2.0, 9.0)
 

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from dashboard import markup
-from dashboard.markup import Link
+from agentrl.dashboard import markup
+from agentrl.dashboard.markup import Link
 
 
 def test_rows_with_other_columns_keep_their_cells_below_the_right_head(tables_in: Any) -> None:

@@ -4,20 +4,20 @@ import pytest
 from history import begun
 from streamlit.testing.v1 import AppTest
 
-from core import loading
-from core.config import Config, Task
-from core.config import Run as RunSection
-from dashboard.links import address
-from dashboard.navigation import PAGES
-from db.store import Store
+from agentrl.core import loading
+from agentrl.core.config import Config, Task
+from agentrl.core.config import Run as RunSection
+from agentrl.dashboard.links import address
+from agentrl.dashboard.navigation import PAGES
+from agentrl.db.store import Store
 
 
 def shown(store: Store, chosen: str = "run", **parameters: str) -> AppTest:
     """The whole dashboard, opened at an address."""
 
     def script(url: str, name: str) -> None:
-        from dashboard.navigation import show
-        from db.readonly import open_history
+        from agentrl.dashboard.navigation import show
+        from agentrl.db.readonly import open_history
 
         show(open_history(url), name)
 
@@ -112,7 +112,7 @@ def test_the_script_tells_in_one_line_of_a_store_that_is_not_there(tmp_path: Pat
     path.write_text(loading.to_toml(config))
 
     def script(config: str) -> None:
-        from dashboard.script.app import main
+        from agentrl.dashboard.script.app import main
 
         main([config])
 

@@ -10,10 +10,10 @@ from history import begun, trained
 from sqlalchemy import text
 from world import World
 
-from db import alarms, migrate
-from db.alarms import Reading
-from db.questions import questions
-from db.store import open_store
+from agentrl.db import alarms, migrate
+from agentrl.db.alarms import Reading
+from agentrl.db.questions import questions
+from agentrl.db.store import open_store
 
 
 def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:

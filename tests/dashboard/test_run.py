@@ -3,13 +3,13 @@ from typing import Any
 import pytest
 from history import begun, ended, trained
 
-from core.config import Config, Task
-from core.config import Run as RunSection
-from dashboard.curve_charts import success_chart
-from dashboard.looks.run import curve, flow, now
-from dashboard.pages.run import health, recent_rows, update_rows
-from dashboard.theme import colours
-from db import lifecycle
+from agentrl.core.config import Config, Task
+from agentrl.core.config import Run as RunSection
+from agentrl.dashboard.curve_charts import success_chart
+from agentrl.dashboard.looks.run import curve, flow, now
+from agentrl.dashboard.pages.run import health, recent_rows, update_rows
+from agentrl.dashboard.theme import colours
+from agentrl.db import lifecycle
 
 
 def test_a_running_run_is_told_in_figures(runs: Any) -> None:

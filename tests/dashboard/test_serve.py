@@ -1,6 +1,5 @@
 """The process that shows the pages, before the first browser asks."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,21 +7,21 @@ from pathlib import Path
 from history import begun, trained
 from running import ROOT
 
-from dashboard.serve import history, options
+from agentrl.dashboard.serve import history, options
 
 # Draws each page named, and prints what was imported for it, of packages that were not there.
 DRAWN = '''
 import importlib, sys
 from streamlit.testing.v1 import AppTest
-from dashboard.serve import NEEDED
+from agentrl.dashboard.serve import NEEDED
 for name in NEEDED:
     importlib.import_module(name)
 before = {name.partition(".")[0] for name in sys.modules}
 url, run_id = sys.argv[1:]
 for page in ("run", "tasks", "accounting", "sql"):
     script = f"""
-from dashboard.pages import {page}
-from dashboard.serve import history
+from agentrl.dashboard.pages import {page}
+from agentrl.dashboard.serve import history
 {page}.page(history({url!r}), {run_id!r})
 """
     app = AppTest.from_string(script, default_timeout=100).run()
@@ -36,10 +35,7 @@ def test_no_page_imports_a_package_while_a_browser_waits(url: str) -> None:
     trained(store, run_id, 2)
     store.close()
     command = [sys.executable, "-c", DRAWN, url, run_id]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    found = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=280, check=False
-    )
+    found = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == []
 
@@ -47,7 +43,7 @@ def test_no_page_imports_a_package_while_a_browser_waits(url: str) -> None:
 def test_streamlit_is_told_where_to_listen_and_which_script_to_run() -> None:
     told = options(["run.toml", "TOKEN"], 8600, "127.0.0.1")
     assert told[0] == "run"
-    assert Path(told[1]) == ROOT / "dashboard" / "script" / "app.py"
+    assert Path(told[1]).resolve() == ROOT / "dashboard" / "script" / "app.py"
     assert {"--server.port=8600", "--server.address=127.0.0.1"} <= set(told)
     assert told[-3:] == ["--", "run.toml", "TOKEN"]
 

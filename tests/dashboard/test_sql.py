@@ -6,11 +6,11 @@ import io
 import pytest
 from backends import plain_login
 
-from core.errors import StoreError
-from dashboard.pages.sql import as_csv, records
-from db import migrate
-from db.readonly import Answer, Bounds, ask, open_readonly
-from db.store import Store
+from agentrl.core.errors import StoreError
+from agentrl.dashboard.pages.sql import as_csv, records
+from agentrl.db import migrate
+from agentrl.db.readonly import Answer, Bounds, ask, open_readonly
+from agentrl.db.store import Store
 
 COUNT = (
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n"

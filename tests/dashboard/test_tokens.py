@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from trajectories import trajectory
 
-from dashboard import markup
-from dashboard.looks import tokens
-from dashboard.markup import Link, Token
-from dashboard.vocabulary import NONE, Vocabulary
+from agentrl.dashboard import markup
+from agentrl.dashboard.looks import tokens
+from agentrl.dashboard.markup import Link, Token
+from agentrl.dashboard.vocabulary import NONE, Vocabulary
 
 WORDS = Vocabulary({number: f"w{number} ".encode() for number in range(99)}, frozenset({17}))
 

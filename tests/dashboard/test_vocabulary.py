@@ -6,8 +6,8 @@ from pathlib import Path
 from running import ROOT
 from tokenizers import Tokenizer
 
-from dashboard import vocabulary
-from dashboard.vocabulary import NONE, Vocabulary
+from agentrl.dashboard import vocabulary
+from agentrl.dashboard.vocabulary import NONE, Vocabulary
 
 TINY = ROOT / "models" / "tiny"
 TEXT = 'take_action{"action":"go to desk 12"} — naïve λ 猫\n\ttwo  spaces'

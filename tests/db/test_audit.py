@@ -9,10 +9,10 @@ from history import begun, ended, trained
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from db import audit
-from db.audit import Rules
-from db.store import Store
-from db.vitals import Claim
+from agentrl.db import audit
+from agentrl.db.audit import Rules
+from agentrl.db.store import Store
+from agentrl.db.vitals import Claim
 
 RULES = Rules(max_attempts=1)
 FIRST = "SELECT {} FROM update_groups ORDER BY episode_id LIMIT 1"

@@ -2,11 +2,11 @@ import msgspec
 import pytest
 from world import World
 
-from broker.messages import EpisodeFinished, Trajectory, encode
-from core.types import EpisodeState, GroupState, Reason
-from db import bodies, groups, lifecycle
-from db.bodies import Unfit
-from db.store import Store
+from agentrl.broker.messages import EpisodeFinished, Trajectory, encode
+from agentrl.core.types import EpisodeState, GroupState, Reason
+from agentrl.db import bodies, groups, lifecycle
+from agentrl.db.bodies import Unfit
+from agentrl.db.store import Store
 
 MANY = 3
 

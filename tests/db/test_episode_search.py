@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import update
 from world import World
 
-from broker.messages import Trajectory, body_sha256
-from core.types import EpisodeState, Status, UpdateState
-from db import episode_search, episode_story, runs, updates
-from db.episode_search import LIMITS, Cursor, Filter, Found, Limits, Order, search
-from db.models import Episode, Step
-from db.store import Store
-from db.updates import NewUpdate, TrainedMember
+from agentrl.broker.messages import Trajectory, body_sha256
+from agentrl.core.types import EpisodeState, Status, UpdateState
+from agentrl.db import episode_search, episode_story, runs, updates
+from agentrl.db.episode_search import LIMITS, Cursor, Filter, Found, Limits, Order, search
+from agentrl.db.models import Episode, Step
+from agentrl.db.store import Store
+from agentrl.db.updates import NewUpdate, TrainedMember
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import event
 from world import SIZE, World, at_once
 
-from core.types import EpisodeState, GroupState, Reason, RunState, Status
-from db import episodes, groups, runs
-from db.episodes import Claimed
-from db.models import Run
-from db.store import Store
+from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Status
+from agentrl.db import episodes, groups, runs
+from agentrl.db.episodes import Claimed
+from agentrl.db.models import Run
+from agentrl.db.store import Store
 
 MANY = 3
 

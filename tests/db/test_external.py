@@ -2,9 +2,9 @@
 
 from world import World, at_once
 
-from core.types import CheckpointState
-from db import external, lifecycle, registry
-from db.store import Store
+from agentrl.core.types import CheckpointState
+from agentrl.db import external, lifecycle, registry
+from agentrl.db.store import Store
 
 
 def test_what_is_spent_is_added_up_by_run_and_name(store: Store) -> None:

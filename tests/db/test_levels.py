@@ -2,8 +2,8 @@
 
 from world import World
 
-from db.levels import levels
-from db.store import Store
+from agentrl.db.levels import levels
+from agentrl.db.store import Store
 
 
 def test_levels_count_what_is_open_and_who_holds_a_lease(store: Store) -> None:

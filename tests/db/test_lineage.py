@@ -4,10 +4,10 @@ import pytest
 from history import evaluation
 from world import World
 
-from core.types import CheckpointState
-from db import lineage, registry
-from db.models import Checkpoint, PolicyServer, Serving
-from db.store import Store
+from agentrl.core.types import CheckpointState
+from agentrl.db import lineage, registry
+from agentrl.db.models import Checkpoint, PolicyServer, Serving
+from agentrl.db.store import Store
 
 
 @pytest.fixture

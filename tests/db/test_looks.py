@@ -11,8 +11,8 @@ from history import TASKS, begun, evaluation, trained
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from core.types import EpisodeState, GroupState, RunState, Status, Transition
-from db import (
+from agentrl.core.types import EpisodeState, GroupState, RunState, Status, Transition
+from agentrl.db import (
     attempts,
     balance,
     comparison,
@@ -24,9 +24,9 @@ from db import (
     refusals,
     runs,
 )
-from db.groups import NewGroup, admit
-from db.models import EvaluationEpisode, Run
-from db.store import Store, now
+from agentrl.db.groups import NewGroup, admit
+from agentrl.db.models import EvaluationEpisode, Run
+from agentrl.db.store import Store, now
 
 Learnt = tuple[Session, str]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from core.errors import StoreError
-from db import migrate
-from db.reading import READING
-from db.store import Store, open_store
-from db.views import VIEWS
+from agentrl.core.errors import StoreError
+from agentrl.db import migrate
+from agentrl.db.reading import READING
+from agentrl.db.store import Store, open_store
+from agentrl.db.views import VIEWS
 
 
 def test_an_upgrade_twice_changes_nothing(store: Store) -> None:

@@ -1,10 +1,10 @@
 import msgspec
 from world import World
 
-from core.types import UpdateState
-from db.models import Update
-from db.outcomes import Played, recent_episodes, recent_metrics
-from db.store import Store, now
+from agentrl.core.types import UpdateState
+from agentrl.db.models import Update
+from agentrl.db.outcomes import Played, recent_episodes, recent_metrics
+from agentrl.db.store import Store, now
 
 
 def test_the_last_groups_are_those_that_were_ready_last_whatever_became_of_them(

@@ -13,19 +13,19 @@ from running import ROOT
 from sqlalchemy import select, text
 from story import tell
 
-from core.errors import StoreError
-from db import migrate
-from db.models import Run
-from db.parquet import TABLES, Wanted, export
-from db.readonly import open_history
-from db.store import Store
+from agentrl.core.errors import StoreError
+from agentrl.db import migrate
+from agentrl.db.models import Run
+from agentrl.db.parquet import TABLES, Wanted, export
+from agentrl.db.readonly import open_history
+from agentrl.db.store import Store
 
 PEAK = """
 import resource, sys
 from pathlib import Path
 import pyarrow.parquet
-from db.parquet import Wanted, export
-from db.readonly import open_history
+from agentrl.db.parquet import Wanted, export
+from agentrl.db.readonly import open_history
 store = open_history(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(export(store, Path(sys.argv[2]), Wanted(["trajectories"], bodies=True))["trajectories"])

@@ -7,10 +7,10 @@ import pytest
 from history import begun, trained
 from world import World
 
-from core.types import UpdateState
-from db import curves, progress
-from db.models import Update
-from db.store import Store
+from agentrl.core.types import UpdateState
+from agentrl.db import curves, progress
+from agentrl.db.models import Update
+from agentrl.db.store import Store
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from story import RUN, tell
 
-from core.errors import StoreError
-from db.questions import answered, question, questions
-from db.store import Store
+from agentrl.core.errors import StoreError
+from agentrl.db.questions import answered, question, questions
+from agentrl.db.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 

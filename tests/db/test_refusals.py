@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy.orm import Session
 from world import World
 
-from core.types import GroupState, Reason, RunState, Status, Transition
-from db import episodes, groups, runs
-from db.episodes import Claimed
-from db.store import Store
+from agentrl.core.types import GroupState, Reason, RunState, Status, Transition
+from agentrl.db import episodes, groups, runs
+from agentrl.db.episodes import Claimed
+from agentrl.db.store import Store
 
 MANY = 3
 Refused = tuple[str, str, int | None, str, int | None]

@@ -1,9 +1,9 @@
 import pytest
 from world import World
 
-from core.types import RunState
-from db import registry, runs
-from db.store import Store
+from agentrl.core.types import RunState
+from agentrl.db import registry, runs
+from agentrl.db.store import Store
 
 
 @pytest.fixture

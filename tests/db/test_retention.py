@@ -4,14 +4,14 @@ import pytest
 from sqlalchemy import text
 from story import BEGAN, tell
 
-from core.types import RunState
-from db.retention import (
+from agentrl.core.types import RunState
+from agentrl.db.retention import (
     bodies_to_forget,
     forget_bodies,
     forget_groups,
     runs_to_forget,
 )
-from db.store import Store
+from agentrl.db.store import Store
 
 PROOFS = "SELECT kind FROM accounting UNION ALL SELECT 'unserved' FROM unserved_steps"
 

@@ -5,10 +5,10 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
-from core.errors import StoreError
-from db import migrate
-from db.roles import READER, let_reader_log_in
-from db.store import open_store
+from agentrl.core.errors import StoreError
+from agentrl.db import migrate
+from agentrl.db.roles import READER, let_reader_log_in
+from agentrl.db.store import open_store
 
 
 def test_the_readers_login_reads_and_writes_nothing(postgres_url: str) -> None:

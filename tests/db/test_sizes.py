@@ -2,8 +2,8 @@ from pathlib import Path
 
 from story import tell
 
-from db.sizes import sizes
-from db.store import Store
+from agentrl.db.sizes import sizes
+from agentrl.db.store import Store
 
 
 def test_rows_and_bytes_are_told_by_table_and_by_run(store: Store) -> None:

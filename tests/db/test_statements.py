@@ -4,9 +4,9 @@ from contextlib import suppress
 
 import pytest
 
-from core.errors import StoreError
-from db.questions import questions
-from db.statements import require_read
+from agentrl.core.errors import StoreError
+from agentrl.db.questions import questions
+from agentrl.db.statements import require_read
 
 BOTH = ("sqlite", "postgresql")
 READS = [

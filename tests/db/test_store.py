@@ -19,11 +19,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from core.errors import StoreError, StoreUnavailable
-from core.process import unlocked
-from db.readonly import open_readonly
-from db.store import Failure, ServerSilent, Silence, Store, Timeouts, classify, open_store
-from ops.chaos.proxy import Proxy
+from agentrl.core.errors import StoreError, StoreUnavailable
+from agentrl.core.process import unlocked
+from agentrl.db.readonly import open_readonly
+from agentrl.db.store import Failure, ServerSilent, Silence, Store, Timeouts, classify, open_store
+from agentrl.ops.chaos.proxy import Proxy
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])

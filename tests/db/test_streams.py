@@ -1,9 +1,9 @@
 import pytest
 from world import World
 
-from db import streams
-from db.store import Store
-from db.streams import Latest, Place
+from agentrl.db import streams
+from agentrl.db.store import Store
+from agentrl.db.streams import Latest, Place
 
 
 @pytest.fixture

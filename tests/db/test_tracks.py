@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ConfigError
-from db.tracks import Track, needed, parse, wanted
+from agentrl.core.errors import ConfigError
+from agentrl.db.tracks import Track, needed, parse, wanted
 
 LIVE = [(version, f"c{version}") for version in (3, 0, 7, 6, 4, 10)]
 

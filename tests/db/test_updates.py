@@ -2,15 +2,15 @@ import pytest
 from sqlalchemy.orm import Session
 from world import World, at_once
 
-from broker.messages import Trajectory, body_sha256
-from core.errors import StoreError
-from core.trained_hash import running_hash
-from core.types import CheckpointState, GroupState, UpdateState
-from db import episodes, registry, runs, updates
-from db.models import Checkpoint
-from db.store import Store
-from db.trained_hashes import differing
-from db.updates import (
+from agentrl.broker.messages import Trajectory, body_sha256
+from agentrl.core.errors import StoreError
+from agentrl.core.trained_hash import running_hash
+from agentrl.core.types import CheckpointState, GroupState, UpdateState
+from agentrl.db import episodes, registry, runs, updates
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import Store
+from agentrl.db.trained_hashes import differing
+from agentrl.db.updates import (
     LineageLost,
     NewUpdate,
     RunEnded,

@@ -4,11 +4,11 @@ import pytest
 from sqlalchemy import text
 from world import World
 
-from broker.messages import Trajectory, body_sha256
-from core.types import GroupState, Reason, Status, UpdateState
-from db import episodes, groups, progress, runs, updates
-from db.store import Store
-from db.updates import NewUpdate, TrainedMember
+from agentrl.broker.messages import Trajectory, body_sha256
+from agentrl.core.types import GroupState, Reason, Status, UpdateState
+from agentrl.db import episodes, groups, progress, runs, updates
+from agentrl.db.store import Store
+from agentrl.db.updates import NewUpdate, TrainedMember
 
 
 @pytest.fixture

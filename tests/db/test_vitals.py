@@ -4,10 +4,10 @@ import pytest
 from history import begun, trained
 from sqlalchemy import text
 
-from db import runs, vitals
-from db.models import Worker
-from db.store import Store
-from db.vitals import Vitals
+from agentrl.db import runs, vitals
+from agentrl.db.models import Worker
+from agentrl.db.store import Store
+from agentrl.db.vitals import Vitals
 
 
 def _look(store: Store, run_id: str) -> Vitals:

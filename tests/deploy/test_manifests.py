@@ -9,11 +9,11 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from cli.main import app
-from core import loading
-from ops import configs
-from ops.health import PROBES
-from ops.process import ENDS
+from agentrl.cli.main import app
+from agentrl.core import loading
+from agentrl.ops import configs
+from agentrl.ops.health import PROBES
+from agentrl.ops.process import ENDS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy" / "k8s").glob("*.yaml"))

@@ -60,8 +60,16 @@ def test_extras_that_name_extras_are_followed_and_nothing_is_asked_twice(tmp_pat
 
 
 def test_the_dashboards_image_asks_for_no_torch() -> None:
-    asked = run("images/requirements.py", str(ROOT / "pyproject.toml"), "db", "dashboard")
+    asked = run(
+        "images/requirements.py", str(ROOT / "pyproject.toml"), "--group", "dashboard-image"
+    )
     assert "streamlit" in asked
     assert not {"torch", "transformers", "celery", "pika", "docker"} & {
         line.split(">")[0] for line in asked.splitlines()
     }
+
+
+def test_the_dashboards_image_asks_for_nothing_that_the_package_does_not() -> None:
+    script, project = "images/requirements.py", str(ROOT / "pyproject.toml")
+    image = run(script, project, "--group", "dashboard-image").splitlines()
+    assert set(image) <= set(run(script, project, "dashboard").splitlines())

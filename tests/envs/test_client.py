@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from flaky import Flaky
 
-from core.config import Config, Envs, Task
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs import client, registry, wire
-from envs.client import RemoteSource
-from envs.contract import Item, Outcome, TaskSource, ToolCall
-from envs.server import EnvServer
+from agentrl.core.config import Config, Envs, Task
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs import client, registry, wire
+from agentrl.envs.client import RemoteSource
+from agentrl.envs.contract import Item, Outcome, TaskSource, ToolCall
+from agentrl.envs.server import EnvServer
 
 ADD_1 = ToolCall("add", {"number": 1})
 OPTIONS = {"items": 12, "test_items": 3}

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ItemError
-from core.types import ID_LENGTH
-from db.models import Episode
-from envs.contract import Item
-from envs.gateway.source import read
+from agentrl.core.errors import ItemError
+from agentrl.core.types import ID_LENGTH
+from agentrl.db.models import Episode
+from agentrl.envs.contract import Item
+from agentrl.envs.gateway.source import read
 
 
 def test_an_id_is_as_long_as_its_column_or_refused_when_the_item_is_read() -> None:

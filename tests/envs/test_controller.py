@@ -9,10 +9,10 @@ from conversation import Listener, hold, post, start
 from running import eventually
 from structlog.testing import capture_logs
 
-from core.config import Config, Envs, Task
-from envs import registry
-from envs.server import EnvServer
-from envs.sessions import Timings
+from agentrl.core.config import Config, Envs, Task
+from agentrl.envs import registry
+from agentrl.envs.server import EnvServer
+from agentrl.envs.sessions import Timings
 
 
 @contextmanager

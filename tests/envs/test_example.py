@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from core.config import Config, Envs, Task
-from envs import registry
-from envs.client import RemoteSource
-from envs.contract import Outcome
-from envs.hosting import play
-from envs.server import EnvServer
+from agentrl.core.config import Config, Envs, Task
+from agentrl.envs import registry
+from agentrl.envs.client import RemoteSource
+from agentrl.envs.contract import Outcome
+from agentrl.envs.hosting import play
+from agentrl.envs.server import EnvServer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "guess.py"
@@ -35,9 +35,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def agentrl(installed: Path, *arguments: str, typed: str = "") -> tuple[int, str]:
     """Exit code and standard output of a command of someone who installed it."""
     ended = subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
+        [sys.executable, "-m", "agentrl.cli.main", *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(installed)},
+        env=os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{os.environ['PYTHONPATH']}"},
         input=typed,
         capture_output=True,
         text=True,

@@ -12,12 +12,12 @@ from conversation import Listener
 from counting import CountingSource, UnmadeSource
 from structlog.testing import capture_logs
 
-from core.errors import BrokerError, EnvironmentFailure
-from core.http import HttpServer
-from envs.contract import TaskSource
-from envs.controller import Controller
-from envs.face import Face, Hosted, indices
-from envs.sessions import Sessions, Timings
+from agentrl.core.errors import BrokerError, EnvironmentFailure
+from agentrl.core.http import HttpServer
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.controller import Controller
+from agentrl.envs.face import Face, Hosted, indices
+from agentrl.envs.sessions import Sessions, Timings
 
 
 def nothing() -> None:

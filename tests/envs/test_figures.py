@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from envs.check import Settings
-from envs.figures import of_origin
+from agentrl.envs.check import Settings
+from agentrl.envs.figures import of_origin
 
 QUESTION = {
     "description": "Where does Kim live?",

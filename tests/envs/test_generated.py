@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from core.errors import ItemError
-from envs import generated, registry
-from envs.contract import Item
-from envs.options import Generated
+from agentrl.core.errors import ItemError
+from agentrl.envs import generated, registry
+from agentrl.envs.contract import Item
+from agentrl.envs.options import Generated
 
 CASES = [(task, size) for task in registry.TASKS for size in ("easy", "medium", "hard")]
 

@@ -12,11 +12,11 @@ from conversation import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config import Config, Envs, Task
-from core.http import MAX_HEAD
-from envs import registry, wire
-from envs.server import EnvServer
-from envs.sessions import Timings
+from agentrl.core.config import Config, Envs, Task
+from agentrl.core.http import MAX_HEAD
+from agentrl.envs import registry, wire
+from agentrl.envs.server import EnvServer
+from agentrl.envs.sessions import Timings
 
 http = urllib3.PoolManager(maxsize=4, retries=False, timeout=30)
 WITNESS = -(1 << 40)  # the session id of somebody else

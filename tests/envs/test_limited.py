@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import pytest
 
-from core.errors import EnvironmentFailure, ItemError
-from envs import registry
-from envs.contract import Counting, Observation, Outcome, Tool, ToolCall
-from envs.hosting import contained
-from envs.limited import Answer, LimitedEnvironment, LimitedSource
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs import registry
+from agentrl.envs.contract import Counting, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.hosting import contained
+from agentrl.envs.limited import Answer, LimitedEnvironment, LimitedSource
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.errors import ItemError
-from envs.options import Generated, parse
+from agentrl.core.errors import ItemError
+from agentrl.envs.options import Generated, parse
 
 
 def test_a_task_without_origins_has_generated_items() -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from envs.program import BOOT, python_program
+from agentrl.envs.program import BOOT, python_program
 
 
 def begun(length: int, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
@@ -12,7 +12,9 @@ def begun(length: int, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
 
 
 def test_a_program_runs_once_it_is_whole() -> None:
-    program = python_program("envs.dbbench.inside", ("core.errors", "envs.dbbench.scoring"))
+    program = python_program(
+        "agentrl.envs.dbbench.inside", ("agentrl.core.errors", "agentrl.envs.dbbench.scoring")
+    )
     assert f"{len(program.stdin)}" in program.argv
     ended = begun(len(program.stdin), program.stdin)
     assert b"No module named" in ended.stderr  # it got as far as its own imports

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from conversation import PLACES, hold
 
-from core.config import Config, Envs, Task
-from envs import registry
-from envs.server import EnvServer
-from envs.sessions import Timings
+from agentrl.core.config import Config, Envs, Task
+from agentrl.envs import registry
+from agentrl.envs.server import EnvServer
+from agentrl.envs.sessions import Timings
 
 RECORDED = Path(__file__).parent / "recorded" / "agentrl-worker-0.4.0.json"
 SIX = {"messages", "tools", "status", "finish", "reward", "metric"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from core.errors import ItemError
-from envs import registry
+from agentrl.core.errors import ItemError
+from agentrl.envs import registry
 
 
 @pytest.mark.parametrize("task", sorted(registry.TASKS))
@@ -46,7 +46,7 @@ def test_an_unknown_split_names_the_nearest_known_one(task: str) -> None:
 
 
 OUTSIDE = """
-from envs.dbbench.source import DbbenchSource
+from agentrl.envs.dbbench.source import DbbenchSource
 
 def make(options):
     return DbbenchSource(options)
@@ -65,10 +65,10 @@ def install(folder: Path, entry: str, name: str = "outside") -> None:
 def test_what_stands_beside_a_source_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert registry.place("dbbench") == "envs.dbbench.source"
+    assert registry.place("dbbench") == "agentrl.envs.dbbench.source"
     found = registry.beside("dbbench", "scoring")
     assert found is not None
-    assert found.__name__ == "envs.dbbench.scoring"
+    assert found.__name__ == "agentrl.envs.dbbench.scoring"
     assert registry.beside("dbbench", "nothing") is None
     install(tmp_path, "outside_task:make")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -100,6 +100,17 @@ def test_a_library_that_is_missing_is_named_with_what_brings_it(
     with pytest.raises(ItemError, match="task outside: check: No module named") as raised:
         registry.beside("outside", "check")
     assert "agentrl-system[tasks]" in raised.value.mend
+
+
+def test_a_task_that_imports_a_former_name_of_ours_is_told_the_present_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "former_task:make", "former")
+    (tmp_path / "former_task.py").write_text("from envs.contract import Item\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ItemError, match="task former: former_task:make: No module") as raised:
+        registry.source("former", {})
+    assert raised.value.mend == "import agentrl.envs"
 
 
 def test_a_task_of_another_distribution_is_found(

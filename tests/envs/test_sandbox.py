@@ -10,10 +10,10 @@ import pytest
 from contained import SMALL, ask, python, sandbox
 from running import eventually
 
-from core.errors import EnvironmentFailure
-from envs.channel import Overrun
-from envs.engine import Engine
-from envs.sandbox import Sandbox, Spec
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.channel import Overrun
+from agentrl.envs.engine import Engine
+from agentrl.envs.sandbox import Sandbox, Spec
 
 Owned = Callable[[], list[str]]
 

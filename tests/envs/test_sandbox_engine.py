@@ -17,10 +17,10 @@ import pytest
 from contained import SMALL, SMALL_OS, ask, python, root_pool, run
 from engines import OwnEngine, own_engine
 
-from core.errors import ConfigError, EnvironmentFailure
-from envs.channel import Overrun
-from envs.engine import Engine
-from envs.sandbox import Sandboxes, Spec
+from agentrl.core.errors import ConfigError, EnvironmentFailure
+from agentrl.envs.channel import Overrun
+from agentrl.envs.engine import Engine
+from agentrl.envs.sandbox import Sandboxes, Spec
 
 QUOTA_DISK = 3 << 30  # bytes of a file system that bounds parts of itself
 

@@ -8,12 +8,12 @@ from typing import Any
 import docker
 from contained import SMALL, python
 
-from core.errors import EnvironmentFailure
-from envs.contract import Message, Observation, Outcome, Tool, ToolCall
-from envs.engine import Engine
-from envs.sandbox import Sandbox, Sandboxes, Spec
-from envs.sessions import Caller, Sessions
-from envs.wire import AssistantMessage
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.engine import Engine
+from agentrl.envs.sandbox import Sandbox, Sandboxes, Spec
+from agentrl.envs.sessions import Caller, Sessions
+from agentrl.envs.wire import AssistantMessage
 
 
 class Evaluates:

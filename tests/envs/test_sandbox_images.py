@@ -8,7 +8,7 @@ import pytest
 from contained import ask, root_pool, run, sandbox
 from running import ROOT
 
-from envs.engine import Engine
+from agentrl.envs.engine import Engine
 
 IMAGES = ROOT / "deploy/images"
 

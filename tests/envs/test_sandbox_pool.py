@@ -8,9 +8,9 @@ import pytest
 from contained import SMALL, ask, python
 from running import eventually
 
-from core.errors import EnvironmentFailure
-from envs.engine import Engine
-from envs.sandbox import Sandboxes, Spec
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.engine import Engine
+from agentrl.envs.sandbox import Sandboxes, Spec
 
 Owned = Callable[[], list[str]]
 

@@ -12,16 +12,16 @@ import pytest
 from contained import SMALL, ask, sandbox
 from running import ROOT, eventually
 
-from envs.engine import LEASE, OWNER, RUN, Engine
-from envs.owner import Owner
+from agentrl.envs.engine import LEASE, OWNER, RUN, Engine
+from agentrl.envs.owner import Owner
 
 Owned = Callable[[], list[str]]
 
 ORPHANS = """
 import sys, time
-from envs.engine import Engine
-from envs.program import Program
-from envs.sandbox import Sandbox, Spec
+from agentrl.envs.engine import Engine
+from agentrl.envs.program import Program
+from agentrl.envs.sandbox import Sandbox, Spec
 engine = Engine("test", sys.argv[1])
 deaf = Sandbox(engine, Spec(sys.argv[2], Program(("sleep", "600"))))
 good = Sandbox(engine, Spec(sys.argv[2], Program(("cat",))))

@@ -8,10 +8,10 @@ import pytest
 from contained import SMALL_OS, root_pool, run
 from running import eventually
 
-from core.errors import EnvironmentFailure
-from envs.channel import Overrun
-from envs.engine import Engine
-from envs.sandbox import Sandboxes
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.channel import Overrun
+from agentrl.envs.engine import Engine
+from agentrl.envs.sandbox import Sandboxes
 
 Owned = Callable[[], list[str]]
 

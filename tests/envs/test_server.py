@@ -11,11 +11,11 @@ import pytest
 import urllib3
 from running import eventually
 
-from core.config import Config, Envs, Task
-from core.errors import ConfigError, ItemError
-from envs import registry, wire
-from envs.server import EnvServer
-from envs.sessions import Timings
+from agentrl.core.config import Config, Envs, Task
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs import registry, wire
+from agentrl.envs.server import EnvServer
+from agentrl.envs.sessions import Timings
 
 http = urllib3.PoolManager(maxsize=16, retries=False)
 ITEM = registry.source("dbbench", {"items": 1}).items("train")[0]

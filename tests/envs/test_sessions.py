@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import EnvironmentFailure, ItemError
-from core.process import process_began
-from envs import wire
-from envs.contract import Environment, Observation, Outcome, Tool, ToolCall
-from envs.owner import Owner
-from envs.sessions import Caller, Refused, Sessions, Timings
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.core.process import process_began
+from agentrl.envs import wire
+from agentrl.envs.contract import Environment, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.owner import Owner
+from agentrl.envs.sessions import Caller, Refused, Sessions, Timings
 
 
 class Closing:

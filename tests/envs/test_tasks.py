@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.types import SOLVED, TRAINABLE
-from envs import registry
-from envs.contract import Environment, Item, Message, Outcome, TaskSource, ToolCall
-from envs.figures import fingerprint
-from envs.hosting import contained, hosting, play
+from agentrl.core.types import SOLVED, TRAINABLE
+from agentrl.envs import registry
+from agentrl.envs.contract import Environment, Item, Message, Outcome, TaskSource, ToolCall
+from agentrl.envs.figures import fingerprint
+from agentrl.envs.hosting import contained, hosting, play
 
 TASKS = sorted(registry.TASKS)
 CONTAINED = [task for task in TASKS if contained(registry.source(task, {}))]

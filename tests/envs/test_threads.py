@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from envs.threads import Threads
+from agentrl.envs.threads import Threads
 
 
 def test_one_thread_does_all_work_that_comes_in_turn() -> None:

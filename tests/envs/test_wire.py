@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.types import TRAINABLE, Status
-from envs import wire
-from envs.contract import Message, Outcome, ToolCall
+from agentrl.core.types import TRAINABLE, Status
+from agentrl.envs import wire
+from agentrl.envs.contract import Message, Outcome, ToolCall
 
 values = st.recursive(
     st.none()

@@ -18,25 +18,25 @@ import tomli_w
 from mutate import as_json, mutants, trees
 from trajectories import finished
 
-from broker import messages
-from broker.messages import CheckpointPublished, RunEpisode
-from core import loading, manifest
-from core.errors import (
+from agentrl.broker import messages
+from agentrl.broker.messages import CheckpointPublished, RunEpisode
+from agentrl.core import loading, manifest
+from agentrl.core.errors import (
     AgentRLError,
     CheckpointError,
     ConfigError,
     MessageError,
     PolicyError,
 )
-from db.registry import LivePolicy
-from envs import registry
-from envs import wire as env_wire
-from envs.contract import Item, Tool
-from envs.gateway import chat
-from serving import vllm_wire
-from serving import wire as policy_wire
-from serving.request import Limits, RequestError, check
-from workers import client, interpreter, toolcalls
+from agentrl.db.registry import LivePolicy
+from agentrl.envs import registry
+from agentrl.envs import wire as env_wire
+from agentrl.envs.contract import Item, Tool
+from agentrl.envs.gateway import chat
+from agentrl.serving import vllm_wire
+from agentrl.serving import wire as policy_wire
+from agentrl.serving.request import Limits, RequestError, check
+from agentrl.workers import client, interpreter, toolcalls
 
 FEW, MANY = 400, 100_000
 TURN = 8_000  # characters: a turn is bounded by its tokens
@@ -235,7 +235,7 @@ def _items(task: str, count: int) -> Iterable[dict[str, Any]]:
 
 def _item(task: str) -> Callable[[dict[str, Any]], object]:
     if task == "os":
-        from envs.oslinux.problem import read
+        from agentrl.envs.oslinux.problem import read
 
         return lambda content: read(Item(task, "-1", content))
     source = registry.source(task, {"items": 4, "test_items": 2})

@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import World
 
-from broker.api import Delivery
-from broker.messages import EpisodeFinished, Trajectory, encode
-from core.errors import ItemError
-from db import groups
-from db.groups import NewGroup
-from db.models import Run
-from db.store import Store
-from envs.contract import Item
-from workers.recorder import keep
+from agentrl.broker.api import Delivery
+from agentrl.broker.messages import EpisodeFinished, Trajectory, encode
+from agentrl.core.errors import ItemError
+from agentrl.db import groups
+from agentrl.db.groups import NewGroup
+from agentrl.db.models import Run
+from agentrl.db.store import Store
+from agentrl.envs.contract import Item
+from agentrl.workers.recorder import keep
 
 NAMES = st.one_of(
     st.text(max_size=20),

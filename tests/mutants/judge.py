@@ -105,7 +105,7 @@ class Judge:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(self._tree)
-        os.environ["PYTHONPATH"] = sys.path[0] = str(self._tree)
+        os.environ["PYTHONPATH"] = sys.path[0] = str(self._tree / "src")
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         sys.dont_write_bytecode = True  # a mutant lives for less than a file's time stamp tells
         options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}"]

@@ -119,7 +119,7 @@ class Run:
     def _call(self, *command: str, folder: Path | None = None, may_fail: bool = False) -> None:
         environment = os.environ | {
             "COVERAGE_FILE": str(self._coverage),
-            "PYTHONPATH": str(self._tree),
+            "PYTHONPATH": str(self._tree / "src"),
         }
         subprocess.run(command, check=not may_fail, cwd=folder, env=environment)
 

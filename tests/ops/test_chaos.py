@@ -43,8 +43,7 @@ def chaos(tmp_path: Path, postgres_url: str, amqp_url: str) -> Callable[..., Tol
             "OMP_NUM_THREADS": "1",
         }
         if planted:
-            paths = [str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment["PYTHONPATH"] = os.pathsep.join([*paths, str(ROOT)])
+            environment["PYTHONPATH"] = f"{PLANTED}{os.pathsep}{os.environ['PYTHONPATH']}"
         config = str(ROOT / "configs" / "chaos.toml")
         with agentrl("chaos", config, *arguments, environment=environment, output=log) as process:
             eventually(lambda: process.poll() is not None, within_s=720, text=log.read_text)

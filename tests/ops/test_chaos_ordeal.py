@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from db.store import Store, open_store
-from db.vitals import Vitals
-from ops.chaos.course import Course
-from ops.chaos.faults import Fault
-from ops.chaos.ordeal import AT_ONCE, Ordeal, Pace, Wound
-from ops.chaos.scene import Scene
-from ops.chaos.stage import Stage
+from agentrl.db.store import Store, open_store
+from agentrl.db.vitals import Vitals
+from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.faults import Fault
+from agentrl.ops.chaos.ordeal import AT_ONCE, Ordeal, Pace, Wound
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.stage import Stage
 
 
 class Bystander(Stage):

@@ -18,19 +18,19 @@ from running import ROOT, eventually
 from sqlalchemy import text
 from trajectories import finished
 
-from broker import connect
-from broker.messages import encode
-from broker.topology import TRAJECTORIES, trainer_queue
-from core.config import Config, Task
-from core.config import Store as StoreSection
-from core.errors import MessageRefused, StoreUnavailable
-from db import breaking
-from db.store import open_store
-from db.vitals import Vitals
-from ops.chaos.injectors import disks, lost_commits
-from ops.chaos.injectors.rabbitmq import Rabbitmqctl
-from ops.chaos.scene import Scene
-from ops.chaos.stage import Stage
+from agentrl.broker import connect
+from agentrl.broker.messages import encode
+from agentrl.broker.topology import TRAJECTORIES, trainer_queue
+from agentrl.core.config import Config, Task
+from agentrl.core.config import Store as StoreSection
+from agentrl.core.errors import MessageRefused, StoreUnavailable
+from agentrl.db import breaking
+from agentrl.db.store import open_store
+from agentrl.db.vitals import Vitals
+from agentrl.ops.chaos.injectors import disks, lost_commits
+from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.stage import Stage
 
 SERVICES = ROOT / ".ci" / "services"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from running import ROOT
 
-from core import loading
-from core.config import Config, Run, Task, Trainer
-from core.errors import AgentRLError
-from db.audit import Finding
-from db.store import open_store
-from db.vitals import Vitals
-from ops.chaos.injectors import disks
-from ops.chaos.proxy import Proxy
-from ops.chaos.scene import Scene
-from ops.chaos.stage import Command, Stage, connected
-from ops.chaos.trial import Verdict
-from ops.chaos.waste import Waste
+from agentrl.core import loading
+from agentrl.core.config import Config, Run, Task, Trainer
+from agentrl.core.errors import AgentRLError
+from agentrl.db.audit import Finding
+from agentrl.db.store import open_store
+from agentrl.db.vitals import Vitals
+from agentrl.ops.chaos.injectors import disks
+from agentrl.ops.chaos.proxy import Proxy
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.stage import Command, Stage, connected
+from agentrl.ops.chaos.trial import Verdict
+from agentrl.ops.chaos.waste import Waste
 
 MINIMAL = f"""
 [tasks.dbbench]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from db.vitals import Vitals
-from ops.chaos.waste import GRACE_S, QUIET_S, Waste
+from agentrl.db.vitals import Vitals
+from agentrl.ops.chaos.waste import GRACE_S, QUIET_S, Waste
 
 CALM = Vitals(0.0, "running", 3, 1, 1, "d", {}, {}, ("moved", 0))
 

@@ -3,16 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from core import loading
-from core.config import Config
-from core.errors import ConfigError
-from db import registry
-from db.store import open_store
-from ops import configs, tokenizer
-from ops.configs import report
-from ops.doctor import examine
-from ops.runs import begin
-from ops.up import up
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.db import registry
+from agentrl.db.store import open_store
+from agentrl.ops import configs, tokenizer
+from agentrl.ops.configs import report
+from agentrl.ops.doctor import examine
+from agentrl.ops.runs import begin
+from agentrl.ops.up import up
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"

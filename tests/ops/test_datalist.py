@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from outside import add_task
 
-from core.errors import ItemError
-from envs import registry
-from ops import datalist
+from agentrl.core.errors import ItemError
+from agentrl.envs import registry
+from agentrl.ops import datalist
 
 Captured = pytest.CaptureFixture[str]
 DEV = "dbbench/agentbench_dev.jsonl"

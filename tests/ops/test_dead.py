@@ -8,13 +8,13 @@ import pytest
 from history import begun
 from trajectories import finished
 
-import broker
-from broker.messages import encode
-from broker.topology import recorder_queue, trainer_queue
-from core import loading
-from core.config import Config, Run, Task
-from core.errors import ConfigError, StoreError
-from ops.dead import requeue, show, show_all
+from agentrl import broker
+from agentrl.broker.messages import encode
+from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.core import loading
+from agentrl.core.config import Config, Run, Task
+from agentrl.core.errors import ConfigError, StoreError
+from agentrl.ops.dead import requeue, show, show_all
 
 Answer = Callable[[], str]
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from core import loading
-from core.config import Config
-from db.tracks import needed
-from ops import disk
-from ops.shape import Shape
-from trainer.retention import SNAPSHOTS
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.db.tracks import needed
+from agentrl.ops import disk
+from agentrl.ops.shape import Shape
+from agentrl.trainer.retention import SNAPSHOTS
 
 GIB = 2**30
 SHAPE = Shape(

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from outside import add_task
 
-from core.errors import ConfigError, ItemError
-from envs import registry
-from envs.check import Settings
-from envs.figures import of_all
-from ops.envcheck import Asked, check, settings
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs import registry
+from agentrl.envs.check import Settings
+from agentrl.envs.figures import of_all
+from agentrl.ops.envcheck import Asked, check, settings
 
 Captured = pytest.CaptureFixture[str]
 BROKEN = """
 import guess
-from core.errors import ConfigError
-from envs.check import Figure
+from agentrl.core.errors import ConfigError
+from agentrl.envs.check import Figure
 
 class Source(guess.GuessSource):
     name, expert = "broken", staticmethod(lambda item, *, seed: Poor())
@@ -41,7 +41,7 @@ def figures(settings):
 """
 
 SCARCE = """
-from core.errors import ItemError
+from agentrl.core.errors import ItemError
 
 class source:
     name, splits, max_turns = "scarce", ("train", "test"), 3

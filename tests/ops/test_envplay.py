@@ -8,11 +8,11 @@ import docker
 import pytest
 from outside import add_task
 
-from envs.contract import Tool, ToolCall, strings
-from envs.engine import OWNER
-from envs.owner import Owner
-from ops.envplay import Unclear, acted, play
-from ops.envshow import Chosen
+from agentrl.envs.contract import Tool, ToolCall, strings
+from agentrl.envs.engine import OWNER
+from agentrl.envs.owner import Owner
+from agentrl.ops.envplay import Unclear, acted, play
+from agentrl.ops.envshow import Chosen
 
 QUERY = strings("query", "Ask.", "sql")
 MOVE = strings("move", "Move.", "thing", "place")
@@ -31,8 +31,8 @@ COUNT = Tool(
     },
 )
 UNSHOWN = """
-from core.errors import ItemError
-from envs.dbbench.source import DbbenchSource
+from agentrl.core.errors import ItemError
+from agentrl.envs.dbbench.source import DbbenchSource
 
 class source(DbbenchSource):
     def expert(self, item, *, seed, noise=0.0):

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from outside import add_task
 
-from core.errors import ItemError
-from envs import registry
-from envs.contract import Tool
-from ops.envshow import Chosen, described, given, list_tasks, show_item
+from agentrl.core.errors import ItemError
+from agentrl.envs import registry
+from agentrl.envs.contract import Tool
+from agentrl.ops.envshow import Chosen, described, given, list_tasks, show_item
 
 Captured = pytest.CaptureFixture[str]
 BARREN = """
-from core.errors import ItemError
+from agentrl.core.errors import ItemError
 
 def source(options):
     raise ItemError("no such data")
@@ -29,7 +29,7 @@ def test_every_task_is_listed_with_its_origins(capsys: Captured) -> None:
     assert found["dbbench"]["splits"] == ["train", "test"]
     assert found["dbbench"]["max_turns"] == 15
     list_tasks(as_json=False)
-    assert "envs.dbbench.source" in capsys.readouterr().out
+    assert "agentrl.envs.dbbench.source" in capsys.readouterr().out
 
 
 def test_a_task_that_cannot_be_loaded_is_listed_with_the_reason(

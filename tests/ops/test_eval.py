@@ -13,21 +13,21 @@ from outage import Outage
 from running import eventually
 from sqlalchemy import select, text
 
-from core import loading, manifest
-from core.config import Config
-from core.errors import CheckpointError, ConfigError, ItemError, StoreError
-from core.types import RunState
-from db import migrate, runs
-from db.models import Evaluation, EvaluationEpisode
-from db.store import open_store
-from ops.eval import Matrix, Wish, evaluate, planned
-from ops.eval_compare import Pair, compare
-from ops.eval_record import named
-from ops.eval_target import resolve
-from ops.evaluate import Plan, work_of
-from ops.export import export
-from ops.roles import sources
-from ops.runs import begin
+from agentrl.core import loading, manifest
+from agentrl.core.config import Config
+from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
+from agentrl.core.types import RunState
+from agentrl.db import migrate, runs
+from agentrl.db.models import Evaluation, EvaluationEpisode
+from agentrl.db.store import open_store
+from agentrl.ops.eval import Matrix, Wish, evaluate, planned
+from agentrl.ops.eval_compare import Pair, compare
+from agentrl.ops.eval_record import named
+from agentrl.ops.eval_target import resolve
+from agentrl.ops.evaluate import Plan, work_of
+from agentrl.ops.export import export
+from agentrl.ops.roles import sources
+from agentrl.ops.runs import begin
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 FILE = """

@@ -18,22 +18,22 @@ from running import ROOT, eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import func, select
 
-from core import loading, manifest
-from core.config import Config
-from core.errors import AgentRLError, PolicyError
-from core.types import RunState
-from db import runs
-from db.models import EvaluationEpisode
-from db.store import open_store
-from ops import evaluator
-from ops.eval import Wish, evaluate
-from ops.eval_server import Keeper, Servers
-from ops.eval_target import fitted, resolve
-from ops.memory import GIB, Machine, plans
-from ops.runs import begin, checkpoints_home
-from ops.shape import read
-from serving.scripted import ScriptedEngine
-from workers.episode import Stopped
+from agentrl.core import loading, manifest
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, PolicyError
+from agentrl.core.types import RunState
+from agentrl.db import runs
+from agentrl.db.models import EvaluationEpisode
+from agentrl.db.store import open_store
+from agentrl.ops import evaluator
+from agentrl.ops.eval import Wish, evaluate
+from agentrl.ops.eval_server import Keeper, Servers
+from agentrl.ops.eval_target import fitted, resolve
+from agentrl.ops.memory import GIB, Machine, plans
+from agentrl.ops.runs import begin, checkpoints_home
+from agentrl.ops.shape import read
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.workers.episode import Stopped
 
 TINY = ROOT / "models" / "tiny"
 TOKENS = [5, 9, 2, 30]

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from acting import Talk, TalkSource, serve, won
 
-from core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from db.registry import LivePolicy
-from envs.contract import Environment, Item
-from ops import configs
-from ops.evaluate import Evaluator, Plan, Played, summary, work_of
-from serving.scripted import ScriptedEngine, limits_of
-from workers.episode import Stopped
+from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import Environment, Item
+from agentrl.ops import configs
+from agentrl.ops.evaluate import Evaluator, Plan, Played, summary, work_of
+from agentrl.serving.scripted import ScriptedEngine, limits_of
+from agentrl.workers.episode import Stopped
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 PLAN = Plan("dbbench", "test", 1.0, items=2)

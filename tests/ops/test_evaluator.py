@@ -10,17 +10,17 @@ import pytest
 from running import ROOT, agentrl, eventually
 from sqlalchemy import func, select
 
-from core import loading
-from core.errors import CheckpointError, ConfigError, StoreError
-from core.types import RunState
-from db import runs
-from db.models import Evaluation, EvaluationEpisode, PolicyServer
-from db.store import open_store
-from ops import configs
-from ops.evaluator import evaluate_run, follow
-from ops.runs import begin
-from ops.supervise import children
-from workers.episode import Stopped
+from agentrl.core import loading
+from agentrl.core.errors import CheckpointError, ConfigError, StoreError
+from agentrl.core.types import RunState
+from agentrl.db import runs
+from agentrl.db.models import Evaluation, EvaluationEpisode, PolicyServer
+from agentrl.db.store import open_store
+from agentrl.ops import configs
+from agentrl.ops.evaluator import evaluate_run, follow
+from agentrl.ops.runs import begin
+from agentrl.ops.supervise import children
+from agentrl.workers.episode import Stopped
 
 LOOK_S = 0.05
 FILE = """

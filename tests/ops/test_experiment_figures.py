@@ -1,7 +1,7 @@
 import pytest
 
-from ops.experiments.figures import figures
-from ops.experiments.findings import (
+from agentrl.ops.experiments.figures import figures
+from agentrl.ops.experiments.findings import (
     Check,
     Design,
     Drift,
@@ -11,8 +11,8 @@ from ops.experiments.findings import (
     Skill,
     Training,
 )
-from ops.experiments.verdict import compared, verdict
-from ops.experiments.wording import chance
+from agentrl.ops.experiments.verdict import compared, verdict
+from agentrl.ops.experiments.wording import chance
 
 DESIGN = Design(100, 8, 2, 2, 1, 2, 2, {})
 

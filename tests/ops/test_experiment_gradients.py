@@ -7,12 +7,12 @@ import pytest
 import torch
 from trajectories import trajectory
 
-from core.config import Trainer
-from ops.experiments.gradients import Gauge, part
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
+from agentrl.core.config import Trainer
+from agentrl.ops.experiments.gradients import Gauge, part
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"
 SETTINGS = settings(Trainer(learning_rate=1e-3, task_weights={"kg": 3.0}))

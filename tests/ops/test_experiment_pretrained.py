@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from core.errors import ConfigError
-from ops.experiments.findings import keep, read
-from ops.experiments.making import Lines
-from ops.experiments.pretrained import report, study
-from ops.experiments.pretrained.figures import changes, mean_change, rates
-from ops.experiments.pretrained.findings import (
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments.findings import keep, read
+from agentrl.ops.experiments.making import Lines
+from agentrl.ops.experiments.pretrained import report, study
+from agentrl.ops.experiments.pretrained.figures import changes, mean_change, rates
+from agentrl.ops.experiments.pretrained.findings import (
     At,
     Bench,
     Measurement,
@@ -22,8 +22,8 @@ from ops.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from ops.experiments.pretrained.study import Planner, Wish, chosen, configured, designed
-from ops.recipes import SMOLLM, Recipe, Size
+from agentrl.ops.experiments.pretrained.study import Planner, Wish, chosen, configured, designed
+from agentrl.ops.recipes import SMOLLM, Recipe, Size
 
 BENCHES = [
     Bench("dbbench", "dbbench", "test", 4, {}),

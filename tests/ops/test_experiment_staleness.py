@@ -7,17 +7,17 @@ import pytest
 from studying import configuration
 from trajectories import trajectory
 
-from core.errors import ConfigError
-from ops.experiments.arena import Wave
-from ops.experiments.findings import Design, Skill, keep, read
-from ops.experiments.staleness import report, study
-from ops.experiments.staleness.costs import FILE, Costs, costs, fitted
-from ops.experiments.staleness.figures import MEAN, figures
-from ops.experiments.staleness.findings import Course, Moment, Timed
-from ops.experiments.staleness.pipeline import Pipeline, lags_of
-from ops.experiments.staleness.study import Wish
-from ops.experiments.training import Trainee
-from ops.roles import sources
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments.arena import Wave
+from agentrl.ops.experiments.findings import Design, Skill, keep, read
+from agentrl.ops.experiments.staleness import report, study
+from agentrl.ops.experiments.staleness.costs import FILE, Costs, costs, fitted
+from agentrl.ops.experiments.staleness.figures import MEAN, figures
+from agentrl.ops.experiments.staleness.findings import Course, Moment, Timed
+from agentrl.ops.experiments.staleness.pipeline import Pipeline, lags_of
+from agentrl.ops.experiments.staleness.study import Wish
+from agentrl.ops.experiments.training import Trainee
+from agentrl.ops.roles import sources
 
 pytestmark = pytest.mark.usefixtures("signals")
 COSTS = Costs(step=0.003, sampled=1e-4, prompt=0.0, load=0.03, update=0.04, token=1e-4)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from trajectories import trajectory
 
-from broker.messages import Trajectory
-from core.statistics import estimate
-from core.types import Status
-from ops.experiments.statistics import (
+from agentrl.broker.messages import Trajectory
+from agentrl.core.statistics import estimate
+from agentrl.core.types import Status
+from agentrl.ops.experiments.statistics import (
     Visited,
     divergence,
     effective_share,

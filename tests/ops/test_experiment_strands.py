@@ -3,11 +3,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.errors import EnvironmentFailure
-from db.registry import LivePolicy
-from ops.experiments.strands import Question, Work, play
-from workers.client import Ask, Completion, PolicyClient
-from workers.episode import Stopped
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.db.registry import LivePolicy
+from agentrl.ops.experiments.strands import Question, Work, play
+from agentrl.workers.client import Ask, Completion, PolicyClient
+from agentrl.workers.episode import Stopped
 
 POLICY = LivePolicy("s", "", "current", "c", 0)
 

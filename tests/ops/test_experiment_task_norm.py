@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from studying import configuration
 
-from core.errors import ConfigError
-from ops.experiments.findings import Check, Design, Point, Skill, Training, keep, read
-from ops.experiments.task_norm import report, study
-from ops.experiments.task_norm.figures import MEAN, figures, gradient_share
-from ops.experiments.task_norm.study import Wish
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Training, keep, read
+from agentrl.ops.experiments.task_norm import report, study
+from agentrl.ops.experiments.task_norm.figures import MEAN, figures, gradient_share
+from agentrl.ops.experiments.task_norm.study import Wish
 
 pytestmark = pytest.mark.usefixtures("signals")
 CONFIGS = Path(__file__).parents[2] / "configs"

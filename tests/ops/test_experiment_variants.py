@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from core.config import Config, Task
-from core.errors import ConfigError, ItemError
-from envs.contract import ToolCall
-from ops.experiments.variants import variants
+from agentrl.core.config import Config, Task
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs.contract import ToolCall
+from agentrl.ops.experiments.variants import variants
 
 
 def of(name: str, **options: Any) -> Config:

@@ -5,14 +5,14 @@ import msgspec
 import pytest
 from studying import configuration
 
-from core.errors import ConfigError
-from ops.experiments import report, study
-from ops.experiments.arena import Interrupted
-from ops.experiments.findings import Design, Drift, Training, keep, read
-from ops.experiments.making import Sizes
-from ops.experiments.study import Wish
-from ops.experiments.training import Trainee
-from ops.roles import sources
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments import report, study
+from agentrl.ops.experiments.arena import Interrupted
+from agentrl.ops.experiments.findings import Design, Drift, Training, keep, read
+from agentrl.ops.experiments.making import Sizes
+from agentrl.ops.experiments.study import Wish
+from agentrl.ops.experiments.training import Trainee
+from agentrl.ops.roles import sources
 
 pytestmark = pytest.mark.usefixtures("signals")
 TOKENS = 300  # two rounds of two groups of four episodes of some forty tokens

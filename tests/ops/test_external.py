@@ -12,17 +12,24 @@ from sqlalchemy import select, text
 from teaching import teaching
 from world import World
 
-from broker.messages import EpisodeFinished, Trajectory, decode
-from core import loading
-from core.errors import ConfigError
-from core.types import RunState, UpdateState
-from db import external, migrate, progress, runs
-from db.models import EvaluationEpisode, PolicyServer, Run, StoredTrajectory, Update, UpdateGroup
-from db.registry import end_server, mark_serving, register_server
-from db.store import Store, open_store
-from ops.configs import check
-from ops.eval import Wish, evaluate
-from workers.policies import PolicyPool
+from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.core import loading
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import RunState, UpdateState
+from agentrl.db import external, migrate, progress, runs
+from agentrl.db.models import (
+    EvaluationEpisode,
+    PolicyServer,
+    Run,
+    StoredTrajectory,
+    Update,
+    UpdateGroup,
+)
+from agentrl.db.registry import end_server, mark_serving, register_server
+from agentrl.db.store import Store, open_store
+from agentrl.ops.configs import check
+from agentrl.ops.eval import Wish, evaluate
+from agentrl.workers.policies import PolicyPool
 
 OPTIONS = {"style": "compact", "items": 40, "test_items": 8}
 FILE = """

@@ -11,14 +11,21 @@ import pytest
 from sqlalchemy import select
 from telling import begun_of, followed
 
-from core.config import Config
-from core.types import RunState
-from db import runs, told
-from db.models import Evaluation, Update
-from db.store import Store
-from db.told import Told
-from ops.track import Follower
-from ops.trackers.tracker import Figure, TrackerError, alone, figure, folder_of, without_secrets
+from agentrl.core.config import Config
+from agentrl.core.types import RunState
+from agentrl.db import runs, told
+from agentrl.db.models import Evaluation, Update
+from agentrl.db.store import Store
+from agentrl.db.told import Told
+from agentrl.ops.track import Follower
+from agentrl.ops.trackers.tracker import (
+    Figure,
+    TrackerError,
+    alone,
+    figure,
+    folder_of,
+    without_secrets,
+)
 
 SOON = (0.01,)  # seconds between two tries
 

@@ -13,14 +13,14 @@ import tomli_w
 from history import begun
 from running import eventually
 
-import broker
-from broker.topology import recorder_queue, trainer_queue
-from core.errors import ConfigError
-from core.types import RunState
-from db import runs
-from db.models import Worker
-from db.store import Store
-from ops.health import Unhealthy, health
+from agentrl import broker
+from agentrl.broker.topology import recorder_queue, trainer_queue
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import RunState
+from agentrl.db import runs
+from agentrl.db.models import Worker
+from agentrl.db.store import Store
+from agentrl.ops.health import Unhealthy, health
 
 
 @pytest.fixture
@@ -180,5 +180,7 @@ def test_a_store_or_run_that_is_away_is_told_in_one_line(
 
 
 def test_a_probe_imports_neither_sqlalchemy_nor_torch() -> None:
-    script = "import sys, ops.health; print(*{'sqlalchemy', 'torch', 'pika'} & set(sys.modules))"
+    script = (
+        "import sys, agentrl.ops.health; print(*{'sqlalchemy', 'torch', 'pika'} & set(sys.modules))"
+    )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"

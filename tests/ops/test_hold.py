@@ -11,21 +11,21 @@ from running import ROOT
 from structlog.testing import capture_logs
 from world import World
 
-from core.errors import CheckpointError
-from core.types import CheckpointState
-from db import registry
-from db.models import Checkpoint
-from db.store import Store
-from ops.eval_target import Target
-from ops.hold import held
-from trainer.retention import retain
+from agentrl.core.errors import CheckpointError
+from agentrl.core.types import CheckpointState
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import Store
+from agentrl.ops.eval_target import Target
+from agentrl.ops.hold import held
+from agentrl.trainer.retention import retain
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from ops.eval_target import Target
-from db.store import open_store
-from ops.hold import held
+from agentrl.ops.eval_target import Target
+from agentrl.db.store import open_store
+from agentrl.ops.hold import held
 with held(open_store(sys.argv[1]), Target(Path("."), sys.argv[2], sys.argv[3], 1)):
     print("held", flush=True)
     time.sleep(60)

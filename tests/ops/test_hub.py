@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from core import loading
-from core.config import Config
-from core.errors import ConfigError
-from core.manifest import verify
-from db import registry, runs
-from db.store import open_store
-from ops import configs, hub
-from ops.eval_target import resolve
-from ops.runs import begin
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.manifest import verify
+from agentrl.db import registry, runs
+from agentrl.db.store import open_store
+from agentrl.ops import configs, hub
+from agentrl.ops.eval_target import resolve
+from agentrl.ops.runs import begin
 from tests.support.hub import COMMIT, Hub, cached, serving
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
@@ -183,7 +183,7 @@ def test_the_check_of_a_file_works_offline_from_the_cache(tmp_path: Path) -> Non
     file = tmp_path / "run.toml"
     file.write_text(loading.to_toml(config(tmp_path / "run")))
     away = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "cli.main", "config", "check", str(file)]
+    command = [sys.executable, "-m", "agentrl.cli.main", "config", "check", str(file)]
     done = subprocess.run(
         command, env=os.environ | away, capture_output=True, text=True, timeout=120, check=False
     )

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from ops.interruption import handle_interruption
+from agentrl.ops.interruption import handle_interruption
 
 
 def test_a_signal_interrupts_at_once() -> None:

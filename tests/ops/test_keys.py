@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from cli.main import main
-from core.config import Config, PolicyServer, Section, Task
-from core.errors import ConfigError
-from ops import keys
-from trainer import presets
+from agentrl.cli.main import main
+from agentrl.core.config import Config, PolicyServer, Section, Task
+from agentrl.core.errors import ConfigError
+from agentrl.ops import keys
+from agentrl.trainer import presets
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 COMMAND = "agentrl config keys --markdown > docs/configuration.md"

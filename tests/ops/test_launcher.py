@@ -20,16 +20,16 @@ import pytest
 from backends import NEEDS_DEEPSPEED
 from running import ROOT, agentrl, eventually, processes_of, version_of
 
-from core import loading
-from core.types import RunState
-from db import progress, runs
-from db.store import open_store
-from ops.runs import begin
+from agentrl.core import loading
+from agentrl.core.types import RunState
+from agentrl.db import progress, runs
+from agentrl.db.store import open_store
+from agentrl.ops.runs import begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600), NEEDS_DEEPSPEED]
 
 CONFIG = str(ROOT / "configs" / "quickstart.toml")
-TRAINER = ["--no_local_rank", "--module", "cli.main", "trainer", CONFIG]
+TRAINER = ["--no_local_rank", "--module", "agentrl.cli.main", "trainer", CONFIG]
 UPDATES = 8  # of which a rank is killed after the first or one soon after
 START_S = 400.0  # on a machine that is busy with other tests
 

@@ -9,21 +9,21 @@ from backends import BACKENDS
 from history import TASKS, begun, ended, trained
 from sqlalchemy import func, select
 
-import broker
-from cli import history
-from core import loading, manifest
-from core.config import Broker, Config, Model, Store, Task
-from core.config import Run as RunSection
-from core.errors import ConfigError, StoreError
-from core.types import CheckpointState, RunState
-from db import evaluations, groups, registry, runs
-from db.groups import NewGroup
-from db.lifecycle import checkpoint_at
-from db.models import Base, Checkpoint, Evaluation, PolicyServer, Run, Serving
-from db.store import open_store
-from ops import lifecycle
-from ops.lifecycle import Place, control, delete, fork, place, summaries
-from ops.runs import begin, checkpoints_home
+from agentrl import broker
+from agentrl.cli import history
+from agentrl.core import loading, manifest
+from agentrl.core.config import Broker, Config, Model, Store, Task
+from agentrl.core.config import Run as RunSection
+from agentrl.core.errors import ConfigError, StoreError
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import evaluations, groups, registry, runs
+from agentrl.db.groups import NewGroup
+from agentrl.db.lifecycle import checkpoint_at
+from agentrl.db.models import Base, Checkpoint, Evaluation, PolicyServer, Run, Serving
+from agentrl.db.store import open_store
+from agentrl.ops import lifecycle
+from agentrl.ops.lifecycle import Place, control, delete, fork, place, summaries
+from agentrl.ops.runs import begin, checkpoints_home
 
 
 @pytest.fixture(params=BACKENDS)

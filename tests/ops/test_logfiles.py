@@ -4,8 +4,8 @@ import os
 import resource
 from pathlib import Path
 
-from ops.ending import END, last_line
-from ops.logfiles import rotate
+from agentrl.ops.ending import END, last_line
+from agentrl.ops.logfiles import rotate
 
 LINE = b'{"event": "policy replaced", "level": "info"}\n'
 

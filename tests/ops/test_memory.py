@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_model import PARAMETERS, SMALL, small_model
 
-from core import loading
-from core.config import Config, Lora
-from core.errors import AgentRLError, ConfigError
-from ops import memory, shape, shards
-from ops.memory import HOST, Machine, Plan
-from ops.parts import CONTEXT, GIB, VLLM_WORK, activations, gpu_share, least_of_vllm
-from ops.up import up
-from trainer import attention, zero
+from agentrl.core import loading
+from agentrl.core.config import Config, Lora
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.ops import memory, shape, shards
+from agentrl.ops.memory import HOST, Machine, Plan
+from agentrl.ops.parts import CONTEXT, GIB, VLLM_WORK, activations, gpu_share, least_of_vllm
+from agentrl.ops.up import up
+from agentrl.trainer import attention, zero
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"

@@ -7,13 +7,13 @@ import pytest
 from running import ROOT
 from tokenizers import Tokenizer
 
-from core.errors import CheckpointError, ConfigError
-from envs.contract import Message, ToolCall, strings
-from ops.models import source as sources
-from ops.models.check import check_model
-from ops.models.importer import CARD, import_model
-from workers import toolcalls
-from workers.template import TEMPLATE, ChatTemplate
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.envs.contract import Message, ToolCall, strings
+from agentrl.ops.models import source as sources
+from agentrl.ops.models.check import check_model
+from agentrl.ops.models.importer import CARD, import_model
+from agentrl.workers import toolcalls
+from agentrl.workers.template import TEMPLATE, ChatTemplate
 
 LOOK = strings("look", "Look at a thing.", "thing")
 CHATML = (

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ops.paired import compared, sign_flip
+from agentrl.ops.paired import compared, sign_flip
 
 
 def test_five_items_won_and_none_lost_by_hand() -> None:

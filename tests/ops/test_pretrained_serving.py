@@ -12,19 +12,19 @@ import torch
 from running import eventually
 from tokenizers import Tokenizer
 
-from core import config as sections
-from core import manifest
-from core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
-from db.models import Checkpoint
-from serving.engine import LocalEngine
-from serving.proof import Holder, median_gap, tolerance
-from serving.request import Request
-from serving.vllm import VllmEngine
-from trainer import checkpoints
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
-from trainer.tuning import trained
+from agentrl.core import config as sections
+from agentrl.core import manifest
+from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
+from agentrl.db.models import Checkpoint
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.proof import Holder, median_gap, tolerance
+from agentrl.serving.request import Request
+from agentrl.serving.vllm import VllmEngine
+from agentrl.trainer import checkpoints
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
+from agentrl.trainer.tuning import trained
 
 DTYPE = "bfloat16"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"

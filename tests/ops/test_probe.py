@@ -8,16 +8,16 @@ import pytest
 import torch
 from running import ROOT
 
-from core import manifest
-from core.config import Lora, Trainer
-from core.manifest import Manifest
-from serving.engine import LocalEngine
-from serving.proof import median_gap
-from trainer import checkpoints
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
-from trainer.tuning import trained
+from agentrl.core import manifest
+from agentrl.core.config import Lora, Trainer
+from agentrl.core.manifest import Manifest
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.proof import median_gap
+from agentrl.trainer import checkpoints
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
+from agentrl.trainer.tuning import trained
 
 TINY = ROOT / "models" / "tiny"
 NEAR = {"float32": 1e-4, "bfloat16": 0.06}  # medians

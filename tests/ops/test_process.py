@@ -14,14 +14,14 @@ import pytest
 from running import ROOT, agentrl, eventually
 from world import World
 
-from core import loading
-from core.config import Config, Dispatch, Model, Run, Task
-from core.process import TOLD
-from core.types import RunState
-from db import runs
-from db.models import Worker
-from db.store import open_store
-from ops.runs import begin, clear_queues, queues_stand
+from agentrl.core import loading
+from agentrl.core.config import Config, Dispatch, Model, Run, Task
+from agentrl.core.process import TOLD
+from agentrl.core.types import RunState
+from agentrl.db import runs
+from agentrl.db.models import Worker
+from agentrl.db.store import open_store
+from agentrl.ops.runs import begin, clear_queues, queues_stand
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
         connection.execute("UPDATE runs SET state = 'completed', reason = 'enough'")
     file = tmp_path / "run.toml"
     file.write_text(loading.to_toml(config))
-    command = [sys.executable, "-m", "cli.main", role, str(file)]
+    command = [sys.executable, "-m", "agentrl.cli.main", role, str(file)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(f"{role}: run run is over (completed: enough)")

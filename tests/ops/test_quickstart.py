@@ -16,17 +16,17 @@ from rich.console import Console
 from running import ROOT
 from sqlalchemy import update
 
-from core import loading
-from core.config import Task
-from core.errors import ConfigError
-from core.types import GroupState
-from db import progress
-from db.models import Group
-from ops.quickstart import Choices, prepare, quickstart
-from ops.quickstart_report import measured, resumed
-from ops.quickstart_start import make_start
-from ops.quickstart_view import View
-from ops.recipes import SMOLLM, TINY, Recipe, Size, recipe
+from agentrl.core import loading
+from agentrl.core.config import Task
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import GroupState
+from agentrl.db import progress
+from agentrl.db.models import Group
+from agentrl.ops.quickstart import Choices, prepare, quickstart
+from agentrl.ops.quickstart_report import measured, resumed
+from agentrl.ops.quickstart_start import make_start
+from agentrl.ops.quickstart_view import View
+from agentrl.ops.recipes import SMOLLM, TINY, Recipe, Size, recipe
 
 
 def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
@@ -152,7 +152,16 @@ def test_a_pretrained_model_is_warm_started_and_trained(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(800)
 def test_the_quickstart_trains_and_ends_with_one_json_line() -> None:
-    command = [sys.executable, "-m", "cli.main", "quickstart", "--fast", "--updates", "3", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "agentrl.cli.main",
+        "quickstart",
+        "--fast",
+        "--updates",
+        "3",
+        "--json",
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     (line,) = ended.stdout.splitlines()
@@ -164,7 +173,17 @@ def test_the_quickstart_trains_and_ends_with_one_json_line() -> None:
     assert said["accounting_ok"]
     assert said["policy_mix"]["current"] > said["policy_mix"]["lagged"] > 0
     (path,) = re.findall(r"agentrl eval compare (\S+) 0 latest", ended.stderr)
-    compare = [sys.executable, "-m", "cli.main", "eval", "compare", path, "0", "latest", "--json"]
+    compare = [
+        sys.executable,
+        "-m",
+        "agentrl.cli.main",
+        "eval",
+        "compare",
+        path,
+        "0",
+        "latest",
+        "--json",
+    ]
     told = subprocess.run(compare, cwd=ROOT, capture_output=True, text=True, check=True)
     kept = {(row["task"], row["temperature"]): row for row in json.loads(told.stdout)}
     for task in said["before"]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RankLost
-from ops import ranked
-from ops.ranked import Rank
+from agentrl.core.errors import RankLost
+from agentrl.ops import ranked
+from agentrl.ops.ranked import Rank
 
 WAIT = "import time; time.sleep(60)"
 LEAVE = (

@@ -11,20 +11,20 @@ import pytest
 import recording
 from typer.testing import CliRunner
 
-from broker.messages import EpisodeFinished, Trajectory, decode
-from cli.main import app
-from core import loading
-from core.config import Config
-from core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
-from core.types import Status
-from db.store import Store, open_store
-from envs.hosting import hosting
-from ops import roles
-from ops.continuation import Wish, go_on
-from ops.replay import replay, replay_all
-from ops.runs import begin
-from ops.tape import Tape
-from workers.template import ChatTemplate
+from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.cli.main import app
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
+from agentrl.core.types import Status
+from agentrl.db.store import Store, open_store
+from agentrl.envs.hosting import hosting
+from agentrl.ops import roles
+from agentrl.ops.continuation import Wish, go_on
+from agentrl.ops.replay import replay, replay_all
+from agentrl.ops.runs import begin
+from agentrl.ops.tape import Tape
+from agentrl.workers.template import ChatTemplate
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 FILE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops.restarts import Deaths, Pace
+from agentrl.ops.restarts import Deaths, Pace
 
 PACE = Pace(back_off_s=(1.0, 2.0, 5.0), steady_s=15.0, give_up_s=600.0)
 

@@ -10,12 +10,12 @@ from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-import broker
-from core.errors import BrokerError
-from core.types import RunState
-from db import progress, runs
-from db.store import open_store
-from envs.engine import RUN
+from agentrl import broker
+from agentrl.core.errors import BrokerError
+from agentrl.core.types import RunState
+from agentrl.db import progress, runs
+from agentrl.db.store import open_store
+from agentrl.envs.engine import RUN
 
 pytestmark = pytest.mark.timeout(1000)
 

@@ -11,9 +11,9 @@ from backends import NEEDS_DEEPSPEED
 from running import ROOT, agentrl, eventually, processes_of, version_of
 from sqlalchemy import text
 
-from core.types import RunState
-from db import progress, runs
-from db.store import open_store
+from agentrl.core.types import RunState
+from agentrl.db import progress, runs
+from agentrl.db.store import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), NEEDS_DEEPSPEED]
 

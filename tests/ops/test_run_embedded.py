@@ -11,9 +11,9 @@ import pytest
 from running import ROOT, agentrl, eventually, processes_of, version_of
 from sqlalchemy import text
 
-from core.types import RunState
-from db import progress, runs
-from db.store import open_store
+from agentrl.core.types import RunState
+from agentrl.db import progress, runs
+from agentrl.db.store import open_store
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -9,16 +9,16 @@ import torch
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import text
 
-from core import loading, manifest
-from core.config import Config
-from core.types import RunState
-from db import progress, registry, runs
-from db.store import open_store
-from ops.eval import Wish, evaluate
-from ops.eval_target import resolve
-from ops.export import export
-from ops.lifecycle import Place, delete, fork
-from serving.model import load
+from agentrl.core import loading, manifest
+from agentrl.core.config import Config
+from agentrl.core.types import RunState
+from agentrl.db import progress, registry, runs
+from agentrl.db.store import open_store
+from agentrl.ops.eval import Wish, evaluate
+from agentrl.ops.eval_target import resolve
+from agentrl.ops.export import export
+from agentrl.ops.lifecycle import Place, delete, fork
+from agentrl.serving.model import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 

@@ -8,11 +8,11 @@ import pytest
 from running import ROOT
 from world import at_once
 
-from broker.weights import fetch
-from core.config import Broker, Config, Model, Run, Store, Task
-from core.errors import ConfigError
-from core.manifest import verify
-from ops.runs import RunOver, begin, clear_queues, queues_stand
+from agentrl.broker.weights import fetch
+from agentrl.core.config import Broker, Config, Model, Run, Store, Task
+from agentrl.core.errors import ConfigError
+from agentrl.core.manifest import verify
+from agentrl.ops.runs import RunOver, begin, clear_queues, queues_stand
 
 
 def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:

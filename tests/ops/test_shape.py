@@ -8,9 +8,9 @@ import pytest
 import torch
 from small_model import PARAMETERS, SMALL, small_model
 
-from core import loading
-from core.errors import ConfigError
-from ops import memory, shape
+from agentrl.core import loading
+from agentrl.core.errors import ConfigError
+from agentrl.ops import memory, shape
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 

@@ -14,13 +14,13 @@ from running import eventually
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import StoreError
-from db import migrate
-from db.readonly import Answer, Bounds, ask, open_history, open_readonly, rows_of, tables
-from db.roles import READER
-from db.store import Store, open_store
-from ops.lifecycle import Place
-from ops.sql import ask_question, list_questions, sql, statements, written
+from agentrl.core.errors import StoreError
+from agentrl.db import migrate
+from agentrl.db.readonly import Answer, Bounds, ask, open_history, open_readonly, rows_of, tables
+from agentrl.db.roles import READER
+from agentrl.db.store import Store, open_store
+from agentrl.ops.lifecycle import Place
+from agentrl.ops.sql import ask_question, list_questions, sql, statements, written
 
 WRITES = [
     "DELETE FROM runs",

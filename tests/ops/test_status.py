@@ -7,14 +7,14 @@ import pytest
 import tomli_w
 from history import begun, trained
 
-from core.process import process_began
-from core.types import RunState
-from db import alarms, progress, registry, runs
-from db.alarms import Reading
-from db.models import PolicyServer
-from db.store import open_store
-from ops.status import status
-from ops.up import _printer
+from agentrl.core.process import process_began
+from agentrl.core.types import RunState
+from agentrl.db import alarms, progress, registry, runs
+from agentrl.db.alarms import Reading
+from agentrl.db.models import PolicyServer
+from agentrl.db.store import open_store
+from agentrl.ops.status import status
+from agentrl.ops.up import _printer
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ from history import begun, trained
 from running import ROOT
 from sqlalchemy import text
 
-from core.config import Config
-from core.config import Run as RunSection
-from core.config import Store as StoreSection
-from core.errors import StoreError
-from core.types import RunState
-from db import runs
-from db.store import Store, open_store
-from ops.runs import checkpoints_home
-from ops.storage import Rules, export, prune, stats
+from agentrl.core.config import Config
+from agentrl.core.config import Run as RunSection
+from agentrl.core.config import Store as StoreSection
+from agentrl.core.errors import StoreError
+from agentrl.core.types import RunState
+from agentrl.db import runs
+from agentrl.db.store import Store, open_store
+from agentrl.ops.runs import checkpoints_home
+from agentrl.ops.storage import Rules, export, prune, stats
 
 PROOF = "SELECT kind FROM accounting UNION ALL SELECT 'unserved' FROM unserved_steps"
 
@@ -136,7 +136,7 @@ KILLED = """
 import os, signal, sys
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from ops.storage import Rules, prune
+from agentrl.ops.storage import Rules, prune
 
 left = int(sys.argv[2])
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from running import eventually
 
-from core import loading
-from core.errors import AgentRLError
-from ops import ending
-from ops.locks import running_supervisor
-from ops.restarts import AWAY, Pace
-from ops.supervise import Child, Settings, Supervisor, children
+from agentrl.core import loading
+from agentrl.core.errors import AgentRLError
+from agentrl.ops import ending
+from agentrl.ops.locks import running_supervisor
+from agentrl.ops.restarts import AWAY, Pace
+from agentrl.ops.supervise import Child, Settings, Supervisor, children
 
 PACE = Pace(back_off_s=(0.0, 0.0), steady_s=60.0)
 STANDS = Pace(back_off_s=(0.0, 0.0), steady_s=-1.0)

@@ -19,18 +19,18 @@ from sqlalchemy import select
 from telling import begun_of, followed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from core import loading
-from core.config import Config
-from core.errors import ConfigError
-from core.types import RunState
-from db import alarms, runs
-from db.alarms import Reading
-from db.models import Update
-from db.store import Store
-from ops.supervise import children
-from ops.track import Follower, track
-from ops.trackers.tracker import make
-from ops.trackers.wandb_file import whole
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import RunState
+from agentrl.db import alarms, runs
+from agentrl.db.alarms import Reading
+from agentrl.db.models import Update
+from agentrl.db.store import Store
+from agentrl.ops.supervise import children
+from agentrl.ops.track import Follower, track
+from agentrl.ops.trackers.tracker import make
+from agentrl.ops.trackers.wandb_file import whole
 
 NAMES = ("tensorboard", "mlflow", pytest.param("wandb", marks=pytest.mark.slow))
 MANY = 300  # figures
@@ -135,7 +135,7 @@ def told_by(config: Config, tmp_path: Path) -> Iterator[Callable[[str], subproce
     def follow(name: str) -> subprocess.Popen[bytes]:
         section = msgspec.structs.replace(config.trackers, use=[name])
         path.write_text(loading.to_toml(msgspec.structs.replace(config, trackers=section)))
-        command = [sys.executable, "-m", "cli.main", "track", str(path)]
+        command = [sys.executable, "-m", "agentrl.cli.main", "track", str(path)]
         with (tmp_path / "log").open("ab") as output:
             process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
         begun.append(process)

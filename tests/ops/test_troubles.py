@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.troubles import LogWatcher
+from agentrl.ops.troubles import LogWatcher
 
 
 class Logs:

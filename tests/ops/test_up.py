@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from history import begun, trained
 
-from core.errors import AgentRLError, ConfigError
-from core.process import process_began
-from core.types import RunState
-from db import registry, runs
-from db.progress import Totals
-from db.store import Store
-from db.updates import TrainerReplaced
-from ops.restarts import REPLACED
-from ops.supervise import Supervisor
-from ops.troubles import LogWatcher
-from ops.up import Screen, StallGuard, _end, _newest, _printer, down, up, watch
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.process import process_began
+from agentrl.core.types import RunState
+from agentrl.db import registry, runs
+from agentrl.db.progress import Totals
+from agentrl.db.store import Store
+from agentrl.db.updates import TrainerReplaced
+from agentrl.ops.restarts import REPLACED
+from agentrl.ops.supervise import Supervisor
+from agentrl.ops.troubles import LogWatcher
+from agentrl.ops.up import Screen, StallGuard, _end, _newest, _printer, down, up, watch
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:

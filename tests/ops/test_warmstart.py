@@ -7,18 +7,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from core import manifest
-from core.config import Task
-from core.errors import AgentRLError, ConfigError, ItemError
-from envs.contract import Tool
-from envs.registry import source
-from ops import demonstrations
-from ops.demonstrations import Demonstrator
-from ops.school import Phase, Progress
-from ops.tokenizer import OPENINGS
-from ops.warming import Interrupted, ProgressLines, make
-from ops.warmstart import WarmstartOptions, warmstart
-from workers.template import ChatTemplate
+from agentrl.core import manifest
+from agentrl.core.config import Task
+from agentrl.core.errors import AgentRLError, ConfigError, ItemError
+from agentrl.envs.contract import Tool
+from agentrl.envs.registry import source
+from agentrl.ops import demonstrations
+from agentrl.ops.demonstrations import Demonstrator
+from agentrl.ops.school import Phase, Progress
+from agentrl.ops.tokenizer import OPENINGS
+from agentrl.ops.warming import Interrupted, ProgressLines, make
+from agentrl.ops.warmstart import WarmstartOptions, warmstart
+from agentrl.workers.template import ChatTemplate
 
 TASKS = {
     name: Task(options={"style": "compact", "items": 20, "test_items": 4}, max_turns=2)

@@ -16,18 +16,18 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 from world import World
 
-from broker.messages import EpisodeFinished, decode
-from cli.main import app
-from core import loading
-from core.config import Config
-from core.errors import ConfigError, MessageError, StoreError
-from core.types import Status
-from db import runs
-from db.models import Worker
-from db.store import open_store
-from ops.learning import learn
-from ops.runs import begin
-from ops.whatif import whatif
+from agentrl.broker.messages import EpisodeFinished, decode
+from agentrl.cli.main import app
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, MessageError, StoreError
+from agentrl.core.types import Status
+from agentrl.db import runs
+from agentrl.db.models import Worker
+from agentrl.db.store import open_store
+from agentrl.ops.learning import learn
+from agentrl.ops.runs import begin
+from agentrl.ops.whatif import whatif
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 FILE = """

@@ -14,13 +14,13 @@ from conversation import PLACES, Exchange, Listener, hold
 from flaky import Flaky
 from running import eventually
 
-from core.config import Config, Envs, Task
-from core.errors import EnvironmentFailure
-from core.types import Status
-from envs import client, registry
-from envs.client import RemoteSource
-from envs.contract import Environment, Item, ToolCall
-from envs.server import EnvServer
+from agentrl.core.config import Config, Envs, Task
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.types import Status
+from agentrl.envs import client, registry
+from agentrl.envs.client import RemoteSource
+from agentrl.envs.contract import Environment, Item, ToolCall
+from agentrl.envs.server import EnvServer
 
 pytestmark = pytest.mark.oracles
 

@@ -8,9 +8,9 @@ import pytest
 import structlog
 from protocol_stores import Database, PostgresDatabase, SqliteDatabase
 
-from db import migrate
-from db.store import open_store
-from trainer import loop
+from agentrl.db import migrate
+from agentrl.db.store import open_store
+from agentrl.trainer import loop
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ from protocol_stores import Database
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from broker.messages import Trajectory
-from core.types import EpisodeState
-from db import episodes, updates
-from db.episodes import Claimed
-from db.models import Episode
-from workers.worker import EpisodeWorker
+from agentrl.broker.messages import Trajectory
+from agentrl.core.types import EpisodeState
+from agentrl.db import episodes, updates
+from agentrl.db.episodes import Claimed
+from agentrl.db.models import Episode
+from agentrl.workers.worker import EpisodeWorker
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 EXAMPLES, STEPS = 40, 150  # at most: the first that finds it ends the check

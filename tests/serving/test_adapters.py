@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from core.errors import CheckpointError, PolicyError
-from serving.engine import LocalEngine
-from serving.request import Request
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.request import Request
 
 Save = Callable[[str], Path]
 auto: Any = AutoModelForCausalLM

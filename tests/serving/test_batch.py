@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import PolicyError
-from serving.batch import GROUP, WASTE, Batch, Row, groups
-from serving.kv import Prefixes
-from serving.model import load
-from serving.request import Completion, Request
+from agentrl.core.errors import PolicyError
+from agentrl.serving.batch import GROUP, WASTE, Batch, Row, groups
+from agentrl.serving.kv import Prefixes
+from agentrl.serving.model import load
+from agentrl.serving.request import Completion, Request
 
 Save = Callable[[str], Path]
 

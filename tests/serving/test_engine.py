@@ -11,9 +11,9 @@ import torch
 from running import eventually
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
-from core.errors import CheckpointError, PolicyError
-from serving.engine import LocalEngine
-from serving.request import Completion, Request
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.request import Completion, Request
 
 Save = Callable[[str], Path]
 VOCABULARY = 96

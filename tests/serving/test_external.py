@@ -18,18 +18,18 @@ from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
 from running import eventually
 from sqlalchemy import select, text
 
-from core.config import Config, External, Model, PolicyServer, Task, Worker
-from core.types import CheckpointState, RunState
-from db import external, migrate, registry
-from db.models import Checkpoint, Run, Serving
-from db.models import PolicyServer as ServerRow
-from db.registry import LivePolicy
-from db.store import Store, now, open_store
-from serving.external_face import ExternalFace, Voice, usable
-from serving.external_upstream import Budget, Unavailable, Upstream
-from serving.policy import Followed, serve_policy
-from serving.scripted import ScriptedEngine, limits_of
-from serving.served import Served
+from agentrl.core.config import Config, External, Model, PolicyServer, Task, Worker
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import external, migrate, registry
+from agentrl.db.models import Checkpoint, Run, Serving
+from agentrl.db.models import PolicyServer as ServerRow
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store, now, open_store
+from agentrl.serving.external_face import ExternalFace, Voice, usable
+from agentrl.serving.external_upstream import Budget, Unavailable, Upstream
+from agentrl.serving.policy import Followed, serve_policy
+from agentrl.serving.scripted import ScriptedEngine, limits_of
+from agentrl.serving.served import Served
 
 ROOT = Path(__file__).parents[2]
 http = urllib3.PoolManager(retries=False)
@@ -211,8 +211,8 @@ def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     there.script = lambda _: says("late") if gate.wait(60) else fails(500)
     program = f'''
 import threading
-from core.config import Config, External, PolicyServer, Task
-from serving.external import measured
+from agentrl.core.config import Config, External, PolicyServer, Task
+from agentrl.serving.external import measured
 import urllib3, json
 server = PolicyServer(
     name="t", engine="external", external=External(url="{there.url}", model="big", retries=0)
@@ -304,7 +304,7 @@ def test_another_policy_server_of_ours_can_be_the_teacher(store: Store, there: E
 
 
 def test_a_run_is_deleted_with_what_it_spent(store: Store, there: Endpoint) -> None:
-    from db import lifecycle
+    from agentrl.db import lifecycle
 
     with teacher(store, there):
         (policy,) = awaited(lambda: live(store))

@@ -12,9 +12,9 @@ import pytest
 from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
 from running import eventually
 
-from core.config import External
-from core.errors import ConfigError
-from serving.external_upstream import (
+from agentrl.core.config import External
+from agentrl.core.errors import ConfigError
+from agentrl.serving.external_upstream import (
     BACKOFF_S,
     Budget,
     Closed,

@@ -6,15 +6,15 @@ import faulty
 from faulty import FaultyFileSystem
 from world import World
 
-from broker.weights import Shelf
-from core import manifest
-from core.manifest import Manifest
-from db import registry
-from db.store import Store
-from serving.follower import Follower, Seat
-from serving.proof import AWAY_S
-from serving.scripted import ScriptedEngine
-from serving.served import Served
+from agentrl.broker.weights import Shelf
+from agentrl.core import manifest
+from agentrl.core.manifest import Manifest
+from agentrl.db import registry
+from agentrl.db.store import Store
+from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.proof import AWAY_S
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.serving.served import Served
 
 
 def published(world: World, shelf: Shelf, version: int) -> str:

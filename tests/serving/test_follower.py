@@ -9,18 +9,18 @@ import pytest
 from lineage import begin, register
 from scraping import free_port, scraped
 
-from core import manifest
-from core.config import Metrics
-from core.errors import ConfigError, PolicyError
-from core.exposition import exported
-from db import registry
-from db.models import Checkpoint
-from db.store import Store, open_store
-from serving.engine import LocalEngine
-from serving.follower import Follower, Seat
-from serving.proof import RETRY_S, median_gap, tolerance
-from serving.scripted import ScriptedEngine
-from serving.served import Served
+from agentrl.core import manifest
+from agentrl.core.config import Metrics
+from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.core.exposition import exported
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import Store, open_store
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.proof import RETRY_S, median_gap, tolerance
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.serving.served import Served
 
 Save = Callable[[str], Path]
 TOKENS = [3, 14, 15, 92, 6]

@@ -18,22 +18,22 @@ from running import eventually
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-import broker
-from broker.api import Broker
-from broker.messages import CheckpointPublished, PoolChanged
-from broker.topology import EVENTS
-from core import loading, manifest
-from core.config import Config, PolicyServer, Task
-from core.errors import ConfigError
-from core.types import CheckpointState, RunState
-from db import migrate, registry, runs
-from db.models import Checkpoint, Run, Serving
-from db.models import PolicyServer as ServerRow
-from db.store import Store, now, open_store
-from serving.engine import LocalEngine
-from serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, _beat, serve_policy
-from serving.request import Completion, Request
-from serving.served import Served
+from agentrl import broker
+from agentrl.broker.api import Broker
+from agentrl.broker.messages import CheckpointPublished, PoolChanged
+from agentrl.broker.topology import EVENTS
+from agentrl.core import loading, manifest
+from agentrl.core.config import Config, PolicyServer, Task
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import migrate, registry, runs
+from agentrl.db.models import Checkpoint, Run, Serving
+from agentrl.db.models import PolicyServer as ServerRow
+from agentrl.db.store import Store, now, open_store
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, _beat, serve_policy
+from agentrl.serving.request import Completion, Request
+from agentrl.serving.served import Served
 
 Save = Callable[[str], Path]
 http = urllib3.PoolManager(retries=False)

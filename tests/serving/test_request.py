@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.request import COLDEST, HOTTEST, Limits, Request, RequestError, check
+from agentrl.serving.request import COLDEST, HOTTEST, Limits, Request, RequestError, check
 
 LIMITS = Limits(vocabulary=10, context=8)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import PolicyError
-from serving.request import Request
-from serving.scripted import ScriptedEngine
+from agentrl.core.errors import PolicyError
+from agentrl.serving.request import Request
+from agentrl.serving.scripted import ScriptedEngine
 
 
 def test_the_same_request_and_seed_give_the_same_tokens() -> None:

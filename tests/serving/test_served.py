@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from serving.served import NotServedError, Served, Serving
+from agentrl.serving.served import NotServedError, Served, Serving
 
 
 def test_a_request_is_held_until_it_ends_and_retiring_waits_for_it() -> None:

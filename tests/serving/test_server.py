@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import eventually
 
-from core.errors import ConfigError, PolicyError
-from serving.engine import LocalEngine
-from serving.request import Completion, Request
-from serving.scripted import ScriptedEngine
-from serving.served import Served
-from serving.server import Face, Server
-from serving.wire import MAX_BODY
+from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.serving.engine import LocalEngine
+from agentrl.serving.request import Completion, Request
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
+from agentrl.serving.wire import MAX_BODY
 
 Save = Callable[[str], Path]
 manager = urllib3.PoolManager(maxsize=16, retries=False)

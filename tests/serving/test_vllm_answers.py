@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serving.request import Request
-from serving.vllm_answers import Answers
-from serving.vllm_http import Line
+from agentrl.serving.request import Request
+from agentrl.serving.vllm_answers import Answers
+from agentrl.serving.vllm_http import Line
 
 ANSWER = {
     "choices": [

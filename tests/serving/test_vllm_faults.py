@@ -19,17 +19,17 @@ from running import eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import select
 
-from core import config as sections
-from core import manifest
-from core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
-from core.errors import CheckpointError, ConfigError, PolicyError
-from db.models import Checkpoint, Serving
-from db.store import Store, open_store
-from serving.follower import Follower, Seat
-from serving.request import Completion, EngineAway, Request
-from serving.served import Served
-from serving.vllm import VllmEngine
-from serving.vllm_process import Timings
+from agentrl.core import config as sections
+from agentrl.core import manifest
+from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
+from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
+from agentrl.db.models import Checkpoint, Serving
+from agentrl.db.store import Store, open_store
+from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.request import Completion, EngineAway, Request
+from agentrl.serving.served import Served
+from agentrl.serving.vllm import VllmEngine
+from agentrl.serving.vllm_process import Timings
 
 Save = Callable[[str], Path]
 TOKENS = [5, 9, 2, 30]
@@ -438,7 +438,7 @@ def test_adapters_of_another_base_and_adapters_in_place_are_refused(
 
 
 def test_the_zero_adapter_has_every_target_and_changes_nothing(save_model: Save) -> None:
-    from serving.vllm_adapter import write_zero
+    from agentrl.serving.vllm_adapter import write_zero
 
     folder = save_model("a").parent / "zero"
     write_zero(folder, save_model("a"), Lora(rank=4))
@@ -452,9 +452,9 @@ def test_the_zero_adapter_has_every_target_and_changes_nothing(save_model: Save)
 
 def test_the_guard_ends_vllm_when_its_policy_server_is_killed(tmp_path: Path) -> None:
     script = f"""
-import sys, time; sys.path[:0] = [{str(Path(__file__).parents[2])!r}]
+import time
 from pathlib import Path
-from serving.vllm_process import Launch, VllmProcess
+from agentrl.serving.vllm_process import Launch, VllmProcess
 folder = Path({str(tmp_path)!r})
 command = [str(folder / "python"), "-m", "vllm"]
 process = VllmProcess(Launch(command, {{}}, folder / "log", 60, 20), lambda: folder)

@@ -14,14 +14,14 @@ from fake_vllm import set_faults
 from running import eventually, fakes_of
 from scraping import asked, free_port
 
-from core import config as sections
-from core import metrics
-from core.config import Config, Metrics, PolicyServer, Task, Vllm
-from core.exposition import exported
-from serving.request import EngineAway
-from serving.vllm import VllmEngine
-from serving.vllm_launch import launch
-from serving.vllm_process import Timings
+from agentrl.core import config as sections
+from agentrl.core import metrics
+from agentrl.core.config import Config, Metrics, PolicyServer, Task, Vllm
+from agentrl.core.exposition import exported
+from agentrl.serving.request import EngineAway
+from agentrl.serving.vllm import VllmEngine
+from agentrl.serving.vllm_launch import launch
+from agentrl.serving.vllm_process import Timings
 
 OURS = 'agentrl_upstream_tries_total{process="policy-p",run="mine"}'
 PATIENT_S = 9.0  # of a busy machine; a scrape waits 10 s

@@ -9,8 +9,8 @@ import pytest
 from fake_vllm import set_faults
 from running import eventually
 
-from serving.request import EngineAway
-from serving.vllm_process import Launch, Timings, VllmProcess
+from agentrl.serving.request import EngineAway
+from agentrl.serving.vllm_process import Launch, Timings, VllmProcess
 
 QUICK = Timings(look_s=0.02, back_off_s=(0.0,))
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from core.types import Status
-from db.episodes import Claimed
-from db.registry import LivePolicy
-from envs.contract import (
+from agentrl.core.types import Status
+from agentrl.db.episodes import Claimed
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import (
     Environment,
     Expert,
     Item,
@@ -18,9 +18,9 @@ from envs.contract import (
     ToolCall,
     strings,
 )
-from serving.proof import Loads
-from serving.served import Served
-from serving.server import Face, Server
+from agentrl.serving.proof import Loads
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
 
 CLAIMED = Claimed("e", "g", 0, "talk", "item", 1, 1)
 LOOK = strings("look", "Look at a thing.", "thing")

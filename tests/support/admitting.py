@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from world import World
 
-from broker.messages import RunEpisode
-from core.config import Config, Dispatch, Task
-from envs.contract import Item
-from workers.dispatcher import Dispatcher
-from workers.stream import ItemStream
+from agentrl.broker.messages import RunEpisode
+from agentrl.core.config import Config, Dispatch, Task
+from agentrl.envs.contract import Item
+from agentrl.workers.dispatcher import Dispatcher
+from agentrl.workers.stream import ItemStream
 
 PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, lease_s=60.0)
 BOUND = 4

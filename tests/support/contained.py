@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import msgspec
 
-from envs.engine import Engine
-from envs.program import OS, Limits, Program
-from envs.sandbox import Sandbox, Sandboxes, Spec
+from agentrl.envs.engine import Engine
+from agentrl.envs.program import OS, Limits, Program
+from agentrl.envs.sandbox import Sandbox, Sandboxes, Spec
 
 PYTHON = """
 import os, sys

@@ -4,9 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.errors import EnvironmentFailure, ItemError
-from core.types import Status
-from envs.contract import Environment, Expert, Item, Message, Observation, Outcome, Tool, ToolCall
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.core.types import Status
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    Message,
+    Observation,
+    Outcome,
+    Tool,
+    ToolCall,
+)
 
 ADD = Tool(
     "add",

@@ -5,10 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.main import main
-from envs import registry
-from envs.contract import Environment, Item, Observation, Outcome, Tool, ToolCall
-from envs.dbbench.source import DbbenchSource
+from agentrl.cli.main import main
+from agentrl.envs import registry
+from agentrl.envs.contract import Environment, Item, Observation, Outcome, Tool, ToolCall
+from agentrl.envs.dbbench.source import DbbenchSource
 
 
 class Hanging:

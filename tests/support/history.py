@@ -9,16 +9,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trajectories import trajectory
 
-from broker.messages import EpisodeFinished, body_sha256, encode
-from core import loading
-from core.config import Config
-from core.types import CheckpointState, RunState, Status, UpdateState
-from db import bodies, episodes, groups, migrate, registry, runs, updates
-from db.episodes import Result
-from db.groups import NewGroup
-from db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
-from db.store import Store, now, open_store
-from db.updates import NewUpdate, TrainedMember
+from agentrl.broker.messages import EpisodeFinished, body_sha256, encode
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
+from agentrl.db import bodies, episodes, groups, migrate, registry, runs, updates
+from agentrl.db.episodes import Result
+from agentrl.db.groups import NewGroup
+from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
+from agentrl.db.store import Store, now, open_store
+from agentrl.db.updates import NewUpdate, TrainedMember
 
 TASKS = ("alfworld", "dbbench")
 SIZE = 4

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from core.types import CheckpointState, RunState
-from db import registry
-from db.models import Checkpoint, PolicyServer, Run
-from db.store import Store, now
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import registry
+from agentrl.db.models import Checkpoint, PolicyServer, Run
+from agentrl.db.store import Store, now
 
 
 def begin(store: Store, server_id: str, engine: str) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from paused import pause
 
-from broker.api import Delivery, Waiting
-from broker.messages import EpisodeFinished, Message, decode, encode
-from broker.topology import EVENTS
-from core.errors import BrokerError, MessageRefused
+from agentrl.broker.api import Delivery, Waiting
+from agentrl.broker.messages import EpisodeFinished, Message, decode, encode
+from agentrl.broker.topology import EVENTS
+from agentrl.core.errors import BrokerError, MessageRefused
 
 # what becomes of a publish: the queues that get the message, and what the publisher is told
 PUBLISHED: dict[str, tuple[tuple[str, ...], type[Exception] | None]] = {

@@ -9,8 +9,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from core.retry import Backoff, Retry
-from db.store import Store, is_transient
+from agentrl.core.retry import Backoff, Retry
+from agentrl.db.store import Store, is_transient
 
 
 class Outage:

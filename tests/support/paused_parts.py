@@ -12,15 +12,15 @@ import torch
 from loose_broker import LooseConsumer
 from paused import Killed, Process, pause
 
-from broker.messages import Trajectory, body_sha256
-from core.config import Worker as WorkerSection
-from core.manifest import Probe
-from db import models, runs
-from db.episodes import Claimed
-from db.updates import UpdateRefused
-from trainer.learner import Metrics
-from trainer.snapshots import State
-from workers.worker import Clock, EpisodeWorker
+from agentrl.broker.messages import Trajectory, body_sha256
+from agentrl.core.config import Worker as WorkerSection
+from agentrl.core.manifest import Probe
+from agentrl.db import models, runs
+from agentrl.db.episodes import Claimed
+from agentrl.db.updates import UpdateRefused
+from agentrl.trainer.learner import Metrics
+from agentrl.trainer.snapshots import State
+from agentrl.workers.worker import Clock, EpisodeWorker
 
 if TYPE_CHECKING:
     from protocol import PausedRun

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from envs.contract import Environment
+from agentrl.envs.contract import Environment
 
 Play = Callable[..., Environment]
 

@@ -20,23 +20,23 @@ from protocol_stores import Beside
 from sqlalchemy import update
 from trajectories import trajectory
 
-from broker.messages import RunEpisode, Trajectory
-from broker.topology import EVENTS
-from broker.weights import Shelf
-from core.config import Config, Dispatch, Run, Task, Trainer
-from core.errors import BrokerError
-from core.types import CheckpointState, RunState
-from db import models, runs
-from db.episodes import Claimed
-from db.store import Store, now
-from envs.contract import Item
-from trainer.inbox import Bounds, Inbox
-from trainer.ledger import Ledger
-from trainer.loop import train
-from trainer.presets import settings
-from workers.dispatcher import Dispatcher
-from workers.recorder import record
-from workers.stream import ItemStream
+from agentrl.broker.messages import RunEpisode, Trajectory
+from agentrl.broker.topology import EVENTS
+from agentrl.broker.weights import Shelf
+from agentrl.core.config import Config, Dispatch, Run, Task, Trainer
+from agentrl.core.errors import BrokerError
+from agentrl.core.types import CheckpointState, RunState
+from agentrl.db import models, runs
+from agentrl.db.episodes import Claimed
+from agentrl.db.store import Store, now
+from agentrl.envs.contract import Item
+from agentrl.trainer.inbox import Bounds, Inbox
+from agentrl.trainer.ledger import Ledger
+from agentrl.trainer.loop import train
+from agentrl.trainer.presets import settings
+from agentrl.workers.dispatcher import Dispatcher
+from agentrl.workers.recorder import record
+from agentrl.workers.stream import ItemStream
 
 PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, max_attempts=2)
 BOUND = 4  # groups open at once

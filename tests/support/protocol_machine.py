@@ -24,9 +24,9 @@ from paused import Faults
 from protocol import DISPATCHERS, TRAINERS, WORKERS, PausedRun
 from protocol_stores import Beside, CheckedStore, Database
 
-from core.errors import EnvironmentFailure, PolicyError
-from core.types import RunState
-from workers.policies import NoLivePolicy
+from agentrl.core.errors import EnvironmentFailure, PolicyError
+from agentrl.core.types import RunState
+from agentrl.workers.policies import NoLivePolicy
 
 RUNS = 2
 ENDS: list[Any] = [

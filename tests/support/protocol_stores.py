@@ -12,8 +12,8 @@ from psycopg import sql
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from core.retry import Backoff, Retry
-from db.store import LEASE, Store, Timeouts, is_transient, open_store
+from agentrl.core.retry import Backoff, Retry
+from agentrl.db.store import LEASE, Store, Timeouts, is_transient, open_store
 
 BEGIN = 1_000_000.0  # seconds since the epoch: where the clock stands at first
 THREADS = 2  # connections of a pool, beside those that it may open above that

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 from sqlalchemy import func, select
 
-from broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
-from core.config import Config
-from core.types import CURRENT, EpisodeState, GroupState
-from db.episodes import Claimed
-from db.models import Episode, Group, StoredTrajectory
-from db.registry import LivePolicy
-from db.store import Store
-from envs.contract import Item, TaskSource
-from ops.demonstrations import Demonstrator, Transcript
-from workers.client import Ask, Completion
-from workers.episode import EpisodeLoop, Kit, Limits
-from workers.policies import Sampler
-from workers.template import ChatTemplate
+from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
+from agentrl.core.config import Config
+from agentrl.core.types import CURRENT, EpisodeState, GroupState
+from agentrl.db.episodes import Claimed
+from agentrl.db.models import Episode, Group, StoredTrajectory
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.ops.demonstrations import Demonstrator, Transcript
+from agentrl.workers.client import Ask, Completion
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.policies import Sampler
+from agentrl.workers.template import ChatTemplate
 
 
 class Shown:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sqlalchemy.exc import OperationalError
 
-from core.errors import StoreError
-from db import runs
-from db.store import open_store
+from agentrl.core.errors import StoreError
+from agentrl.db import runs
+from agentrl.db.store import open_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def agentrl(
     """The command as a user starts it; ended at the end, with its children, whatever happened."""
     with output.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *arguments],
+            [sys.executable, "-m", "agentrl.cli.main", *arguments],
             cwd=ROOT,
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,

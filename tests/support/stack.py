@@ -14,15 +14,15 @@ import docker
 from docker.models.containers import Container
 from running import ROOT, eventually
 
-from envs.engine import RUN
+from agentrl.envs.engine import RUN
 
 CACHE = Path(os.environ.get("AGENTRL_CACHE", "/var/tmp/agentrl-cache"))
 ASKED = 5  # times, where an answer does not come whole
 WHOLE = "END OF ROWS"
-EXTRAS = ("quickstart", "tasks", "tracing")  # the Dockerfile's own
+EXTRAS = ("tasks", "tracing")  # the Dockerfile's own
 CODE = (
     *("broker", "cli", "configs", "core", "dashboard", "db", "envs", "models/tiny", "ops"),
-    *("requirements", "serving", "trainer", "workers"),
+    *("requirements", "serving", "src", "trainer", "workers"),
 )
 
 
@@ -30,7 +30,7 @@ def wheels() -> Path:
     """A folder of what the images install, filled once for each state of what they ask for."""
     locks = [ROOT / "requirements" / name for name in ("torch.lock", "dev.lock")]
     script = [str(ROOT / "deploy/images/requirements.py"), str(ROOT / "pyproject.toml")]
-    command = [sys.executable, *script, *EXTRAS, "db", "dashboard"]
+    command = [sys.executable, *script, *EXTRAS, "dashboard"]
     asked = subprocess.check_output(command, text=True)
     told = asked.encode() + b"".join(path.read_bytes() for path in locks)
     folder = CACHE / f"wheels-{hashlib.sha256(told).hexdigest()[:12]}"
@@ -48,7 +48,8 @@ def wheels() -> Path:
 def context(folder: Path) -> Path:
     """A build context: what the Dockerfile copies, and the wheels."""
     for name in CODE:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     for name in (".dockerignore", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "deploy", folder / "deploy")

@@ -21,16 +21,16 @@ from typing import Any
 from sqlalchemy.orm import Session
 from story_runs import BEGAN, CHECKPOINTS, NEVER, lineage, measured, processes, run, serving, told
 
-from core.types import (
+from agentrl.core.types import (
     EpisodeState,
     GroupState,
     Reason,
     Status,
     UpdateState,
 )
-from db import models
-from db.models import Base, Group
-from db.store import Store
+from agentrl.db import models
+from agentrl.db.models import Base, Group
+from agentrl.db.store import Store
 
 RUN = "story"
 

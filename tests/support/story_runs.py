@@ -1,8 +1,8 @@
 """Of the story: runs, lineage, processes, and what was told on the side."""
 
-from core.types import CheckpointState, RunState, Status, Transition
-from db import models
-from db.models import Base
+from agentrl.core.types import CheckpointState, RunState, Status, Transition
+from agentrl.db import models
+from agentrl.db.models import Base
 
 BEGAN = 1_000_000.0
 NEVER = 1e12  # no deadline of the story passes

@@ -6,10 +6,10 @@ from typing import Any
 
 from endpoint import Answer, Script, says
 
-from envs import registry
-from envs.dbbench.environment import compact_prompt
-from envs.dbbench.problem import Problem
-from envs.options import read
+from agentrl.envs import registry
+from agentrl.envs.dbbench.environment import compact_prompt
+from agentrl.envs.dbbench.problem import Problem
+from agentrl.envs.options import read
 
 
 def teaching(options: Mapping[str, Any], *splits: str) -> Script:

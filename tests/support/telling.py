@@ -4,8 +4,8 @@ from pathlib import Path
 
 import history
 
-from core.config import Config, Run, Task, Trackers
-from db.store import Store
+from agentrl.core.config import Config, Run, Task, Trackers
+from agentrl.db.store import Store
 
 
 def followed(home: Path) -> Config:

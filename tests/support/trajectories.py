@@ -3,14 +3,14 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from broker.messages import (
+from agentrl.broker.messages import (
     CheckpointPublished,
     EpisodeFinished,
     PolicyRef,
     StepRecord,
     Trajectory,
 )
-from core.types import Status
+from agentrl.core.types import Status
 
 SPANS = ((5, 3), (4, 6))  # (tokens observed, tokens sampled) of each step
 

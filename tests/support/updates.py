@@ -8,12 +8,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from broker.messages import Trajectory
-from core.config import DeepSpeed, Lora, Trainer
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import Settings, settings
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import DeepSpeed, Lora, Trainer
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import Settings, settings
 
 MakeTrajectory = Callable[..., Trajectory]
 Tensors = Mapping[str, Tensor]

@@ -18,15 +18,15 @@ from running import ROOT, agentrl, eventually, processes_of
 from scraping import free_port
 from transformers import AutoModelForCausalLM
 
-from core import manifest
-from core.config import Lora, Trainer
-from db import registry, runs
-from db.registry import LivePolicy
-from db.store import Store, open_store
-from trainer.learner import Hardware
-from trainer.presets import settings
-from trainer.tuning import Adapter, probe, saved, trained
-from workers.client import Ask, Completion, PolicyClient
+from agentrl.core import manifest
+from agentrl.core.config import Lora, Trainer
+from agentrl.db import registry, runs
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store, open_store
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.presets import settings
+from agentrl.trainer.tuning import Adapter, probe, saved, trained
+from agentrl.workers.client import Ask, Completion, PolicyClient
 
 CONFIG = """
 [run]
@@ -203,7 +203,7 @@ class VllmRun:
         for pid in processes_of(self.home):
             with suppress(OSError):  # one that ends meanwhile
                 words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"vllm_guard" not in words and b"cli.main" not in words:
+                if b"vllm_guard" not in words and b"agentrl.cli.main" not in words:
                     found.append(pid)
         return found
 

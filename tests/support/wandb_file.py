@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops.trackers.wandb_file import records
+from agentrl.ops.trackers.wandb_file import records
 
 
 def files(folder: Path, run: str) -> list[Path]:

@@ -11,16 +11,16 @@ import msgspec
 from sqlalchemy import text
 from trajectories import trajectory
 
-from broker.api import Delivery
-from broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
-from core.types import CheckpointState, EpisodeState, RunState, Status
-from db import episodes, groups, runs
-from db.episodes import Claimed, Result
-from db.groups import NewGroup
-from db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
-from db.registry import mark_serving, register_server
-from db.store import Store, now
-from workers import recorder
+from agentrl.broker.api import Delivery
+from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
+from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status
+from agentrl.db import episodes, groups, runs
+from agentrl.db.episodes import Claimed, Result
+from agentrl.db.groups import NewGroup
+from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
+from agentrl.db.registry import mark_serving, register_server
+from agentrl.db.store import Store, now
+from agentrl.workers import recorder
 
 T = TypeVar("T")
 SIZE = 4

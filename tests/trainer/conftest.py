@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from broker.messages import PolicyRef, StepRecord, Trajectory, check
-from core.types import Status
+from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory, check
+from agentrl.core.types import Status
 
 VOCABULARY = 96
 CURRENT = PolicyRef(checkpoint_id="c4", version=4, track="current", server_id="s")

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.advantages import group_advantages, task_normalise
+from agentrl.trainer.advantages import group_advantages, task_normalise
 
 REWARDS = st.lists(st.lists(st.floats(-1, 1, width=32), max_size=9), max_size=6)
 

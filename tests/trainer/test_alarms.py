@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.config import AlarmName, Alarms
-from core.types import GroupState
-from db.alarms import Raised, Reading
-from trainer.alarms import (
+from agentrl.core.config import AlarmName, Alarms
+from agentrl.core.types import GroupState
+from agentrl.db.alarms import Raised, Reading
+from agentrl.trainer.alarms import (
     RULES,
     SHARES,
     edges,

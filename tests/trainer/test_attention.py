@@ -9,8 +9,8 @@ import transformers
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from core.errors import CheckpointError
-from trainer.attention import PROBE, pack, states
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.attention import PROBE, pack, states
 
 LENGTHS = (40, 1, 23, 9, 60)
 SHAPE = {

@@ -3,12 +3,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from broker.messages import PolicyRef, Trajectory
-from core.config import Trainer
-from core.errors import ConfigError
-from core.types import Status
-from trainer.batch import TrainableGroup, assemble, spread, taught
-from trainer.presets import settings
+from agentrl.broker.messages import PolicyRef, Trajectory
+from agentrl.core.config import Trainer
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import Status
+from agentrl.trainer.batch import TrainableGroup, assemble, spread, taught
+from agentrl.trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
 PLAIN = settings(Trainer(normalise="none"))

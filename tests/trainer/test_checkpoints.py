@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from broker.weights import WeightsAway
-from core.errors import CheckpointError
-from trainer import checkpoints
-from trainer.checkpoints import Manifest, verify
+from agentrl.broker.weights import WeightsAway
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer import checkpoints
+from agentrl.trainer.checkpoints import Manifest, verify
 
 Spoil = Callable[[Path], object]
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import CheckpointError
-from trainer.cloning import Cloner, Demonstration, batches, new_model
-from trainer.snapshots import State
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.cloning import Cloner, Demonstration, batches, new_model
+from agentrl.trainer.snapshots import State
 
 SHAPE = {
     "vocab_size": 32,

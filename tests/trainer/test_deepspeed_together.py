@@ -12,8 +12,8 @@ import torch
 import transformers
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
-from core.config import Trainer
-from trainer.batch import Batch
+from agentrl.core.config import Trainer
+from agentrl.trainer.batch import Batch
 
 pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

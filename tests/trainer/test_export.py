@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from core.errors import CheckpointError
-from trainer import checkpoints
-from trainer.export import export
-from trainer.model import copy_tokenizer, load_model
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer import checkpoints
+from agentrl.trainer.export import export
+from agentrl.trainer.model import copy_tokenizer, load_model
 
 CPU = torch.device("cpu")
 PROMPT = torch.arange(6)[None]

@@ -13,11 +13,11 @@ from backends import NEEDS_DEEPSPEED
 from running import eventually, processes_of
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
 
-from core.config import DeepSpeed
-from core.errors import ConfigError
-from trainer import extensions
-from trainer.batch import TrainableGroup, assemble
-from trainer.presets import settings
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import ConfigError
+from agentrl.trainer import extensions
+from agentrl.trainer.batch import TrainableGroup, assemble
+from agentrl.trainer.presets import settings
 
 pytestmark = NEEDS_DEEPSPEED
 
@@ -91,7 +91,7 @@ def _interpreter(folder: Path, script: str) -> Path:
 def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a build that was begun, killed while it compiled, and begun again."""
     root, scratch = tmp_path_factory.mktemp("extensions"), tmp_path_factory.mktemp("scratch")
-    program = f"from trainer.extensions import build; build({str(root)!r})"
+    program = f"from agentrl.trainer.extensions import build; build({str(root)!r})"
     killed = subprocess.Popen(
         [sys.executable, "-c", program],
         env=os.environ | {"TMPDIR": str(scratch)},
@@ -168,8 +168,8 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
 
 STEPS = """
 import sys, torch
-from core.config import DeepSpeed
-from trainer import extensions, zero
+from agentrl.core.config import DeepSpeed
+from agentrl.trainer import extensions, zero
 library = zero.imported("cpu")
 extensions.load(sys.argv[1])
 torch.manual_seed(0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.heap import map_large_blocks
+from agentrl.trainer.heap import map_large_blocks
 
 PROGRAM = """
 import sys
@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainer.heap import map_large_blocks
-from trainer.scores import scores
+from agentrl.trainer.heap import map_large_blocks
+from agentrl.trainer.scores import scores
 
 torch.set_num_threads(1)
 if sys.argv[1] == "mapped":

@@ -13,20 +13,26 @@ from sqlalchemy import event
 from structlog.testing import capture_logs
 from world import World
 
-import broker
-from broker.api import Broker, Consumer, Delivery, Publisher
-from broker.messages import CheckpointPublished, EpisodeFinished, Message, Trajectory, encode
-from broker.topology import TRAJECTORIES, trainer_queue
-from core.config import Metrics
-from core.errors import BrokerError
-from core.exposition import exported
-from core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
-from db import runs, updates
-from db.models import Checkpoint
-from db.store import Store
-from db.updates import NewUpdate, TrainerReplaced
-from trainer.batch import TrainableGroup
-from trainer.inbox import Bounds, Inbox, too_old
+from agentrl import broker
+from agentrl.broker.api import Broker, Consumer, Delivery, Publisher
+from agentrl.broker.messages import (
+    CheckpointPublished,
+    EpisodeFinished,
+    Message,
+    Trajectory,
+    encode,
+)
+from agentrl.broker.topology import TRAJECTORIES, trainer_queue
+from agentrl.core.config import Metrics
+from agentrl.core.errors import BrokerError
+from agentrl.core.exposition import exported
+from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
+from agentrl.db import runs, updates
+from agentrl.db.models import Checkpoint
+from agentrl.db.store import Store
+from agentrl.db.updates import NewUpdate, TrainerReplaced
+from agentrl.trainer.batch import TrainableGroup
+from agentrl.trainer.inbox import Bounds, Inbox, too_old
 
 BOUNDS = Bounds(
     min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None, max_attempts=3

@@ -13,12 +13,12 @@ from backends import NEEDS_DEEPSPEED
 from torch import Tensor
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
-from core.config import Trainer
-from trainer import snapshots
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
+from agentrl.core.config import Trainer
+from agentrl.trainer import snapshots
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
 
@@ -231,7 +231,7 @@ def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
 
 
 def _probe(model: Any) -> list[float]:
-    from trainer.tuning import probe_by
+    from agentrl.trainer.tuning import probe_by
 
     def said(ids: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=ids, use_cache=False).logits

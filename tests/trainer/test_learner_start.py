@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.config import Trainer
-from core.errors import CheckpointError, ConfigError
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
+from agentrl.core.config import Trainer
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
 
 SETTINGS = settings(Trainer())
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from updates import ragged
 
-from broker.messages import Trajectory
-from core.config import Lora, Trainer
-from trainer.advantages import Floats
-from trainer.batch import Batch, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.metrics import Recorded
-from trainer.model import load_model
-from trainer.presets import settings
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Lora, Trainer
+from agentrl.trainer.advantages import Floats
+from agentrl.trainer.batch import Batch, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.metrics import Recorded
+from agentrl.trainer.model import load_model
+from agentrl.trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
 CPU = Hardware()

@@ -1,9 +1,9 @@
 from running import eventually
 from world import World
 
-from db import runs
-from db.store import Store
-from trainer.lease import trainer_lease
+from agentrl.db import runs
+from agentrl.db.store import Store
+from agentrl.trainer.lease import trainer_lease
 
 
 def _lease(world: World) -> tuple[str, float]:

@@ -15,26 +15,26 @@ from faulty import FaultyFileSystem
 from sqlalchemy import event
 from world import World
 
-import broker
-from broker.api import Consumer, Publisher
-from broker.messages import CheckpointPublished, Message, body_sha256
-from broker.topology import EVENTS
-from broker.weights import Shelf, TransferLimits, WeightsAway, fetch
-from core import manifest
-from core.config import Config, PolicyServer, Run, Task, Trainer
-from core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
-from core.manifest import Probe
-from core.trained_hash import ROOT, running_hash
-from core.types import GroupState, RunState
-from db import runs
-from db.store import Store
-from db.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
-from trainer.batch import Batch, TrainableGroup
-from trainer.learner import Metrics
-from trainer.ledger import Ledger
-from trainer.retention import retain
-from trainer.snapshots import State
-from trainer.writer import Position
+from agentrl import broker
+from agentrl.broker.api import Consumer, Publisher
+from agentrl.broker.messages import CheckpointPublished, Message, body_sha256
+from agentrl.broker.topology import EVENTS
+from agentrl.broker.weights import Shelf, TransferLimits, WeightsAway, fetch
+from agentrl.core import manifest
+from agentrl.core.config import Config, PolicyServer, Run, Task, Trainer
+from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
+from agentrl.core.manifest import Probe
+from agentrl.core.trained_hash import ROOT, running_hash
+from agentrl.core.types import GroupState, RunState
+from agentrl.db import runs
+from agentrl.db.store import Store
+from agentrl.db.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
+from agentrl.trainer.batch import Batch, TrainableGroup
+from agentrl.trainer.learner import Metrics
+from agentrl.trainer.ledger import Ledger
+from agentrl.trainer.retention import retain
+from agentrl.trainer.snapshots import State
+from agentrl.trainer.writer import Position
 
 EVERY = 2
 

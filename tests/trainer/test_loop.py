@@ -12,23 +12,23 @@ import pytest
 import torch
 from world import World
 
-import broker
-from broker.messages import EpisodeFinished
-from broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from broker.weights import Shelf
-from core.config import Config, Run, Task, Trainer
-from core.errors import StoreUnavailable
-from core.manifest import verify
-from core.types import RunState
-from db import runs
-from db.store import Store
-from trainer.batch import Batch, TrainableGroup
-from trainer.inbox import Bounds, Inbox
-from trainer.learner import Hardware, Metrics
-from trainer.learner_torch import TorchLearner
-from trainer.ledger import Ledger
-from trainer.loop import train
-from trainer.presets import settings
+from agentrl import broker
+from agentrl.broker.messages import EpisodeFinished
+from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
+from agentrl.broker.weights import Shelf
+from agentrl.core.config import Config, Run, Task, Trainer
+from agentrl.core.errors import StoreUnavailable
+from agentrl.core.manifest import verify
+from agentrl.core.types import RunState
+from agentrl.db import runs
+from agentrl.db.store import Store
+from agentrl.trainer.batch import Batch, TrainableGroup
+from agentrl.trainer.inbox import Bounds, Inbox
+from agentrl.trainer.learner import Hardware, Metrics
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.ledger import Ledger
+from agentrl.trainer.loop import train
+from agentrl.trainer.presets import settings
 
 TRAINER = Trainer(learning_rate=1e-3, task_norm_min_tokens=4, snapshot_every=10)
 SETTINGS = settings(TRAINER)

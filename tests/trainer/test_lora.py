@@ -11,17 +11,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from broker.messages import Trajectory
-from core.config import Lora, Trainer
-from core.errors import CheckpointError, ConfigError
-from core.manifest import ADAPTER
-from trainer import checkpoints, snapshots
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.export import export
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import Settings, settings
-from trainer.tuning import ADAPTER_WEIGHTS
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Lora, Trainer
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.manifest import ADAPTER
+from agentrl.trainer import checkpoints, snapshots
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.export import export
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import Settings, settings
+from agentrl.trainer.tuning import ADAPTER_WEIGHTS
 
 LORA = Lora(rank=4)
 SETTINGS = settings(Trainer(learning_rate=1e-2, task_norm_min_tokens=8, lora=LORA))

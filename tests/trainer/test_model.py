@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GraniteConfig
 
-from core.errors import CheckpointError
-from trainer.model import load_model
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model import load_model
 
 CPU = torch.device("cpu")
 

@@ -13,17 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from broker.messages import Trajectory
-from core.config import Trainer
-from trainer import recompute
-from trainer.attention import pack
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.metrics import Recorded
-from trainer.model import load_model
-from trainer.objective import Objective
-from trainer.packing import empty, micro_batches
-from trainer.presets import Settings, settings
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Trainer
+from agentrl.trainer import recompute
+from agentrl.trainer.attention import pack
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.metrics import Recorded
+from agentrl.trainer.model import load_model
+from agentrl.trainer.objective import Objective
+from agentrl.trainer.packing import empty, micro_batches
+from agentrl.trainer.presets import Settings, settings
 
 MakeTrajectory = Callable[..., Trajectory]
 PLAIN = settings(Trainer(normalise="none"))

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from core.config import Trainer
-from trainer.optimizer import learning_rate, make, set_rate
-from trainer.presets import settings
+from agentrl.core.config import Trainer
+from agentrl.trainer.optimizer import learning_rate, make, set_rate
+from agentrl.trainer.presets import settings
 
 SETTINGS = settings(Trainer(learning_rate=0.5, weight_decay=0.1))
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.messages import Trajectory
-from core.config import Trainer
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.packing import MicroBatch, balanced, empty, micro_batches
-from trainer.presets import settings
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Trainer
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.packing import MicroBatch, balanced, empty, micro_batches
+from agentrl.trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
 Shapes = list[tuple[int, int, int]]

@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from core.config import DeepSpeed, Dispatch, Model, Sampling, Trainer
-from core.errors import ConfigError
-from trainer.learner import Hardware
-from trainer.presets import Importance, chunk_logits, inbox_bytes, settings
+from agentrl.core.config import DeepSpeed, Dispatch, Model, Sampling, Trainer
+from agentrl.core.errors import ConfigError
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.presets import Importance, chunk_logits, inbox_bytes, settings
 
 
 def test_the_default_is_decoupled_centred_and_without_kl() -> None:

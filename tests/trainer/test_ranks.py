@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from running import eventually
 
-from core.errors import ConfigError, RankLost
-from core.process import MEETING, Place, place
-from trainer.ranks import _end
+from agentrl.core.errors import ConfigError, RankLost
+from agentrl.core.process import MEETING, Place, place
+from agentrl.trainer.ranks import _end
 
 START_S = 120.0
 END_S = 120.0  # a deadline of 12 s or less, and what python takes to end on a busy machine
@@ -20,8 +20,8 @@ PATIENT_S = 60.0  # of ranks that are not to be missed, however busy the machine
 WORK = """
 import os, sys, time
 import numpy as np
-from core.process import place
-from trainer.ranks import joined
+from agentrl.core.process import place
+from agentrl.trainer.ranks import joined
 own = place(os.environ)
 with joined(own, float(sys.argv[1]), "cpu") as ranks:
     print("together", flush=True)

@@ -5,9 +5,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from core.errors import ConfigError
-from trainer import recompute
-from trainer.attention import pack, states
+from agentrl.core.errors import ConfigError
+from agentrl.trainer import recompute
+from agentrl.trainer.attention import pack, states
 
 LENGTHS = (30, 12, 22)
 TOKENS = torch.arange(sum(LENGTHS)) % 90

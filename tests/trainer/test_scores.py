@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.scores import scores
+from agentrl.trainer.scores import scores
 
 K, WIDTH, VOCABULARY = 11, 6, 9
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.shares import Aggregate, shares
+from agentrl.trainer.shares import Aggregate, shares
 
 MASK = np.array([0, 1, 1, 1, 0, 1], bool)
 GROUPS = np.array([0, 0, 0, 0, 1, 1])

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from broker.messages import Trajectory
-from core.config import Trainer
-from core.errors import CheckpointError
-from trainer import snapshots
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
-from trainer.snapshots import State
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Trainer
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer import snapshots
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
+from agentrl.trainer.snapshots import State
 
 MakeTrajectory = Callable[..., Trajectory]
 SETTINGS = settings(Trainer(learning_rate=1e-3, weight_decay=0.01, warmup_updates=4))

@@ -5,14 +5,14 @@ import pytest
 import structlog
 from world import World
 
-from broker.messages import body_sha256
-from core.config import Alarms, Config, Task
-from core.types import UpdateState
-from db import alarms, runs, updates
-from db.alarms import Reading
-from db.store import Store
-from db.updates import NewUpdate, TrainedMember
-from trainer.watch import Watch, tell
+from agentrl.broker.messages import body_sha256
+from agentrl.core.config import Alarms, Config, Task
+from agentrl.core.types import UpdateState
+from agentrl.db import alarms, runs, updates
+from agentrl.db.alarms import Reading
+from agentrl.db.store import Store
+from agentrl.db.updates import NewUpdate, TrainedMember
+from agentrl.trainer.watch import Watch, tell
 
 LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}
 

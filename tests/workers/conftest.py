@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ops import tokenizer
-from workers.template import ChatTemplate
+from agentrl.ops import tokenizer
+from agentrl.workers.template import ChatTemplate
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config import Sampling
-from workers.adaptive import (
+from agentrl.core.config import Sampling
+from agentrl.workers.adaptive import (
     Attempt,
     OffPolicy,
     best_weights,

@@ -13,12 +13,12 @@ import pytest
 from celery import Celery
 from running import ROOT, eventually
 
-from broker.messages import RunEpisode
-from broker.topology import episodes_queue
-from core.config import Broker, Config, Run, Task
-from core.errors import BrokerError, BrokerUnavailable
-from core.loading import dumps
-from workers.app import SWITCH_S, Sender, celery_app, purge
+from agentrl.broker.messages import RunEpisode
+from agentrl.broker.topology import episodes_queue
+from agentrl.core.config import Broker, Config, Run, Task
+from agentrl.core.errors import BrokerError, BrokerUnavailable
+from agentrl.core.loading import dumps
+from agentrl.workers.app import SWITCH_S, Sender, celery_app, purge
 
 
 @pytest.fixture(params=["embedded", "rabbit"])
@@ -123,8 +123,8 @@ def test_a_signal_that_came_before_celerys_handlers_is_not_lost(
 ) -> None:
     program = f"""
 import threading
-from core.config import Broker, Config, Run, Task
-from workers.app import celery_app, serve
+from agentrl.core.config import Broker, Config, Run, Task
+from agentrl.workers.app import celery_app, serve
 
 class Stop(threading.Event):
     asked = 0
@@ -158,8 +158,8 @@ POISON = (
 CONSUME = """
 import threading, sys
 import msgspec
-from core.config import Config
-from workers.app import celery_app, serve
+from agentrl.core.config import Config
+from agentrl.workers.app import celery_app, serve
 config = msgspec.json.decode(sys.argv[1], type=Config)
 def say(command):  # in one piece: two threads say it
     print(f"ran {command.episode_id} {sys.getswitchinterval():g}\\n", end="", flush=True)

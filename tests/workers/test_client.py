@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from acting import serve
 
-from core.errors import ConfigError, PolicyError
-from db.registry import LivePolicy
-from serving.request import Limits
-from serving.scripted import ScriptedEngine
-from workers.client import LARGEST, Ask, NotServed, PolicyClient
+from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.db.registry import LivePolicy
+from agentrl.serving.request import Limits
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.workers.client import LARGEST, Ask, NotServed, PolicyClient
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.contract import Message, strings
-from ops import tokenizer
-from workers.conversation import Conversation
-from workers.template import ChatTemplate
+from agentrl.envs.contract import Message, strings
+from agentrl.ops import tokenizer
+from agentrl.workers.conversation import Conversation
+from agentrl.workers.template import ChatTemplate
 
 TOOLS = (strings("look", "Look at a thing.", "thing"),)
 FIRST = (Message("system", "dbbench"), Message("user", "which mug?"))

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.config import Config, Dispatch, Task
-from core.errors import ConfigError
-from db.streams import Latest
-from workers.curriculum import (
+from agentrl.core.config import Config, Dispatch, Task
+from agentrl.core.errors import ConfigError
+from agentrl.db.streams import Latest
+from agentrl.workers.curriculum import (
     Rest,
     after,
     check,

@@ -8,15 +8,15 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 from world import World, at_once
 
-from broker.messages import RunEpisode
-from core.config import Config, Task, Trainer
-from core.errors import BrokerError, ConfigError
-from core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
-from db import episodes, groups, refusals, registry, runs
-from db.episodes import Claimed
-from db.models import PolicyServer
-from db.store import Store
-from workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
+from agentrl.broker.messages import RunEpisode
+from agentrl.core.config import Config, Task, Trainer
+from agentrl.core.errors import BrokerError, ConfigError
+from agentrl.core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
+from agentrl.db import episodes, groups, refusals, registry, runs
+from agentrl.db.episodes import Claimed
+from agentrl.db.models import PolicyServer
+from agentrl.db.store import Store
+from agentrl.workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
 
 
 @pytest.fixture

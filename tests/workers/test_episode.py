@@ -17,19 +17,19 @@ from acting import CLAIMED, Fixed, Talk, serve, won
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.messages import Trajectory, check
-from core.config import Sampling
-from core.errors import ConfigError, EnvironmentFailure, PolicyError
-from core.types import Status
-from db.registry import LivePolicy
-from envs.contract import Outcome, ToolCall
-from serving.request import Limits as EngineLimits
-from serving.request import Request
-from serving.scripted import ScriptedEngine
-from workers.client import Ask, Completion, PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
-from workers.policies import NoLivePolicy, Sampler
-from workers.template import ChatTemplate
+from agentrl.broker.messages import Trajectory, check
+from agentrl.core.config import Sampling
+from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
+from agentrl.core.types import Status
+from agentrl.db.registry import LivePolicy
+from agentrl.envs.contract import Outcome, ToolCall
+from agentrl.serving.request import Limits as EngineLimits
+from agentrl.serving.request import Request
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.workers.client import Ask, Completion, PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
+from agentrl.workers.policies import NoLivePolicy, Sampler
+from agentrl.workers.template import ChatTemplate
 
 NOWHERE = Path()
 LIMITS = Limits(max_turns=8, deadline_s=30.0, policy_wait_s=5.0)

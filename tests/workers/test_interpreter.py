@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envs.contract import Message, ToolCall, strings
-from workers.interpreter import Interpreter, Reply, messages, said
-from workers.template import ChatTemplate
-from workers.toolcalls import Style, parse, render
+from agentrl.envs.contract import Message, ToolCall, strings
+from agentrl.workers.interpreter import Interpreter, Reply, messages, said
+from agentrl.workers.template import ChatTemplate
+from agentrl.workers.toolcalls import Style, parse, render
 
 LOOK, PUT = strings("look", "Look.", "thing"), strings("put", "Put.", "thing", "place")
 TOOLS = (LOOK, PUT)

@@ -8,14 +8,14 @@ import pytest
 from history import begun, trained
 from scraping import free_port, scraped
 
-import broker
-from broker.api import Broker
-from core.config import Metrics
-from core.exposition import exported
-from db import alarms
-from db.alarms import Reading
-from db.store import open_store
-from workers.levels import look
+from agentrl import broker
+from agentrl.broker.api import Broker
+from agentrl.core.config import Metrics
+from agentrl.core.exposition import exported
+from agentrl.db import alarms
+from agentrl.db.alarms import Reading
+from agentrl.db.store import open_store
+from agentrl.workers.levels import look
 
 
 @pytest.fixture

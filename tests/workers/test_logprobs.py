@@ -13,21 +13,21 @@ import torch
 from acting import CLAIMED, Fixed, serve
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from broker.messages import Trajectory, check
-from core.config import Sampling, Trainer
-from db.registry import LivePolicy
-from envs import registry
-from ops import tokenizer
-from serving.engine import LocalEngine
-from trainer.advantages import Floats
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
-from workers.client import PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits
-from workers.policies import Sampler
-from workers.template import ChatTemplate
+from agentrl.broker.messages import Trajectory, check
+from agentrl.core.config import Sampling, Trainer
+from agentrl.db.registry import LivePolicy
+from agentrl.envs import registry
+from agentrl.ops import tokenizer
+from agentrl.serving.engine import LocalEngine
+from agentrl.trainer.advantages import Floats
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
+from agentrl.workers.client import PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.policies import Sampler
+from agentrl.workers.template import ChatTemplate
 
 EPISODES = 6
 TOLERANCE = 1e-4

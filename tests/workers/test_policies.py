@@ -11,13 +11,13 @@ from running import eventually
 from structlog.testing import capture_logs
 from world import World
 
-from core.config import Config, Sampling, Task
-from core.errors import PolicyError, StoreUnavailable
-from db import registry
-from db.registry import LivePolicy
-from db.store import Store
-from workers.adaptive import OffPolicy, learn, weigher
-from workers.policies import PolicyPool, Sampler, newest_per_server, shares
+from agentrl.core.config import Config, Sampling, Task
+from agentrl.core.errors import PolicyError, StoreUnavailable
+from agentrl.db import registry
+from agentrl.db.registry import LivePolicy
+from agentrl.db.store import Store
+from agentrl.workers.adaptive import OffPolicy, learn, weigher
+from agentrl.workers.policies import PolicyPool, Sampler, newest_per_server, shares
 
 DRAWS = 4000
 GO_ON = threading.Event()

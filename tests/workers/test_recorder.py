@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from world import World
 
-import broker
-from broker.api import Broker, Consumer, Delivery
-from broker.messages import EpisodeFinished, PoolChanged, Trajectory, decode
-from broker.topology import TRAJECTORIES, recorder_queue
-from core.errors import StoreError
-from db import lifecycle
-from db.store import Store
-from workers.recorder import record
+from agentrl import broker
+from agentrl.broker.api import Broker, Consumer, Delivery
+from agentrl.broker.messages import EpisodeFinished, PoolChanged, Trajectory, decode
+from agentrl.broker.topology import TRAJECTORIES, recorder_queue
+from agentrl.core.errors import StoreError
+from agentrl.db import lifecycle
+from agentrl.db.store import Store
+from agentrl.workers.recorder import record
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy.orm import Session
 from world import World
 
-from db import streams
-from db.store import Store
-from db.streams import Latest
-from workers.standing import Admitted, LatestItems
+from agentrl.db import streams
+from agentrl.db.store import Store
+from agentrl.db.streams import Latest
+from agentrl.workers.standing import Admitted, LatestItems
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import event
 from world import World
 
-from core.config import Config, Sampling, Task
-from db.outcomes import Played
-from db.store import Store
-from workers.policies import PolicyPool, Sampler
-from workers.statistics import attempts, look, off_policy
+from agentrl.core.config import Config, Sampling, Task
+from agentrl.db.outcomes import Played
+from agentrl.db.store import Store
+from agentrl.workers.policies import PolicyPool, Sampler
+from agentrl.workers.statistics import attempts, look, off_policy
 
 CONFIG = Config(
     tasks={"dbbench": Task(), "kg": Task()}, sampling=Sampling(strategy="adaptive", floor=0.1)

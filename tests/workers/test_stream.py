@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.contract import Item
-from workers.stream import ItemStream
+from agentrl.envs.contract import Item
+from agentrl.workers.stream import ItemStream
 
 
 def _stream(count: int, seed: int) -> ItemStream:

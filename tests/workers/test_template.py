@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from envs.contract import Message, strings
-from ops import tokenizer
-from workers.template import ChatTemplate
+from agentrl.core.errors import ConfigError
+from agentrl.envs.contract import Message, strings
+from agentrl.ops import tokenizer
+from agentrl.workers.template import ChatTemplate
 
 TOOL = strings("look", "Look at a thing.", "thing")
 QWEN_LIKE = """\

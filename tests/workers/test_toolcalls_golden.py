@@ -5,8 +5,8 @@ Special tokens (`<|python_tag|>`, `[TOOL_CALLS]`, `<|eot_id|>`) are gone once to
 
 import pytest
 
-from envs.contract import Tool, ToolCall
-from workers.toolcalls import STYLES, Style, parse, render
+from agentrl.envs.contract import Tool, ToolCall
+from agentrl.workers.toolcalls import STYLES, Style, parse, render
 
 WEATHER = Tool(
     "get_weather",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envs.contract import Tool, ToolCall, strings
-from workers.toolcalls import DEEPEST, Style, parse, render
+from agentrl.envs.contract import Tool, ToolCall, strings
+from agentrl.workers.toolcalls import DEEPEST, Style, parse, render
 
 STYLES: tuple[Style, ...] = get_args(Style)
 ACT = strings("act", "Act.", "action")

@@ -16,25 +16,25 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 from world import World
 
-import broker
-from broker.api import Broker, Publisher, Waiting
-from broker.messages import EpisodeFinished, Message, RunEpisode
-from broker.topology import recorder_queue
-from core import tracing
-from core.config import Config, Dispatch, Model, Task
-from core.config import Worker as WorkerConfig
-from core.errors import EnvironmentFailure
-from core.tracing import Sink, Span
-from core.types import EpisodeState, GroupState, Reason, Status
-from db import episodes
-from db.models import Worker
-from db.store import Store
-from envs import registry
-from envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
-from serving.request import Limits
-from serving.scripted import ScriptedEngine
-from workers.recorder import record
-from workers.worker import FLUSH_S, Clock, EpisodeWorker, leave_in_time
+from agentrl import broker
+from agentrl.broker.api import Broker, Publisher, Waiting
+from agentrl.broker.messages import EpisodeFinished, Message, RunEpisode
+from agentrl.broker.topology import recorder_queue
+from agentrl.core import tracing
+from agentrl.core.config import Config, Dispatch, Model, Task
+from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.tracing import Sink, Span
+from agentrl.core.types import EpisodeState, GroupState, Reason, Status
+from agentrl.db import episodes
+from agentrl.db.models import Worker
+from agentrl.db.store import Store
+from agentrl.envs import registry
+from agentrl.envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
+from agentrl.serving.request import Limits
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.workers.recorder import record
+from agentrl.workers.worker import FLUSH_S, Clock, EpisodeWorker, leave_in_time
 
 Begin = Callable[..., EpisodeWorker]
 MANY = 2

@@ -1,7 +1,7 @@
 """CISPO: the importance weight is clipped, never the token's gradient."""
 
-from trainer.losses.tokens import TokenLoss, Tokens, ratio
-from trainer.presets import Clip
+from agentrl.trainer.losses.tokens import TokenLoss, Tokens, ratio
+from agentrl.trainer.presets import Clip
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:

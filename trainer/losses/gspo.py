@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from trainer.losses.tokens import TokenLoss, Tokens, ratio
-from trainer.presets import Clip
+from agentrl.trainer.losses.tokens import TokenLoss, Tokens, ratio
+from agentrl.trainer.presets import Clip
 
 
 def sequence_log_ratios(log_ratios: Tensor, owners: Tensor, sequences: int) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from trainer.losses.tokens import ratio
-from trainer.presets import Importance
+from agentrl.trainer.losses.tokens import ratio
+from agentrl.trainer.presets import Importance
 
 
 def weights(old: Tensor, behaviour: Tensor, importance: Importance) -> Tensor:

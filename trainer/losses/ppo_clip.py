@@ -2,8 +2,8 @@
 
 import torch
 
-from trainer.losses.tokens import TokenLoss, Tokens, ratio
-from trainer.presets import Clip
+from agentrl.trainer.losses.tokens import TokenLoss, Tokens, ratio
+from agentrl.trainer.presets import Clip
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:

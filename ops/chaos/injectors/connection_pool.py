@@ -2,9 +2,9 @@
 
 import random
 
-from db import breaking
-from ops.chaos.course import Course, hold_for
-from ops.chaos.scene import Scene
+from agentrl.db import breaking
+from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.scene import Scene
 
 EXHAUSTED_S = (5.0, 40.0)  # at most longer than the 30 s that a process's own pool waits
 

@@ -2,8 +2,8 @@
 
 import random
 
-from ops.chaos.course import Course, hold_for
-from ops.chaos.scene import Scene
+from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.scene import Scene
 
 OUTAGE_S = 150.0  # longer than the 120 s that a broker was once waited for
 

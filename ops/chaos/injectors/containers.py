@@ -2,13 +2,13 @@
 
 import random
 
-from core.config import Config
-from core.errors import EnvironmentFailure
-from core.logging import get_logger
-from envs.census import Census
-from ops.chaos.course import Course
-from ops.chaos.scene import Scene
-from ops.hosts import hosts_envs
+from agentrl.core.config import Config
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
+from agentrl.envs.census import Census
+from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.hosts import hosts_envs
 
 log = get_logger()
 

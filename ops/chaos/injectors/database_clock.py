@@ -2,9 +2,9 @@
 
 import random
 
-from db import breaking
-from ops.chaos.course import Course, wait_until
-from ops.chaos.scene import Scene
+from agentrl.db import breaking
+from agentrl.ops.chaos.course import Course, wait_until
+from agentrl.ops.chaos.scene import Scene
 
 FORWARD_S = (20.0, 300.0)  # beyond every lease and deadline of configs/chaos.toml
 BACK_S = (5.0, 40.0)

@@ -5,10 +5,10 @@ import random
 import signal
 from pathlib import Path
 
-from core.logging import get_logger
-from db import breaking
-from ops.chaos.course import Course, send_signal, wait_until
-from ops.chaos.scene import Scene
+from agentrl.core.logging import get_logger
+from agentrl.db import breaking
+from agentrl.ops.chaos.course import Course, send_signal, wait_until
+from agentrl.ops.chaos.scene import Scene
 
 COMMIT_S = 120.0  # for an update to be committed, which is then lost
 

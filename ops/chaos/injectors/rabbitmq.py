@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import quantiles
 
-from core.errors import BrokerError, StoreError
-from db import vitals
-from ops.chaos.course import Course, hold_for
-from ops.chaos.scene import Scene
-from ops.chaos.stage import BROKER, TASKS
+from agentrl.core.errors import BrokerError, StoreError
+from agentrl.db import vitals
+from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.stage import BROKER, TASKS
 
 ANSWER_S = 180.0  # for rabbitmqctl, which starts a machine of its own
 CONTROL_S = 120.0  # for the three that a fault needs, on a busy machine

@@ -2,9 +2,9 @@
 
 import random
 
-from ops.chaos.course import Course
-from ops.chaos.scene import Scene
-from ops.chaos.stage import STORE, Command
+from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.stage import STORE, Command
 
 
 def restart_service(scene: Scene, _random: random.Random, service: str, command: str) -> Course:

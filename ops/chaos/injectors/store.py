@@ -2,9 +2,9 @@
 
 import random
 
-from db import breaking
-from ops.chaos.course import Course, hold_for
-from ops.chaos.scene import Scene
+from agentrl.db import breaking
+from agentrl.ops.chaos.course import Course, hold_for
+from agentrl.ops.chaos.scene import Scene
 
 LOCK_S = 36.0  # longer than the 30 s that a pool of connections waits
 READ_ONLY_S = (1.5, 20.0)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.statistics import interval
-from ops.experiments.pretrained.findings import Measurement, Solved
-from ops.paired import DRAWS, Compared, compared
+from agentrl.core.statistics import interval
+from agentrl.ops.experiments.pretrained.findings import Measurement, Solved
+from agentrl.ops.paired import DRAWS, Compared, compared
 
 GREEDY = 0.0
 

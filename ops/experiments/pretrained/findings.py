@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ops.experiments.findings import Finding, Kept
+from agentrl.ops.experiments.findings import Finding, Kept
 
 PRETRAINED, START = "pretrained", "start"
 

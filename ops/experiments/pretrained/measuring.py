@@ -8,20 +8,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from core.config import Config, Task
-from core.types import SOLVED
-from db import evaluations, migrate
-from db.store import Store, open_store
-from ops.eval import Matrix
-from ops.eval_record import named
-from ops.eval_target import Target, fitted, resolve
-from ops.evaluate import Plan, work_of
-from ops.experiments.arena import interrupted
-from ops.experiments.pretrained.findings import Bench, Measurement, Solved, StudyDesign
-from ops.experiments.training import Told
-from ops.roles import sources
-from ops.runs import make_home
-from workers.episode import Stopped
+from agentrl.core.config import Config, Task
+from agentrl.core.types import SOLVED
+from agentrl.db import evaluations, migrate
+from agentrl.db.store import Store, open_store
+from agentrl.ops.eval import Matrix
+from agentrl.ops.eval_record import named
+from agentrl.ops.eval_target import Target, fitted, resolve
+from agentrl.ops.evaluate import Plan, work_of
+from agentrl.ops.experiments.arena import interrupted
+from agentrl.ops.experiments.pretrained.findings import Bench, Measurement, Solved, StudyDesign
+from agentrl.ops.experiments.training import Told
+from agentrl.ops.roles import sources
+from agentrl.ops.runs import make_home
+from agentrl.workers.episode import Stopped
 
 
 def measure(

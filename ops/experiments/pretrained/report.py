@@ -8,18 +8,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from core.errors import ConfigError
-from ops.experiments.findings import differing, read
-from ops.experiments.plots import picture
-from ops.experiments.pretrained.figures import GREEDY, Rate, changes, mean_change, rates
-from ops.experiments.pretrained.findings import (
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments.findings import differing, read
+from agentrl.ops.experiments.plots import picture
+from agentrl.ops.experiments.pretrained.figures import GREEDY, Rate, changes, mean_change, rates
+from agentrl.ops.experiments.pretrained.findings import (
     PRETRAINED,
     START,
     Measurement,
     StudyDesign,
     Trained,
 )
-from ops.experiments.wording import image, reading, table
+from agentrl.ops.experiments.wording import image, reading, table
 
 ORDER = ("whole", "no-task-norm", "no-cross-policy")
 HEADER = """\

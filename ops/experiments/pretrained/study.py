@@ -17,15 +17,15 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from core import loading, logging
-from core.config import Config
-from core.errors import ConfigError, nearest
-from core.types import CURRENT
-from ops.configs import check_items
-from ops.experiments.findings import agreed, read
-from ops.experiments.making import SECTIONS, Work, make_missing
-from ops.experiments.pretrained import report
-from ops.experiments.pretrained.findings import (
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.ops.configs import check_items
+from agentrl.ops.experiments.findings import agreed, read
+from agentrl.ops.experiments.making import SECTIONS, Work, make_missing
+from agentrl.ops.experiments.pretrained import report
+from agentrl.ops.experiments.pretrained.findings import (
     PRETRAINED,
     START,
     Bench,
@@ -33,11 +33,11 @@ from ops.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from ops.experiments.pretrained.measuring import measure, with_bench
-from ops.experiments.pretrained.training import described, train
-from ops.experiments.training import Told
-from ops.quickstart_start import make_start
-from ops.recipes import Recipe, Size
+from agentrl.ops.experiments.pretrained.measuring import measure, with_bench
+from agentrl.ops.experiments.pretrained.training import described, train
+from agentrl.ops.experiments.training import Told
+from agentrl.ops.quickstart_start import make_start
+from agentrl.ops.recipes import Recipe, Size
 
 WHOLE = "whole"
 ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds

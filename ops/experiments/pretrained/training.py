@@ -8,19 +8,19 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from core import loading
-from core.config import Config
-from core.errors import AgentRLError
-from db import curves, progress, registry
-from db.progress import Totals
-from db.store import open_store
-from ops.experiments.arena import interrupted
-from ops.experiments.pretrained.findings import At, StudyDesign, Trained
-from ops.experiments.training import Told
-from ops.runs import RunOver, begin, clear_queues
-from ops.supervise import Supervisor, children
-from ops.troubles import LogWatcher
-from ops.up import Screen, StallGuard, watch
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError
+from agentrl.db import curves, progress, registry
+from agentrl.db.progress import Totals
+from agentrl.db.store import open_store
+from agentrl.ops.experiments.arena import interrupted
+from agentrl.ops.experiments.pretrained.findings import At, StudyDesign, Trained
+from agentrl.ops.experiments.training import Told
+from agentrl.ops.runs import RunOver, begin, clear_queues
+from agentrl.ops.supervise import Supervisor, children
+from agentrl.ops.troubles import LogWatcher
+from agentrl.ops.up import Screen, StallGuard, watch
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version

@@ -18,19 +18,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from broker.messages import Trajectory
-from core.errors import ConfigError
-from ops.experiments.arena import Wave
-from ops.experiments.findings import Finding
-from ops.experiments.strands import Question, play
-from ops.experiments.training import Rounds, Trainee, rounds
-from serving.model import load
-from trainer.batch import Batch, TrainableGroup, assemble
-from trainer.learner import Hardware
-from trainer.learner_torch import TorchLearner
-from trainer.presets import settings
-from workers.client import Completion
-from workers.policies import Sampler
+from agentrl.broker.messages import Trajectory
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments.arena import Wave
+from agentrl.ops.experiments.findings import Finding
+from agentrl.ops.experiments.strands import Question, play
+from agentrl.ops.experiments.training import Rounds, Trainee, rounds
+from agentrl.serving.model import load
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.learner import Hardware
+from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.presets import settings
+from agentrl.workers.client import Completion
+from agentrl.workers.policies import Sampler
 
 ROUNDS = (1, 8, 2, 4, 1, 8)  # groups played at once
 LOADS = 5

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from core.statistics import Estimate, estimate
-from ops.experiments.staleness.findings import Course, Moment
-from ops.experiments.statistics import paired
+from agentrl.core.statistics import Estimate, estimate
+from agentrl.ops.experiments.staleness.findings import Course, Moment
+from agentrl.ops.experiments.statistics import paired
 
 BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-10
 MEAN = "mean"  # of the tasks

@@ -1,6 +1,6 @@
 """What trainings of the staleness experiment leave."""
 
-from ops.experiments.findings import Design, Finding, Kept, Skill
+from agentrl.ops.experiments.findings import Design, Finding, Kept, Skill
 
 
 class Moment(Finding, frozen=True):

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ops.experiments.findings import Design
-from ops.experiments.staleness.figures import Figures
-from ops.experiments.wording import difference, drawn, image, number, reading, share, table
+from agentrl.ops.experiments.findings import Design
+from agentrl.ops.experiments.staleness.figures import Figures
+from agentrl.ops.experiments.wording import difference, drawn, image, number, reading, share, table
 
 DONE = """\
     agentrl experiment staleness --out {out}

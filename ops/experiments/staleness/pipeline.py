@@ -13,17 +13,17 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.messages import Trajectory
-from core.types import SOLVED
-from db.tracks import wanted
-from ops.experiments.arena import Job
-from ops.experiments.staleness.costs import Costs
-from ops.experiments.staleness.findings import Moment
-from ops.experiments.strands import Question, Strand
-from ops.experiments.training import KEPT, Rounds, Trainee
-from trainer.batch import TrainableGroup, assemble, spread
-from trainer.inbox import Bounds, too_old
-from trainer.learner import Metrics
+from agentrl.broker.messages import Trajectory
+from agentrl.core.types import SOLVED
+from agentrl.db.tracks import wanted
+from agentrl.ops.experiments.arena import Job
+from agentrl.ops.experiments.staleness.costs import Costs
+from agentrl.ops.experiments.staleness.findings import Moment
+from agentrl.ops.experiments.strands import Question, Strand
+from agentrl.ops.experiments.training import KEPT, Rounds, Trainee
+from agentrl.trainer.batch import TrainableGroup, assemble, spread
+from agentrl.trainer.inbox import Bounds, too_old
+from agentrl.trainer.learner import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.statistics import Estimate
-from ops.experiments.findings import as_json, studied
-from ops.experiments.plots import line, picture
-from ops.experiments.staleness import page
-from ops.experiments.staleness.figures import (
+from agentrl.core.statistics import Estimate
+from agentrl.ops.experiments.findings import as_json, studied
+from agentrl.ops.experiments.plots import line, picture
+from agentrl.ops.experiments.staleness import page
+from agentrl.ops.experiments.staleness.figures import (
     BOUND,
     INTERVAL,
     MEAN,
@@ -20,7 +20,7 @@ from ops.experiments.staleness.figures import (
     figures,
     place,
 )
-from ops.experiments.staleness.findings import Course
+from agentrl.ops.experiments.staleness.findings import Course
 
 
 def write(out: Path) -> Path:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from core.statistics import Estimate, estimate
-from ops.experiments.findings import Training
-from ops.experiments.statistics import paired
+from agentrl.core.statistics import Estimate, estimate
+from agentrl.ops.experiments.findings import Training
+from agentrl.ops.experiments.statistics import paired
 
 ARMS = ("none", "task", "weighted", "environment")
 BASE = ARMS[0]  # what the others are compared with

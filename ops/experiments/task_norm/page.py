@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.statistics import Estimate
-from ops.experiments.findings import Design
-from ops.experiments.task_norm.figures import BASE, MEAN, Part
-from ops.experiments.wording import chance, difference, image, number, reading, share, table
+from agentrl.core.statistics import Estimate
+from agentrl.ops.experiments.findings import Design
+from agentrl.ops.experiments.task_norm.figures import BASE, MEAN, Part
+from agentrl.ops.experiments.wording import chance, difference, image, number, reading, share, table
 
 DONE = """\
     agentrl experiment task-norm --out {out} --parts {parts}

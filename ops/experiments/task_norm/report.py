@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.errors import ConfigError
-from ops.experiments.findings import Design, Training, as_json, studied
-from ops.experiments.plots import line, picture
-from ops.experiments.task_norm import page
-from ops.experiments.task_norm.figures import ARMS, MEAN, Learned, Part, figures
+from agentrl.core.errors import ConfigError
+from agentrl.ops.experiments.findings import Design, Training, as_json, studied
+from agentrl.ops.experiments.plots import line, picture
+from agentrl.ops.experiments.task_norm import page
+from agentrl.ops.experiments.task_norm.figures import ARMS, MEAN, Learned, Part, figures
 
 ORDER = ("start", *ARMS)
 COLOURS = {"none": "C0", "task": "C1", "weighted": "C2", "environment": "C3"}

@@ -14,18 +14,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from core import loading, logging
-from core.config import Config
-from core.errors import ConfigError, nearest
-from core.types import CURRENT
-from ops.configs import check_model
-from ops.experiments.findings import Training, agreed
-from ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
-from ops.experiments.study import START, trained
-from ops.experiments.task_norm import report
-from ops.experiments.task_norm.figures import ARMS
-from ops.experiments.training import Arm, Told, Trainee
-from ops.experiments.variants import variants
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.ops.configs import check_model
+from agentrl.ops.experiments.findings import Training, agreed
+from agentrl.ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
+from agentrl.ops.experiments.study import START, trained
+from agentrl.ops.experiments.task_norm import report
+from agentrl.ops.experiments.task_norm.figures import ARMS
+from agentrl.ops.experiments.training import Arm, Told, Trainee
+from agentrl.ops.experiments.variants import variants
 
 PARTS = ("pair", "scales")  # each with a file configs/task-norm-PART.toml
 NORMALISED = {"none": "none", "task": "task", "weighted": "task", "environment": "environment"}

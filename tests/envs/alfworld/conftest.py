@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import ItemError
-from envs.alfworld import games
+from agentrl.core.errors import ItemError
+from agentrl.envs.alfworld import games
 
 DOMAIN = """
 ;; A shed: tools lie at places, lamps can be flipped, sweeping cleans all that lies about.

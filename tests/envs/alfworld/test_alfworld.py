@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from core.errors import ItemError
-from core.types import Status
-from envs.alfworld.environment import AlfworldEnvironment
-from envs.alfworld.scene import Errand, Place, Scene
-from envs.alfworld.source import AlfworldSource
-from envs.alfworld.story import HouseholdStory
-from envs.contract import Item, ToolCall
+from agentrl.core.errors import ItemError
+from agentrl.core.types import Status
+from agentrl.envs.alfworld.environment import AlfworldEnvironment
+from agentrl.envs.alfworld.scene import Errand, Place, Scene
+from agentrl.envs.alfworld.source import AlfworldSource
+from agentrl.envs.alfworld.story import HouseholdStory
+from agentrl.envs.contract import Item, ToolCall
 
 SCENE = Scene(
     Errand("put", "mug", "desk"),

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from envs.alfworld import check
-from envs.alfworld.compare import TextWorld
-from envs.alfworld.source import AlfworldSource
-from envs.check import Figure, Settings
-from envs.contract import Outcome
+from agentrl.envs.alfworld import check
+from agentrl.envs.alfworld.compare import TextWorld
+from agentrl.envs.alfworld.source import AlfworldSource
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.contract import Outcome
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from envs.alfworld.game import Play, Setting, setting
-from envs.alfworld.games import Game
-from envs.alfworld.pddl import Malformed
+from agentrl.envs.alfworld.game import Play, Setting, setting
+from agentrl.envs.alfworld.games import Game
+from agentrl.envs.alfworld.pddl import Malformed
 
 AT_HOME = ["flip lamp 1", "lift hammer 1", "lift hammer 2", "look"]
 AT_HOME += ["test hammer 1", "test hammer 2", "test lamp 1", "walk to yard"]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.errors import EnvironmentFailure, ItemError
-from envs.alfworld import games
-from envs.alfworld.source import AlfworldSource
-from envs.contract import Item, Outcome, ToolCall
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.alfworld import games
+from agentrl.envs.alfworld.source import AlfworldSource
+from agentrl.envs.contract import Item, Outcome, ToolCall
 
 TRAIN = "json_2.1.1/train/a/game.tw-pddl"
 

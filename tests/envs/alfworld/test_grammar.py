@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from envs.alfworld import grammar
-from envs.alfworld.grammar import Stage
-from envs.alfworld.pddl import Malformed
-from envs.alfworld.world import World
+from agentrl.envs.alfworld import grammar
+from agentrl.envs.alfworld.grammar import Stage
+from agentrl.envs.alfworld.pddl import Malformed
+from agentrl.envs.alfworld.world import World
 
 LISTS = {"list_empty": "none", "list_separator": ", ", "list_last_separator": ", and "}
 FACTS = {

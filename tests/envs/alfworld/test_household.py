@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.alfworld.household import Household
-from envs.alfworld.scene import Errand, Place, Scene
+from agentrl.envs.alfworld.household import Household
+from agentrl.envs.alfworld.scene import Errand, Place, Scene
 
 PLACES = [Place("desk"), Place("fridge", opens=True), Place("sinkbasin"), Place("microwave", True)]
 THINGS = {"mug 1": "fridge", "mug 2": "desk", "egg": "desk", "desklamp": "desk"}

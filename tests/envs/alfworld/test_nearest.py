@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.alfworld.nearest import bleu, nearest_action
+from agentrl.envs.alfworld.nearest import bleu, nearest_action
 
 
 def test_a_perfect_candidate_of_four_words_scores_one() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from envs.alfworld import pddl
-from envs.alfworld.pddl import And, Atom, Effect, Exists, Malformed, Not, Or, Variable
+from agentrl.envs.alfworld import pddl
+from agentrl.envs.alfworld.pddl import And, Atom, Effect, Exists, Malformed, Not, Or, Variable
 
 
 def problem(init: str = "", goal: str = "(p)", objects: str = "") -> pddl.Problem:

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from envs.alfworld import check, games
-from envs.alfworld.compare import Comparison, compare, spread, textworld
-from envs.check import Settings
+from agentrl.envs.alfworld import check, games
+from agentrl.envs.alfworld.compare import Comparison, compare, spread, textworld
+from agentrl.envs.check import Settings
 
 
 @pytest.mark.slow

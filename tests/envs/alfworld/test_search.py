@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from envs.alfworld import games, search
-from envs.alfworld.compare import spread
-from envs.alfworld.search import errand, habits, searched
-from envs.alfworld.story import played
+from agentrl.envs.alfworld import games, search
+from agentrl.envs.alfworld.compare import spread
+from agentrl.envs.alfworld.search import errand, habits, searched
+from agentrl.envs.alfworld.story import played
 
 PLACES = ("shelf 1", "drawer 1", "drawer 2", "sinkbasin 1", "table 1")
 

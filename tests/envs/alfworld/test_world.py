@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.alfworld.pddl import And, Atom, Condition, Exists, Fact, Malformed, Not, Or, Variable
-from envs.alfworld.world import Planner, Relation, World, holds
+from agentrl.envs.alfworld.pddl import (
+    And,
+    Atom,
+    Condition,
+    Exists,
+    Fact,
+    Malformed,
+    Not,
+    Or,
+    Variable,
+)
+from agentrl.envs.alfworld.world import Planner, Relation, World, holds
 
 OBJECTS = {"cup": ("a", "b"), "box": ("c",), "object": ("a", "b", "c")}
 MEMBERS = {kind: dict.fromkeys(names) for kind, names in OBJECTS.items()}

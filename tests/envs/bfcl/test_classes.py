@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from envs.bfcl.world import World
+from agentrl.envs.bfcl.world import World
 
 Call = tuple[str, dict[str, Any]]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import ItemError
-from envs import registry
-from envs.bfcl import check, datasets
-from envs.check import Settings
-from envs.datasets import Lacking
-from envs.hosting import play
+from agentrl.core.errors import ItemError
+from agentrl.envs import registry
+from agentrl.envs.bfcl import check, datasets
+from agentrl.envs.check import Settings
+from agentrl.envs.datasets import Lacking
+from agentrl.envs.hosting import play
 
 CONFIG = {
     "root": {

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import EnvironmentFailure, ItemError
-from core.types import Status
-from envs.bfcl.environment import MAX_STEPS, BfclEnvironment
-from envs.bfcl.problem import Described, Problem, Request
-from envs.bfcl.world import Call, parsed
-from envs.contract import Outcome, ToolCall
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.core.types import Status
+from agentrl.envs.bfcl.environment import MAX_STEPS, BfclEnvironment
+from agentrl.envs.bfcl.problem import Described, Problem, Request
+from agentrl.envs.bfcl.world import Call, parsed
+from agentrl.envs.contract import Outcome, ToolCall
 
 A = {"type": "file", "content": "one two"}
 FILES = {"root": {"home": {"type": "directory", "contents": {"a": A}}}}

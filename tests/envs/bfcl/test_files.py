@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from steps import steps
 
-from core.errors import ItemError
-from envs.bfcl import files
-from envs.bfcl.world import World
+from agentrl.core.errors import ItemError
+from agentrl.envs.bfcl import files
+from agentrl.envs.bfcl.world import World
 
 CONFIG = {
     "root": {

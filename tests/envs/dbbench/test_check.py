@@ -4,8 +4,8 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from envs.check import Figure, Settings
-from envs.dbbench.check import figures
+from agentrl.envs.check import Figure, Settings
+from agentrl.envs.dbbench.check import figures
 
 QUESTION = {
     "description": "Where does Kim live?",

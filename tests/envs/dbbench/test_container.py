@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs import registry
-from envs.contract import Item, Outcome, TaskSource, ToolCall
-from envs.dbbench.container import ContainedDatabase, program
-from envs.dbbench.problem import Table
-from envs.dbbench.sqlite import TIMED_OUT, SqliteDatabase
-from envs.engine import Engine
-from envs.sandbox import Sandboxes, Spec, contain
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs import registry
+from agentrl.envs.contract import Item, Outcome, TaskSource, ToolCall
+from agentrl.envs.dbbench.container import ContainedDatabase, program
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.dbbench.sqlite import TIMED_OUT, SqliteDatabase
+from agentrl.envs.engine import Engine
+from agentrl.envs.sandbox import Sandboxes, Spec, contain
 
 TABLE = Table("staff", ["name", "pay"], [["kim", "52"], ["bob", "17"], ["zoë", "-1"]])
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ItemError
-from envs import registry
-from envs.contract import TaskSource
-from envs.datasets import locate
-from envs.dbbench import datasets
-from envs.dbbench.check import solved
-from envs.dbbench.datasets import column_names, table_rows, unescaped
-from envs.dbbench.environment import full_prompt
-from envs.dbbench.problem import Problem
-from envs.dbbench.values import key
-from envs.options import read
+from agentrl.core.errors import ItemError
+from agentrl.envs import registry
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.datasets import locate
+from agentrl.envs.dbbench import datasets
+from agentrl.envs.dbbench.check import solved
+from agentrl.envs.dbbench.datasets import column_names, table_rows, unescaped
+from agentrl.envs.dbbench.environment import full_prompt
+from agentrl.envs.dbbench.problem import Problem
+from agentrl.envs.dbbench.values import key
+from agentrl.envs.options import read
 
 LINE: dict[str, Any] = {
     "description": "Add Kim.",

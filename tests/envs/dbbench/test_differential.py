@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from envs.dbbench.check import figures
-from envs.dbbench.differential import CHANGES, QUERIES, compare, filled, kind_of
-from envs.dbbench.problem import Table
-from envs.dbbench.server import Server, ServerDatabase
-from envs.dbbench.sqlite import SqliteDatabase
-from envs.dbbench.translate import MysqlDatabase
+from agentrl.envs.dbbench.check import figures
+from agentrl.envs.dbbench.differential import CHANGES, QUERIES, compare, filled, kind_of
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.dbbench.server import Server, ServerDatabase
+from agentrl.envs.dbbench.sqlite import SqliteDatabase
+from agentrl.envs.dbbench.translate import MysqlDatabase
 
 TABLE = Table(
     "Medals '98",
@@ -64,7 +64,7 @@ def test_the_engines_agree_on_a_table_with_everything(mariadb_url: str) -> None:
 
 
 def test_figures_say_why_they_could_not_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from envs.check import Settings
+    from agentrl.envs.check import Settings
 
     monkeypatch.delenv("AGENTRL_DATA", raising=False)
     found = list(figures(Settings()))

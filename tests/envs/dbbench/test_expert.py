@@ -2,9 +2,9 @@
 
 from random import Random
 
-from envs.contract import Message
-from envs.dbbench.expert import DbbenchExpert, faulty, miscopied, values
-from envs.dbbench.problem import Problem, Table
+from agentrl.envs.contract import Message
+from agentrl.envs.dbbench.expert import DbbenchExpert, faulty, miscopied, values
+from agentrl.envs.dbbench.problem import Problem, Table
 
 TABLE = Table("staff", ["name", "city", "pay"], [["kim", "oslo", "52"], ["bob", "rome", "17"]])
 SQL = "select max(pay) from staff where city='oslo'"

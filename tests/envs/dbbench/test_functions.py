@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from steps import grows_linearly, steps
 
-from envs.dbbench import dates
-from envs.dbbench.matching import like
-from envs.dbbench.regexp import compiled
-from envs.dbbench.scalars import trim
-from envs.dbbench.values import collate, number, text, whole
+from agentrl.envs.dbbench import dates
+from agentrl.envs.dbbench.matching import like
+from agentrl.envs.dbbench.regexp import compiled
+from agentrl.envs.dbbench.scalars import trim
+from agentrl.envs.dbbench.values import collate, number, text, whole
 
 parts = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "(a|bc)", "\\d", "(?:ab)"])
 repeated = st.tuples(parts, st.sampled_from(["", "*", "+", "?", "{2}", "{1,2}"])).map("".join)

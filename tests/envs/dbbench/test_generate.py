@@ -2,12 +2,12 @@
 
 import pytest
 
-from envs.dbbench import scoring
-from envs.dbbench.generate import TEMPLATES
-from envs.dbbench.problem import Problem
-from envs.dbbench.source import DbbenchSource
-from envs.dbbench.sqlite import SqliteDatabase
-from envs.options import read
+from agentrl.envs.dbbench import scoring
+from agentrl.envs.dbbench.generate import TEMPLATES
+from agentrl.envs.dbbench.problem import Problem
+from agentrl.envs.dbbench.source import DbbenchSource
+from agentrl.envs.dbbench.sqlite import SqliteDatabase
+from agentrl.envs.options import read
 
 
 def problems(difficulty: str, count: int) -> list[Problem]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.dbbench.scoring import answers_match, combined_hash, normalise, table_hash
+from agentrl.envs.dbbench.scoring import answers_match, combined_hash, normalise, table_hash
 
 
 @pytest.mark.parametrize("value", ["", " ", "None", "null", "NaN", "inf", "-Infinity", "undefined"])

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs import registry
-from envs.contract import Outcome, ToolCall
-from envs.dbbench.problem import Table
-from envs.dbbench.server import PREFIX, Server, ServerDatabase
-from envs.dbbench.sqlite import MAX_TEXT, TIMED_OUT
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs import registry
+from agentrl.envs.contract import Outcome, ToolCall
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.dbbench.server import PREFIX, Server, ServerDatabase
+from agentrl.envs.dbbench.sqlite import MAX_TEXT, TIMED_OUT
 
 TABLE = Table("The Staff", ["name", "pay %s"], [["Kim", "52"], ["Zoë", "9"], ["100%", "{}"]])
 ENDLESS = "select count(*) from seq_1_to_9999999 a, seq_1_to_9999999 b where a.seq * b.seq < rand()"

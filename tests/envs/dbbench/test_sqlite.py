@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import ItemError
-from envs.dbbench.problem import Table
-from envs.dbbench.sqlite import MAX_TEXT, TIMED_OUT, SqliteDatabase
+from agentrl.core.errors import ItemError
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.dbbench.sqlite import MAX_TEXT, TIMED_OUT, SqliteDatabase
 
 TABLE = Table("t", ["a", "b c"], [["1", "x"], ["2", "y"]])
 ENDLESS = "with recursive c(x) as (select 1 union all select x+1 from c) select {} from c"

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from core.errors import ItemError
-from envs.contract import Environment, Message
-from envs.datasets import locate
-from envs.dbbench.datasets import WIKITABLEQUESTIONS
-from envs.dbbench.source import DbbenchSource
-from envs.dbbench.tables import GROUPS, Tables
-from envs.generated import split_of
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Environment, Message
+from agentrl.envs.datasets import locate
+from agentrl.envs.dbbench.datasets import WIKITABLEQUESTIONS
+from agentrl.envs.dbbench.source import DbbenchSource
+from agentrl.envs.dbbench.tables import GROUPS, Tables
+from agentrl.envs.generated import split_of
 
 CUPS = {
     "name": "table_1",

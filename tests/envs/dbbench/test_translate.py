@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.dbbench.problem import Table
-from envs.dbbench.sqlite import TIMED_OUT, SqliteDatabase
-from envs.dbbench.translate import MAX_PARSED, MysqlDatabase, translate
+from agentrl.envs.dbbench.problem import Table
+from agentrl.envs.dbbench.sqlite import TIMED_OUT, SqliteDatabase
+from agentrl.envs.dbbench.translate import MAX_PARSED, MysqlDatabase, translate
 
 TABLE = Table("Staff", ["name", "pay", "The City"], [])
 ROWS = [["Kim", "52", "Oslo"], ["Zoë", "9", "oslo"], ["bob", "1,200", "Rome"], ["eva", "", "Lima"]]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from programs import PRELUDE, REWARD, Play
 
-from envs.contract import Environment
-from envs.gateway.source import GatewaySource
+from agentrl.envs.contract import Environment
+from agentrl.envs.gateway.source import GatewaySource
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.contract import ToolCall
-from envs.gateway import chat
-from envs.gateway.chat import ChatRequest, Length, Refused, Said
+from agentrl.envs.contract import ToolCall
+from agentrl.envs.gateway import chat
+from agentrl.envs.gateway.chat import ChatRequest, Length, Refused, Said
 
 PLAIN, STREAMED = ChatRequest((), ()), ChatRequest((), (), stream=True)
 

@@ -9,11 +9,11 @@ import pytest
 from programs import Play
 from running import eventually
 
-from core.config import Config, Envs, Task
-from core.errors import EnvironmentFailure
-from envs.client import RemoteSource
-from envs.contract import Counting, Message, Outcome, ToolCall
-from envs.server import EnvServer
+from agentrl.core.config import Config, Envs, Task
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.client import RemoteSource
+from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
+from agentrl.envs.server import EnvServer
 
 LOOK = ToolCall("look", {"thing": "mug"})
 LOOKS = """

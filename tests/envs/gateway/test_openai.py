@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from running import ROOT
 
-from envs.contract import Message, Outcome, ToolCall
-from envs.gateway.source import GatewaySource
+from agentrl.envs.contract import Message, Outcome, ToolCall
+from agentrl.envs.gateway.source import GatewaySource
 
 pytestmark = pytest.mark.skipif(not find_spec("openai"), reason="the package openai is missing")
 

@@ -12,17 +12,17 @@ from acting import CLAIMED, Fixed, serve
 from programs import Play
 from running import ROOT
 
-from broker.messages import check
-from core.config import Sampling
-from core.types import Status
-from db.registry import LivePolicy
-from serving.request import Limits as EngineLimits
-from serving.request import Request
-from serving.scripted import ScriptedEngine
-from workers.client import PolicyClient
-from workers.episode import EpisodeLoop, Kit, Limits
-from workers.policies import Sampler
-from workers.template import ChatTemplate
+from agentrl.broker.messages import check
+from agentrl.core.config import Sampling
+from agentrl.core.types import Status
+from agentrl.db.registry import LivePolicy
+from agentrl.serving.request import Limits as EngineLimits
+from agentrl.serving.request import Request
+from agentrl.serving.scripted import ScriptedEngine
+from agentrl.workers.client import PolicyClient
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.policies import Sampler
+from agentrl.workers.template import ChatTemplate
 
 TALKS = """
 messages, lengths = [user("?")], []

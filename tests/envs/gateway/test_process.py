@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from running import eventually, processes_of
 
-from core.errors import EnvironmentFailure
-from envs.gateway.process import Ended, Program
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.gateway.process import Ended, Program
 
 STUBBORN = """
 import os, signal, sys, time
@@ -110,7 +110,7 @@ id -u
 """
 OWNER = """
 import queue, sys
-from envs.gateway.process import Program
+from agentrl.envs.gateway.process import Program
 ends = queue.SimpleQueue()
 argv = ["/bin/sh", "-c", sys.argv[2], "sh", sys.argv[3]]
 program = Program(argv, b"the item ", {}, ends.put, own_user=sys.argv[1] == "own")
@@ -130,7 +130,7 @@ def test_a_program_reads_neither_its_owner_s_environment_nor_a_file_of_a_secret(
         ended = subprocess.run(
             [sys.executable, "-c", OWNER, own_user, PRYING, str(secret)],
             cwd="/",
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[3])}
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"]}
             | {"HUSH": "quiet", "HUSH_TOKEN_FILE": str(secret)},
             capture_output=True,
             text=True,
@@ -146,13 +146,12 @@ def test_a_program_dies_with_its_owner(tmp_path: Path, number: int) -> None:
     (tmp_path / "it.py").write_text(STUBBORN)
     owner = (
         "import sys, time\n"
-        "from envs.gateway.process import Program\n"
+        "from agentrl.envs.gateway.process import Program\n"
         "Program(sys.argv[1:], b'{}', {}, lambda _: None)\n"
         "time.sleep(60)"
     )
     argv = [sys.executable, str(tmp_path / "it.py"), str(tmp_path / "up")]
-    root = Path(__file__).parents[3]
-    process = subprocess.Popen([sys.executable, "-c", owner, *argv], cwd=root)
+    process = subprocess.Popen([sys.executable, "-c", owner, *argv])
     awaited((tmp_path / "up").exists)
     os.kill(process.pid, number)
     process.wait()

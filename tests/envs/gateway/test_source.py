@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs import registry
-from envs.datasets import Lacking
-from envs.gateway.reward import Result, reward, rewarded
-from envs.gateway.source import GatewaySource
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs import registry
+from agentrl.envs.datasets import Lacking
+from agentrl.envs.gateway.reward import Result, reward, rewarded
+from agentrl.envs.gateway.source import GatewaySource
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 RESULT = Result("noise\n blue \n\n", "", [], 1)
@@ -89,6 +89,12 @@ def test_a_secret_that_is_not_set_is_told_by_its_name(tmp_path: Path) -> None:
 def test_a_reward_that_is_not_there_is_told_by_name(name: str, why: str) -> None:
     with pytest.raises(ItemError, match=why):
         reward(name)
+
+
+def test_a_reward_of_a_former_module_of_ours_is_told_the_present_name() -> None:
+    with pytest.raises(ItemError, match="No module named 'envs'") as raised:
+        reward("envs.gateway.reward:rewarded")
+    assert raised.value.mend == "import agentrl.envs"
 
 
 def test_a_reward_may_be_of_a_module_and_a_score_of_its_own() -> None:

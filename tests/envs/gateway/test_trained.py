@@ -8,12 +8,12 @@ import pytest
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import select, text
 
-from broker.messages import EpisodeFinished, Trajectory, decode
-from core.types import RunState
-from db import progress, runs
-from db.models import StoredTrajectory
-from db.store import Store, open_store
-from workers.template import ChatTemplate
+from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.core.types import RunState
+from agentrl.db import progress, runs
+from agentrl.db.models import StoredTrajectory
+from agentrl.db.store import Store, open_store
+from agentrl.workers.template import ChatTemplate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 

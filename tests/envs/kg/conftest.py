@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from core.errors import ItemError
-from envs.datasets import Dataset, locate
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Ontology, Rules
-from envs.kg.tools import Workbench
+from agentrl.core.errors import ItemError
+from agentrl.envs.datasets import Dataset, locate
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Ontology, Rules
+from agentrl.envs.kg.tools import Workbench
 
 #   ann ─boss▶ bob ─boss▶ eva        ann, bob ─home▶ oslo      eva ─home▶ rome
 #   oslo ─people▶ ann, bob           rome ─people▶ eva         acme ─staff▶ bob, eva

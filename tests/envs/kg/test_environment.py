@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import EnvironmentFailure
-from core.types import TRAINABLE, Status
-from envs.contract import Message, ToolCall
-from envs.kg.environment import NO_CALL, KgEnvironment, final_answer
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Problem, exact, f1
-from envs.kg.tools import PARAMETERS, Workbench
-from envs.options import Style
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.types import TRAINABLE, Status
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.kg.environment import NO_CALL, KgEnvironment, final_answer
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Problem, exact, f1
+from agentrl.envs.kg.tools import PARAMETERS, Workbench
+from agentrl.envs.options import Style
 
 PROBLEM = Problem(
     question="Who lives in Oslo and Rome?",

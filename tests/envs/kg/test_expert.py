@@ -1,9 +1,9 @@
 """The demonstrator, its mistakes, and the policies that know nothing."""
 
-from envs.contract import Message, ToolCall
-from envs.kg.baselines import FirstRelation, RandomWalk
-from envs.kg.expert import KgExpert, listed, made
-from envs.kg.problem import Problem
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.kg.baselines import FirstRelation, RandomWalk
+from agentrl.envs.kg.expert import KgExpert, listed, made
+from agentrl.envs.kg.problem import Problem
 
 PROBLEM = Problem(
     question="?",

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs
 import pyoxigraph
 import pytest
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from envs.kg.graph import Endpoint, LocalGraph
-from envs.kg.program import answers, parse
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs.kg.graph import Endpoint, LocalGraph
+from agentrl.envs.kg.program import answers, parse
 
 SLOW = "SELECT ?a WHERE { ?a ?p ?b . ?c ?q ?d . ?e ?r ?f . ?g ?s ?h . ?i ?t ?j . ?k ?u ?l }"
 QUERY = answers(parse("(JOIN (R people) m.oslo)"))
@@ -175,8 +175,8 @@ def test_a_name_that_is_no_name_makes_no_graph() -> None:
 def test_without_the_library_the_registry_loads_and_playing_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['pyoxigraph'] = None\n"
-        "from core.errors import ConfigError\n"
-        "from envs import registry\n"
+        "from agentrl.core.errors import ConfigError\n"
+        "from agentrl.envs import registry\n"
         "source = registry.source('kg', {})\n"
         "try: source.items('train')\n"
         "except ConfigError as error: print(error, '|', error.mend)\n"

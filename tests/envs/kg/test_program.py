@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.kg.graph import LocalGraph
-from envs.kg.program import (
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.program import (
     MAX_SIZE,
     And,
     Count,

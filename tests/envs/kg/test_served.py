@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from core.config import Config, Envs, Task
-from envs.client import RemoteSource
-from envs.contract import Item, Message, Outcome, TaskSource
-from envs.kg.source import KgSource
-from envs.server import EnvServer
+from agentrl.core.config import Config, Envs, Task
+from agentrl.envs.client import RemoteSource
+from agentrl.envs.contract import Item, Message, Outcome, TaskSource
+from agentrl.envs.kg.source import KgSource
+from agentrl.envs.server import EnvServer
 
 OPTIONS = {"items": 4, "test_items": 2, "difficulty": "hard"}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ItemError
-from envs.check import Settings
-from envs.contract import Item
-from envs.datasets import Dataset
-from envs.figures import of_origin
-from envs.kg import check, datasets
-from envs.kg.source import KgSource, label
+from agentrl.core.errors import ItemError
+from agentrl.envs.check import Settings
+from agentrl.envs.contract import Item
+from agentrl.envs.datasets import Dataset
+from agentrl.envs.figures import of_origin
+from agentrl.envs.kg import check, datasets
+from agentrl.envs.kg.source import KgSource, label
 
 SAMPLED = ("reward and F1", "the expert on support graphs", "FB15k-237")
 Present = Callable[[Dataset], Dataset]

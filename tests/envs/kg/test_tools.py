@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from envs.kg.problem import Rules
-from envs.kg.tools import MAX_VARIABLES, Listing, ToolError, Variable, Workbench
+from agentrl.envs.kg.problem import Rules
+from agentrl.envs.kg.tools import MAX_VARIABLES, Listing, ToolError, Variable, Workbench
 
 Make = Callable[[Rules], Workbench]
 BOTH: list[Rules] = ["strict", "permissive"]

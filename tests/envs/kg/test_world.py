@@ -4,15 +4,15 @@ from random import Random
 
 import pytest
 
-from envs.contract import Message
-from envs.kg.graph import LocalGraph
-from envs.kg.problem import Ontology, Problem
-from envs.kg.program import parse
-from envs.kg.questions import Walker, action, drawn, plan, replay, solved
-from envs.kg.source import KgSource
-from envs.kg.tools import Workbench
-from envs.kg.world import MAX_TRIPLES, invent
-from envs.options import Difficulty, read
+from agentrl.envs.contract import Message
+from agentrl.envs.kg.graph import LocalGraph
+from agentrl.envs.kg.problem import Ontology, Problem
+from agentrl.envs.kg.program import parse
+from agentrl.envs.kg.questions import Walker, action, drawn, plan, replay, solved
+from agentrl.envs.kg.source import KgSource
+from agentrl.envs.kg.tools import Workbench
+from agentrl.envs.kg.world import MAX_TRIPLES, invent
+from agentrl.envs.options import Difficulty, read
 
 DIFFICULTIES: list[Difficulty] = ["easy", "medium", "hard"]
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.errors import ItemError
-from envs.oslinux.agentbench import SPLITS, content_of
-from envs.oslinux.evaluation import early
-from envs.oslinux.problem import Problem, read
-from envs.oslinux.source import OsSource
+from agentrl.core.errors import ItemError
+from agentrl.envs.oslinux.agentbench import SPLITS, content_of
+from agentrl.envs.oslinux.evaluation import early
+from agentrl.envs.oslinux.problem import Problem, read
+from agentrl.envs.oslinux.source import OsSource
 
 OWN = {
     "description": "How many?",

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.contract import Message, ToolCall
-from envs.oslinux.expert import OsExpert, faulty, miscopied
-from envs.oslinux.problem import Problem
-from envs.oslinux.questions import busiest_address, highest_score, total_of_name
-from envs.oslinux.source import OsSource
+from agentrl.envs.contract import Message, ToolCall
+from agentrl.envs.oslinux.expert import OsExpert, faulty, miscopied
+from agentrl.envs.oslinux.problem import Problem
+from agentrl.envs.oslinux.questions import busiest_address, highest_score, total_of_name
+from agentrl.envs.oslinux.source import OsSource
 
 
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])

@@ -1,6 +1,7 @@
 """The driver of a sandbox, as a process of this machine: it asks for no rights and no container."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ class Driver:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "envs.oslinux.inside"],
+            [sys.executable, "-m", "agentrl.envs.oslinux.inside"],
             cwd=folder,
-            env={"HOME": str(folder), "PYTHONPATH": str(Path.cwd())},
+            env={"HOME": str(folder), "PYTHONPATH": os.environ["PYTHONPATH"]},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

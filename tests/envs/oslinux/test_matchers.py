@@ -2,8 +2,8 @@
 
 import pytest
 
-from envs.oslinux.matchers import MATCHERS, matches
-from envs.oslinux.problem import Match
+from agentrl.envs.oslinux.matchers import MATCHERS, matches
+from agentrl.envs.oslinux.problem import Match
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.errors import ConfigError, EnvironmentFailure, ItemError
-from core.types import Status
-from envs import registry
-from envs.channel import Overrun
-from envs.contract import Item, Outcome, ToolCall
-from envs.engine import Engine
-from envs.oslinux.environment import NO_CALL, PROBLEM, UNKNOWN_TOOL, OsEnvironment
-from envs.oslinux.machine import Machine
-from envs.oslinux.problem import Problem
-from envs.oslinux.source import OsSource
-from envs.oslinux.terminal import TRUNCATED
-from envs.sandbox import Sandboxes, contain
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.core.types import Status
+from agentrl.envs import registry
+from agentrl.envs.channel import Overrun
+from agentrl.envs.contract import Item, Outcome, ToolCall
+from agentrl.envs.engine import Engine
+from agentrl.envs.oslinux.environment import NO_CALL, PROBLEM, UNKNOWN_TOOL, OsEnvironment
+from agentrl.envs.oslinux.machine import Machine
+from agentrl.envs.oslinux.problem import Problem
+from agentrl.envs.oslinux.source import OsSource
+from agentrl.envs.oslinux.terminal import TRUNCATED
+from agentrl.envs.sandbox import Sandboxes, contain
 
 Made = Callable[..., OsEnvironment]
 

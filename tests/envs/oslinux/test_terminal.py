@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.oslinux.terminal import (
+from agentrl.envs.oslinux.terminal import (
     EMPTY,
     KEPT,
     MAX_TEXT,

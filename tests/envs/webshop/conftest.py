@@ -2,11 +2,11 @@
 
 import pytest
 
-from core.errors import ItemError
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.datasets import sample
-from envs.webshop.goals import Goal
-from envs.webshop.product import Product, Review
+from agentrl.core.errors import ItemError
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.datasets import sample
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.product import Product, Review
 
 LAMP = Product(
     asin="B01",

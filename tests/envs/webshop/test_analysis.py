@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.webshop import analysis
-from envs.webshop.analysis import terms, words
-from envs.webshop.porter import stem
+from agentrl.envs.webshop import analysis
+from agentrl.envs.webshop.analysis import terms, words
+from agentrl.envs.webshop.porter import stem
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ItemError
-from envs.webshop import goals
-from envs.webshop.catalogue import FolderCatalogue, MemoryCatalogue, build
-from envs.webshop.datasets import agentbench_products
-from envs.webshop.generate import catalogue
-from envs.webshop.large import products, queries
-from envs.webshop.product import Product, Wish
+from agentrl.core.errors import ItemError
+from agentrl.envs.webshop import goals
+from agentrl.envs.webshop.catalogue import FolderCatalogue, MemoryCatalogue, build
+from agentrl.envs.webshop.datasets import agentbench_products
+from agentrl.envs.webshop.generate import catalogue
+from agentrl.envs.webshop.large import products, queries
+from agentrl.envs.webshop.product import Product, Wish
 
 
 def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:

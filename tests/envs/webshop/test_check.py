@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from envs.check import Settings
-from envs.webshop.check import figures
+from agentrl.envs.check import Settings
+from agentrl.envs.webshop.check import figures
 
 
 def test_nothing_passes_over_an_empty_sample(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from core.types import Status
-from envs.contract import Outcome, ToolCall
-from envs.options import Style
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.compact import COMPACT_PAGE
-from envs.webshop.environment import WebshopEnvironment
-from envs.webshop.goals import Goal
-from envs.webshop.shop import Shop
+from agentrl.core.types import Status
+from agentrl.envs.contract import Outcome, ToolCall
+from agentrl.envs.options import Style
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.compact import COMPACT_PAGE
+from agentrl.envs.webshop.environment import WebshopEnvironment
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.shop import Shop
 
 
 def search(keywords: Any) -> ToolCall:

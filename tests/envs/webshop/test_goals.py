@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from envs.webshop import goals
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.goals import Goal
-from envs.webshop.product import Product, Wish
+from agentrl.envs.webshop import goals
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.product import Product, Wish
 
 MUG = Product(
     asin="B1",

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.webshop import large, lucene
-from envs.webshop.analysis import terms
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.indexing import in_memory
-from envs.webshop.search import Search
+from agentrl.envs.webshop import large, lucene
+from agentrl.envs.webshop.analysis import terms
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.indexing import in_memory
+from agentrl.envs.webshop.search import Search
 
 pytestmark = pytest.mark.oracles
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import ItemError
-from envs.webshop.product import Product, Wish, from_document, from_record, records
+from agentrl.core.errors import ItemError
+from agentrl.envs.webshop.product import Product, Wish, from_document, from_record, records
 
 RECORD = {
     "asin": "B1",

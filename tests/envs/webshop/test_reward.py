@@ -5,10 +5,10 @@ from dataclasses import astuple
 import msgspec
 import pytest
 
-from envs.webshop.goals import Goal
-from envs.webshop.nouns import nouns
-from envs.webshop.product import Product
-from envs.webshop.reward import alike, colour, options_matched, type_reward, worth
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.nouns import nouns
+from agentrl.envs.webshop.product import Product
+from agentrl.envs.webshop.reward import alike, colour, options_matched, type_reward, worth
 
 LAMP = Product(
     asin="B01",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.webshop.analysis import terms
-from envs.webshop.indexing import Indexer, in_memory, open_postings
-from envs.webshop.search import Search, byte_length, length_byte
+from agentrl.envs.webshop.analysis import terms
+from agentrl.envs.webshop.indexing import Indexer, in_memory, open_postings
+from agentrl.envs.webshop.search import Search, byte_length, length_byte
 
 WORDS = "lamp chair red blue steel oak pine soft hard small".split()  # noqa: SIM905
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join), max_size=30)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.generate import catalogue
-from envs.webshop.goals import Goal
-from envs.webshop.shop import Shop
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.generate import catalogue
+from agentrl.envs.webshop.goals import Goal
+from agentrl.envs.webshop.shop import Shop
 
 ITEM_PAGE = (
     "Instruction:|Find me energy saving desk lamps|Back to Search|< Prev|color|crimson red|navy "

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.errors import ItemError
-from envs.contract import Expert, Item, Observation, Outcome, ToolCall
-from envs.webshop import check, generate
-from envs.webshop.catalogue import MemoryCatalogue
-from envs.webshop.datasets import AGENTBENCH
-from envs.webshop.goods import KINDS
-from envs.webshop.nouns import nouns
-from envs.webshop.source import WebshopSource, parted
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Expert, Item, Observation, Outcome, ToolCall
+from agentrl.envs.webshop import check, generate
+from agentrl.envs.webshop.catalogue import MemoryCatalogue
+from agentrl.envs.webshop.datasets import AGENTBENCH
+from agentrl.envs.webshop.goods import KINDS
+from agentrl.envs.webshop.nouns import nouns
+from agentrl.envs.webshop.source import WebshopSource, parted
 
 
 def play(source: WebshopSource, item: Item, expert: Expert) -> Outcome:

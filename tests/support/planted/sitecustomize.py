@@ -67,4 +67,4 @@ class Planter(MetaPathFinder):
         return spec
 
 
-sys.meta_path.insert(0, Planter("workers.worker", claim_before_publish))
+sys.meta_path.insert(0, Planter("agentrl.workers.worker", claim_before_publish))

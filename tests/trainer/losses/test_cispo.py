@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.losses.cispo import token_loss
-from trainer.losses.tokens import Tokens
-from trainer.presets import Clip
+from agentrl.trainer.losses.cispo import token_loss
+from agentrl.trainer.losses.tokens import Tokens
+from agentrl.trainer.presets import Clip
 
 CLIP = Clip(low=1.0, high=1.0, dual=3.0)  # ratios in [0, 2]
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.losses.gspo import sequence_log_ratios, token_loss
-from trainer.losses.tokens import Tokens
-from trainer.presets import Clip
+from agentrl.trainer.losses.gspo import sequence_log_ratios, token_loss
+from agentrl.trainer.losses.tokens import Tokens
+from agentrl.trainer.presets import Clip
 
 CLIP = Clip(low=0.1, high=0.2, dual=3.0)
 

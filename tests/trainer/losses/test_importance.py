@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.losses.importance import weights
-from trainer.presets import Importance
+from agentrl.trainer.losses.importance import weights
+from agentrl.trainer.presets import Importance
 
 
 def logs(*values: float) -> Tensor:

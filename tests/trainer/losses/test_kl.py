@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from trainer.losses.kl import k3
+from agentrl.trainer.losses.kl import k3
 
 
 def test_k3_has_the_value_worked_out_by_hand() -> None:

@@ -11,9 +11,9 @@ import torch
 from oracle import ROWS, Arrays, answered, ragged
 from torch import Tensor
 
-from trainer.losses import gspo, importance, kl, ppo_clip
-from trainer.losses.tokens import Tokens
-from trainer.presets import Clip, Importance
+from agentrl.trainer.losses import gspo, importance, kl, ppo_clip
+from agentrl.trainer.losses.tokens import Tokens
+from agentrl.trainer.presets import Clip, Importance
 
 pytestmark = pytest.mark.oracles
 

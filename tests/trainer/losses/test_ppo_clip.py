@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.losses.importance import weights
-from trainer.losses.ppo_clip import token_loss
-from trainer.losses.tokens import TokenLoss, Tokens
-from trainer.presets import Clip, Importance
+from agentrl.trainer.losses.importance import weights
+from agentrl.trainer.losses.ppo_clip import token_loss
+from agentrl.trainer.losses.tokens import TokenLoss, Tokens
+from agentrl.trainer.presets import Clip, Importance
 
 CLIP = Clip(low=0.2, high=0.28, dual=3.0)
 TRUNCATED = Importance("truncated", most=2.0)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from oracle import GROUP, ROWS, Arrays, answered, ragged
 
-from trainer.advantages import group_advantages
-from trainer.losses import cispo, gspo, kl, ppo_clip
-from trainer.losses.tokens import Tokens
-from trainer.presets import Clip
+from agentrl.trainer.advantages import group_advantages
+from agentrl.trainer.losses import cispo, gspo, kl, ppo_clip
+from agentrl.trainer.losses.tokens import Tokens
+from agentrl.trainer.presets import Clip
 
 pytestmark = pytest.mark.oracles
 

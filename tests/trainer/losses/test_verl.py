@@ -11,10 +11,10 @@ import pytest
 import torch
 from oracle import GROUP, ROWS, Arrays, answered, ragged
 
-from trainer.advantages import Kind, group_advantages
-from trainer.losses import cispo, gspo, importance, ppo_clip
-from trainer.losses.tokens import Tokens
-from trainer.presets import Clip, Importance
+from agentrl.trainer.advantages import Kind, group_advantages
+from agentrl.trainer.losses import cispo, gspo, importance, ppo_clip
+from agentrl.trainer.losses.tokens import Tokens
+from agentrl.trainer.presets import Clip, Importance
 
 pytestmark = pytest.mark.oracles
 
