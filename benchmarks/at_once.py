@@ -48,8 +48,9 @@ from agentrl.core.config import Run as RunConfig
 from agentrl.core.config import Store as StoreConfig
 from agentrl.core.config import Worker as WorkerConfig
 from agentrl.core.types import EpisodeState
-from agentrl.db import migrate, registry
+from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
@@ -79,10 +80,10 @@ def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
     )
 
     def register(session: Session) -> None:
-        registry.register_server(session, server, lease_s=LONG_S)
+        checkpoints.register_server(session, server, lease_s=LONG_S)
         session.flush()
-        (checkpoint,) = registry.live_checkpoints(session, place.run_id)
-        registry.mark_serving(session, place.run_id, "current", checkpoint)
+        (checkpoint,) = checkpoints.live_checkpoints(session, place.run_id)
+        checkpoints.mark_serving(session, place.run_id, "current", checkpoint)
 
     store.transact(register)
     told(place).wait()

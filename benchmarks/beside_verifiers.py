@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from pipeline import run
 
-from agentrl.db import migrate
+from agentrl.db.admin import migrate
 from agentrl.db.store import open_store
 
 ARM = Path(__file__).with_name("verifiers_arm.py")

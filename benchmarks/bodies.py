@@ -43,10 +43,11 @@ from agentrl.broker.messages import (
 )
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.types import RunState, Status
-from agentrl.db import groups, lifecycle, migrate
-from agentrl.db.groups import NewGroup
+from agentrl.db.admin import migrate
 from agentrl.db.models import Run
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import groups, lifecycle
+from agentrl.db.transitions.groups import NewGroup
 from agentrl.workers import recorder
 
 TURNS, THREADS, BYTES = 20, 8, 48 * 1024 * 1024  # of a trajectory; publishing; of an arm

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from long_run import RUN, Size, fill
 
-from agentrl.db import migrate, retention
+from agentrl.db.admin import migrate, retention
 from agentrl.db.store import Store, open_store
 
 GROWING = ("groups", "episodes", "steps", "trajectories", "update_groups")

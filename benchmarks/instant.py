@@ -10,8 +10,8 @@ from typing import Any
 
 from agentrl.core import manifest
 from agentrl.core.types import CheckpointState, RunState, Status
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint, Run
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now
 from agentrl.envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
 from agentrl.serving.request import Completion, Request
@@ -102,7 +102,7 @@ def begin(store: Store, home: Path) -> str:
             )
         )
         session.flush()
-        registry.register_checkpoint(
+        checkpoints.register_checkpoint(
             session,
             Checkpoint(
                 checkpoint_id=run_id,

@@ -22,10 +22,11 @@ from instant import begin
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import Status
-from agentrl.db import episodes, groups, migrate, runs
-from agentrl.db.episodes import Claimed, Result
+from agentrl.db.admin import migrate
 from agentrl.db.models import Run, Worker
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import episodes, groups, runs
+from agentrl.db.transitions.episodes import Claimed, Result
 
 SIZE = 8
 RESULT = Result(Status.COMPLETED, 1.0, 1.0, 5, 100, 50, "a" * 64)

@@ -24,7 +24,7 @@ from agentrl.broker.api import Publisher, Waiting
 from agentrl.broker.messages import Message, RunEpisode
 from agentrl.core.config import Config
 from agentrl.core.errors import PolicyError
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.workers.client import NotServed, PolicyClient
 from agentrl.workers.worker import EpisodeWorker

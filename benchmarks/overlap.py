@@ -42,9 +42,9 @@ from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling,
 from agentrl.core.config import Run as RunConfig
 from agentrl.core.config import Worker as WorkerConfig
 from agentrl.core.types import RUN_OVER, GroupState
-from agentrl.db import progress
 from agentrl.db.models import Group, Run, Update, Worker
-from agentrl.db.registry import live_policies
+from agentrl.db.queries import progress
+from agentrl.db.registry.checkpoints import live_policies
 from agentrl.db.store import Store, open_store
 from agentrl.envs import registry
 from agentrl.ops.process import run_role

@@ -41,9 +41,10 @@ from agentrl.core.config import Run as RunConfig
 from agentrl.core.config import Store as StoreConfig
 from agentrl.core.config import Worker as WorkerConfig
 from agentrl.core.types import EpisodeState, GroupState, Reason
-from agentrl.db import groups, migrate
+from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, StoredTrajectory
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import groups
 from agentrl.serving.policy import Followed, serve_policy
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.workers import app as celery

@@ -35,8 +35,9 @@ from agentrl.broker.wake import Waker
 from agentrl.core import manifest
 from agentrl.core.config import Config, Model, PolicyServer, Sampling, Task
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import migrate, registry
+from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.policy import Followed, serve_policy
 from agentrl.workers.client import Ask, NotServed, PolicyClient
@@ -86,7 +87,7 @@ class Bench:
                 state=CheckpointState.LIVE,
                 created_at=now(),
             )
-            registry.register_checkpoint(session, row)
+            checkpoints.register_checkpoint(session, row)
         committed = time.perf_counter()
         if told:
             event = CheckpointPublished(run_id=self.run_id, version=version, checkpoint_id=name)

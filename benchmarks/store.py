@@ -42,32 +42,24 @@ from agentrl.dashboard.looks.run import (
     WINDOW_S,
 )
 from agentrl.dashboard.looks.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
-from agentrl.db import (
-    alarms,
+from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.audit.accounting import VIEWS
+from agentrl.db.models import Run
+from agentrl.db.queries import (
     attempts,
     balance,
     curves,
     delays,
+    episode_outcomes,
     episode_search,
-    episodes,
-    groups,
-    leases,
-    lifecycle,
-    lineage,
-    migrate,
-    outcomes,
     progress,
-    registry,
-    runs,
-    streams,
-    updates,
 )
-from agentrl.db.episode_search import Filter, Found, Limits, Order
-from agentrl.db.episode_story import story
-from agentrl.db.models import Run
-from agentrl.db.readonly import open_history
+from agentrl.db.queries.episode_detail import story
+from agentrl.db.queries.episode_search import Filter, Found, Limits, Order
+from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
-from agentrl.db.views import VIEWS
+from agentrl.db.transitions import alarms, episodes, groups, lifecycle, runs, streams, updates
 from agentrl.envs.contract import Item
 from agentrl.workers.dispatcher import Dispatcher
 from agentrl.workers.stream import ItemStream
@@ -117,9 +109,9 @@ QUESTIONS: dict[str, dict[str, Question]] = {
         "staleness": lambda s: progress.staleness(s, RUN),
     },
     "worker": {
-        "live_policies": lambda s: registry.live_policies(s, RUN),
-        "recent_episodes": lambda s: outcomes.recent_episodes(s, RUN, "task0", 64),
-        "recent_metrics": lambda s: outcomes.recent_metrics(s, RUN, 16),
+        "live_policies": lambda s: checkpoints.live_policies(s, RUN),
+        "recent_episodes": lambda s: episode_outcomes.recent_episodes(s, RUN, "task0", 64),
+        "recent_metrics": lambda s: episode_outcomes.recent_metrics(s, RUN, 16),
     },
     "dashboard": {
         "run_names": runs.run_names,

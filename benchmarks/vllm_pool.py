@@ -29,7 +29,7 @@ from engine import tiny_model
 
 from agentrl.core import config as sections
 from agentrl.core.config import Config, Lora, PolicyServer, Trainer, Vllm
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import EngineAway, Request
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server

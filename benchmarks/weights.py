@@ -35,8 +35,9 @@ from agentrl.core import logging
 from agentrl.core.config import Lora, Trainer
 from agentrl.core.manifest import Probe
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import migrate, registry
+from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, PolicyServer, Run
+from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.engine import LocalEngine
 from agentrl.serving.follower import Follower, Seat
@@ -109,7 +110,9 @@ class Bench:
         marks.append(time.perf_counter())
         path = self.shelf.put(name)
         marks.append(time.perf_counter())
-        self.store.transact(lambda session: registry.register_checkpoint(session, row(name, path)))
+        self.store.transact(
+            lambda session: registry_checkpoints.register_checkpoint(session, row(name, path))
+        )
         marks.append(time.perf_counter())
         event = CheckpointPublished(run_id=RUN, version=number, checkpoint_id=name)
         self.publisher.publish(EVENTS, RUN, event)
@@ -125,7 +128,7 @@ class Bench:
         self.bytes = sum(file.stat().st_size for file in directory.rglob("*"))
 
     def step(self) -> None:
-        rows = self.store.ask(lambda session: registry.live_checkpoints(session, RUN))
+        rows = self.store.ask(lambda session: registry_checkpoints.live_checkpoints(session, RUN))
         self.follower.step(rows)
 
     def _note(self, marks: list[float]) -> None:
@@ -194,7 +197,7 @@ def begin(store: Store, name: str, path: str) -> None:
         session.flush()
         session.add(row(name, path))
         server = PolicyServer(server_id=SERVER, run_id=RUN, name="p", engine="local", url="http://")
-        registry.register_server(session, server, lease_s=3600.0)
+        registry_checkpoints.register_server(session, server, lease_s=3600.0)
 
 
 def measure(size: str, way: str, place: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from agentrl.dashboard import charts
 from agentrl.dashboard.estimates import Estimate, reward, success
 from agentrl.dashboard.theme import Colours
-from agentrl.db.curves import Point
+from agentrl.db.queries.curves import Point
 
 VERSION = ("version", "version")
 

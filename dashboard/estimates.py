@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agentrl.core import statistics
 from agentrl.core.config import Run
 from agentrl.core.statistics import Z95, interval
-from agentrl.db.curves import Point
+from agentrl.db.queries.curves import Point
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import streamlit as st
 from agentrl.dashboard.links import FIRST
 from agentrl.dashboard.markup import STYLE
 from agentrl.dashboard.pages import accounting, checkpoints, compare, episodes, run, sql, tasks
-from agentrl.db.runs import run_names
 from agentrl.db.store import Store
+from agentrl.db.transitions.runs import run_names
 
 IN_URL = "run in the URL"  # of the session's state: the name that was written there last
 

@@ -15,7 +15,7 @@ from functools import cache
 from streamlit.web import cli
 
 from agentrl.core.access import named
-from agentrl.db.readonly import open_history
+from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store
 
 NEEDED = (

@@ -11,8 +11,8 @@ from agentrl.core import loading
 from agentrl.core.config import Config, Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.types import CURRENT
-from agentrl.db import tracks
-from agentrl.db.external import track_of
+from agentrl.db.registry import tracks
+from agentrl.db.registry.external import track_of
 from agentrl.envs import registry
 from agentrl.envs.hosting import contained
 from agentrl.ops import hub

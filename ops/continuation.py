@@ -22,9 +22,9 @@ from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.statistics import interval
 from agentrl.core.types import SOLVED
-from agentrl.db.recordings import Recording
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import open_store
+from agentrl.db.transitions.recordings import Recording
 from agentrl.ops.configs import check_model
 from agentrl.ops.eval_server import served
 from agentrl.ops.eval_target import Target, resolve

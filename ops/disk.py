@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.config import Config
-from agentrl.db.tracks import parse
+from agentrl.db.registry.tracks import parse
 from agentrl.ops.parts import GIB, element_bytes, trained
 from agentrl.ops.shape import Shape
 from agentrl.trainer.retention import SNAPSHOTS

@@ -224,8 +224,8 @@ def _vllm(config: Config) -> Iterator[Finding]:
 
 
 def _store(config: Config) -> str:
-    from agentrl.db import migrate
-    from agentrl.db.readonly import open_readonly
+    from agentrl.db.admin import migrate
+    from agentrl.db.admin.readonly import open_readonly
 
     url = config.store_url()
     if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():

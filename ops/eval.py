@@ -17,7 +17,7 @@ from rich.progress import Progress
 from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, nearest
-from agentrl.db import migrate
+from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.eval_record import Record, forget

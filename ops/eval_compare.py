@@ -18,9 +18,9 @@ from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import SOLVED
-from agentrl.db import evaluations
+from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Evaluation
-from agentrl.db.readonly import open_history
+from agentrl.db.transitions import evaluations
 from agentrl.ops.eval_target import find
 from agentrl.ops.paired import Compared, compared
 from agentrl.ops.tables import console, plain

@@ -16,9 +16,9 @@ import msgspec
 from agentrl.core import metrics
 from agentrl.core.config import Config, External
 from agentrl.core.types import Status
-from agentrl.db import evaluations
 from agentrl.db.models import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store
+from agentrl.db.transitions import evaluations
 from agentrl.ops.eval_target import Target
 from agentrl.ops.evaluate import Evaluator, Measured, Plan, Played, Work, summary
 

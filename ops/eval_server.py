@@ -14,7 +14,7 @@ from agentrl.core.config import Config
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CURRENT
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.eval_target import Target
 from agentrl.ops.evaluate import Ending
 from agentrl.serving.policy import make_engine

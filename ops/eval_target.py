@@ -15,11 +15,12 @@ from agentrl.core import manifest
 from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CheckpointState
-from agentrl.db import lifecycle, registry, runs
-from agentrl.db.external import track_of
+from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Checkpoint, Run
-from agentrl.db.readonly import open_history
+from agentrl.db.registry import checkpoints
+from agentrl.db.registry.external import track_of
 from agentrl.db.store import Store
+from agentrl.db.transitions import lifecycle, runs
 from agentrl.ops import hub
 from agentrl.ops.configs import check_external, check_model
 
@@ -88,7 +89,7 @@ def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:
     Raises ConfigError, StoreError. `where`: the store, for the error.
     """
     run, at, version = name.rpartition("@")
-    found = registry.find_checkpoint(session, name)
+    found = checkpoints.find_checkpoint(session, name)
     if at and found is None:
         found = lifecycle.checkpoint_at(session, runs.require_run(session, run), version)
     if found is None:
@@ -107,7 +108,7 @@ def versions(config: Config, wished: Sequence[str]) -> list[str]:
     if ALL not in wished:
         return [f"{run}@{version}" for version in wished]
     with closing(open_history(config.store_url())) as store, store.read() as session:
-        live = registry.live_checkpoints(session, runs.require_run(session, run).run_id)
+        live = checkpoints.live_checkpoints(session, runs.require_run(session, run).run_id)
         return [f"{run}@{row.version}" for row in live]
 
 

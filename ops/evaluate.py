@@ -21,8 +21,8 @@ from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.statistics import Estimate, clustered_interval, estimate
 from agentrl.core.types import CURRENT, SOLVED, TRAINABLE, Status
-from agentrl.db.episodes import Claimed
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Environment, Item, TaskSource
 from agentrl.workers.client import PolicyClient
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime

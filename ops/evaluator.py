@@ -19,7 +19,7 @@ from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.logging import get_logger
 from agentrl.core.process import TOLD, weigh_session
 from agentrl.core.types import RUN_OVER
-from agentrl.db import evaluations, runs
+from agentrl.db.transitions import evaluations, runs
 from agentrl.ops.eval import Matrix, Wish, only, planned
 from agentrl.ops.eval_target import resolve
 from agentrl.ops.evaluate import work_of

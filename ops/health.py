@@ -18,7 +18,7 @@ from pathlib import Path
 from agentrl.core import loading
 from agentrl.core.config import Config, secret
 from agentrl.core.errors import AgentRLError, ConfigError, nearest
-from agentrl.db import probe
+from agentrl.db.admin import probe
 
 TIMEOUT_S = 5.0
 OVER = "its run is over"  # it may rest

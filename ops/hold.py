@@ -17,8 +17,8 @@ from agentrl.core.errors import CheckpointError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import CheckpointState
-from agentrl.db import registry
 from agentrl.db.models import PolicyServer, Run
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 
 BEAT_S = 3.0
@@ -60,7 +60,7 @@ def held(store: Store, target: Held) -> Iterator[None]:
 def _release(store: Store, server_id: str) -> None:
     """Whatever ended the measurement is what is told, not that the store is away."""
     try:
-        store.transact(lambda session: registry.end_server(session, server_id))
+        store.transact(lambda session: checkpoints.end_server(session, server_id))
     except StoreUnavailable as error:
         log.warning("The checkpoint's lease ends by itself", error=str(error))
 
@@ -70,7 +70,7 @@ def _register(session: Session, server_id: str, target: Held) -> None:
     if session.get(PolicyServer, server_id) is not None:
         return
     run = session.get_one(Run, target.run_id, with_for_update=True)
-    row = registry.find_checkpoint(session, target.checkpoint_id)
+    row = checkpoints.find_checkpoint(session, target.checkpoint_id)
     if row is None or row.state == CheckpointState.DELETED:
         raise CheckpointError(
             f"checkpoint {target.checkpoint_id} is deleted", mend="name another version of the run"
@@ -78,9 +78,9 @@ def _register(session: Session, server_id: str, target: Held) -> None:
     server = PolicyServer(
         server_id=server_id, run_id=run.run_id, name="eval", engine="local", url=""
     )
-    registry.register_server(session, server, lease_s=LEASE_S)
+    checkpoints.register_server(session, server, lease_s=LEASE_S)
     session.flush()
-    registry.mark_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
+    checkpoints.mark_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
 
 
 def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
@@ -88,6 +88,6 @@ def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
     while not ended.wait(BEAT_S):
         with suppress(StoreUnavailable):  # the store has said so
             store.transact(
-                lambda session: registry.beat_server(session, server_id, lease_s=LEASE_S),
+                lambda session: checkpoints.beat_server(session, server_id, lease_s=LEASE_S),
                 patience_s=BEAT_S,
             )

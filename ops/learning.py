@@ -19,7 +19,7 @@ from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.process import place
 from agentrl.core.retry import FOREVER
-from agentrl.db import registry
+from agentrl.db.registry import checkpoints
 from agentrl.ops.runs import Opened, opened, shelf
 from agentrl.trainer.inbox import Bounds
 from agentrl.trainer.presets import Settings, batch_groups, inbox_bytes, settings
@@ -108,7 +108,7 @@ def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> 
 
 
 def _first(run: Opened) -> str:
-    return run.store.ask(lambda session: registry.live_checkpoints(session, run.run_id)[0].path)
+    return run.store.ask(lambda session: checkpoints.live_checkpoints(session, run.run_id)[0].path)
 
 
 def _fetched(first: str, config: Config, stop: threading.Event) -> Path:

@@ -19,11 +19,12 @@ from agentrl.core import loading
 from agentrl.core.config import Config, check_name, with_secrets
 from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
-from agentrl.db import lifecycle, migrate, runs
-from agentrl.db.lifecycle import Fork, RunSummary
+from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import open_history, refuse_absent
 from agentrl.db.models import Checkpoint, Run
-from agentrl.db.readonly import open_history, refuse_absent
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import lifecycle, runs
+from agentrl.db.transitions.lifecycle import Fork, RunSummary
 from agentrl.ops import moved
 from agentrl.ops.hold import held
 from agentrl.ops.locks import running_supervisor

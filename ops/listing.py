@@ -3,7 +3,7 @@
 import msgspec
 
 from agentrl.core.types import RunState
-from agentrl.db.lifecycle import RunSummary
+from agentrl.db.transitions.lifecycle import RunSummary
 from agentrl.ops.lifecycle import Place, summaries
 from agentrl.ops.tables import console, plain
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core.config import Config
-from agentrl.db import lifecycle
 from agentrl.db.store import Store
+from agentrl.db.transitions import lifecycle
 
 
 def with_home(config: Config, home: Path) -> Config:

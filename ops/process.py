@@ -26,9 +26,9 @@ from agentrl.core.errors import (
 )
 from agentrl.core.process import TOLD, place
 from agentrl.core.types import RUN_OVER
-from agentrl.db import runs
 from agentrl.db.store import open_store
-from agentrl.db.updates import TrainerReplaced
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.ops import hub, roles
 from agentrl.ops.restarts import AWAY
 from agentrl.ops.runs import RunOver, begin, queues_stand

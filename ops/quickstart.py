@@ -21,10 +21,12 @@ from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.types import RunState
-from agentrl.db import progress, registry, runs
-from agentrl.db.progress import Totals
-from agentrl.db.registry import LivePolicy
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.eval_record import Record
 from agentrl.ops.eval_target import Target, fitted, resolve
 from agentrl.ops.evaluate import Evaluator, Measured, Plan, Work, work_of
@@ -226,7 +228,7 @@ class Quickstart:
         raise AgentRLError(f"no policy server came up in {ready_s:.0f} s", mend="see runs/*/logs")
 
     def _serving(self, session: Session, target: Target) -> LivePolicy | None:
-        for policy in registry.live_policies(session, self._run_id):
+        for policy in checkpoints.live_policies(session, self._run_id):
             if policy.checkpoint_id == target.checkpoint_id:
                 return policy
         return None

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.core.config import Config
-from agentrl.db import progress
-from agentrl.db.progress import Totals
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import Totals
 from agentrl.db.store import Store
 
 RECENT_UPDATES = 5

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
-from agentrl.db import recordings, runs
-from agentrl.db.recordings import Recording
+from agentrl.db.transitions import recordings, runs
+from agentrl.db.transitions.recordings import Recording
 from agentrl.ops.replayer import opened, recorded, replaying
 from agentrl.ops.tables import console, plain
 from agentrl.ops.tape import PROMPT, Difference

@@ -16,11 +16,11 @@ from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
 from agentrl.core.types import CURRENT
-from agentrl.db import recordings
-from agentrl.db.episodes import Claimed
-from agentrl.db.readonly import open_history
-from agentrl.db.recordings import Recording
+from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store
+from agentrl.db.transitions import recordings
+from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.hosting import hosting
 from agentrl.ops import hub, roles

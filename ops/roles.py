@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from agentrl.broker.topology import recorder_queue
 from agentrl.core.config import Config
 from agentrl.core.types import RUN_OVER
-from agentrl.db import runs
+from agentrl.db.transitions import runs
 from agentrl.envs import registry as tasks
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.runs import opened

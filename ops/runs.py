@@ -26,9 +26,11 @@ from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.logging import bind_process, get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.types import RUN_OVER, CheckpointState, RunState
-from agentrl.db import migrate, registry, runs
+from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run
+from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
+from agentrl.db.transitions import runs
 from agentrl.ops import configs, hub, moved
 from agentrl.trainer import checkpoints
 from agentrl.workers.app import celery_app, purge
@@ -229,7 +231,10 @@ def _first_checkpoint(
     """Version 0 is the model the run starts from, published like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
     place = shelf(config, run_id, stop)
-    known = store.ask(lambda session: registry.find_checkpoint(session, checkpoint_id)) is not None
+    known = (
+        store.ask(lambda session: registry_checkpoints.find_checkpoint(session, checkpoint_id))
+        is not None
+    )
     if known and place.url:  # another host may have begun the run, from files of its own
         return
     if not place.local(checkpoint_id).exists():
@@ -245,7 +250,7 @@ def _first_checkpoint(
     def register(session: Session) -> None:
         session.get_one(Run, run_id, with_for_update=True)
         if session.get(Checkpoint, checkpoint_id) is None:
-            registry.register_checkpoint(
+            registry_checkpoints.register_checkpoint(
                 session,
                 Checkpoint(
                     checkpoint_id=checkpoint_id,

@@ -7,9 +7,9 @@ from alembic.util.exc import CommandError
 from agentrl.core import loading
 from agentrl.core.config import secret
 from agentrl.core.errors import StoreError
-from agentrl.db import migrate
-from agentrl.db.readonly import refuse_absent
-from agentrl.db.roles import READER, let_reader_log_in
+from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import refuse_absent
+from agentrl.db.admin.roles import READER, let_reader_log_in
 from agentrl.db.store import open_store
 
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.core.errors import AgentRLError
+from agentrl.db.admin.readonly import Answer, ask, open_history, open_readonly, tables
 from agentrl.db.questions import answered, questions
-from agentrl.db.readonly import Answer, ask, open_history, open_readonly, tables
 from agentrl.db.store import Store
 from agentrl.ops.lifecycle import Place
 

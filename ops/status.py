@@ -10,8 +10,10 @@ from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.exposition import address
 from agentrl.core.types import RUN_OVER, RunState
-from agentrl.db import alarms, progress, registry, runs
-from agentrl.db.readonly import open_history
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
+from agentrl.db.transitions import alarms, runs
 from agentrl.ops.locks import running_supervisor
 from agentrl.ops.tables import console, plain
 
@@ -79,9 +81,9 @@ def look(config: Config) -> dict[str, Any]:
                 "groups": progress.groups_by_state(session, run.run_id),
                 "policies": [
                     dataclasses.asdict(policy)
-                    for policy in registry.live_policies(session, run.run_id)
+                    for policy in checkpoints.live_policies(session, run.run_id)
                 ],
-                "problems": registry.server_problems(session, run.run_id),
+                "problems": checkpoints.server_problems(session, run.run_id),
                 "alarms": [
                     dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
                 ],

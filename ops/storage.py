@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core.errors import StoreError
-from agentrl.db import lifecycle as life
-from agentrl.db import migrate, parquet, retention, runs
-from agentrl.db.parquet import TABLES, Wanted
-from agentrl.db.readonly import open_history, refuse_absent
-from agentrl.db.retention import Forgettable
-from agentrl.db.sizes import Sizes, sizes
+from agentrl.db.admin import migrate, parquet, retention
+from agentrl.db.admin.parquet import TABLES, Wanted
+from agentrl.db.admin.readonly import open_history, refuse_absent
+from agentrl.db.admin.retention import Forgettable
+from agentrl.db.admin.sizes import Sizes, sizes
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import lifecycle as life
+from agentrl.db.transitions import runs
 from agentrl.ops import lifecycle
 from agentrl.ops.lifecycle import Place
 from agentrl.ops.listing import ago

@@ -16,7 +16,7 @@ import msgspec
 from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import (
     Counting,
     Environment,

@@ -19,10 +19,11 @@ from agentrl.core import exposition, loading, logging, metrics
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, in_words
 from agentrl.core.types import RUN_OVER
-from agentrl.db import runs, told
-from agentrl.db.readonly import open_history
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.queries import tracker_cursor
+from agentrl.db.queries.tracker_cursor import Line, Told
 from agentrl.db.store import Store
-from agentrl.db.told import Line, Told
+from agentrl.db.transitions import runs
 from agentrl.ops.process import end_with_parent, stop_on_signals
 from agentrl.ops.trackers.tracker import (
     Figure,
@@ -135,7 +136,7 @@ class Follower:
 
     def _lines(self, store: Store, run_id: str) -> list[Line]:
         with store.read() as session:
-            return list(told.lines(session, run_id, self._told))
+            return list(tracker_cursor.lines(session, run_id, self._told))
 
     def _tell(self, line: Line) -> None:
         new = {

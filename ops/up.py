@@ -23,9 +23,11 @@ from agentrl.core import exposition, loading, logging
 from agentrl.core.config import Config, secret
 from agentrl.core.errors import AgentRLError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
-from agentrl.db import progress, registry, runs
-from agentrl.db.progress import Totals
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.ops import configs, hub, memory
 from agentrl.ops.ending import last_line
 from agentrl.ops.locks import refuse_second, running_supervisor
@@ -185,7 +187,7 @@ def _goes_on_from(store: Store, run_id: str, version: int) -> int:
     """The version a trainer that starts now goes on from, `version` at most."""
 
     def snapshot(session: Session) -> int:
-        newest = registry.latest_snapshot(session, run_id)
+        newest = checkpoints.latest_snapshot(session, run_id)
         return newest.version if newest else 0
 
     return min(_asked(store, snapshot, version), version)
@@ -235,7 +237,7 @@ def _printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[
         nonlocal shown, problems
         before, problems = (
             problems,
-            _asked(store, lambda session: registry.server_problems(session, run_id), problems),
+            _asked(store, lambda session: checkpoints.server_problems(session, run_id), problems),
         )
         for name, problem in sorted(problems.items()):
             if problem != before.get(name):

@@ -20,10 +20,12 @@ from agentrl.core import loading, logging, manifest
 from agentrl.core.config import Config
 from agentrl.core.errors import MessageError, StoreError
 from agentrl.core.types import CheckpointState, UpdateState
-from agentrl.db import bodies, hindsight, registry, runs, updates
-from agentrl.db.hindsight import SeenMember
+from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Checkpoint, Run, Update
-from agentrl.db.readonly import open_history
+from agentrl.db.queries import recorded_updates
+from agentrl.db.queries.recorded_updates import SeenMember
+from agentrl.db.registry import checkpoints
+from agentrl.db.transitions import bodies, runs, updates
 from agentrl.ops.hindsight import ALL, Learned, Row, Seen, learned
 from agentrl.ops.tables import console, plain
 from agentrl.trainer.batch import TrainableGroup
@@ -99,8 +101,8 @@ def whatif(
 
 
 def _asked(session: Session, run: Run, name: str) -> Asked:
-    update = hindsight.update_named(session, run, name)
-    members = hindsight.seen_members(session, update)
+    update = recorded_updates.update_named(session, run, name)
+    members = recorded_updates.seen_members(session, update)
     wires = bodies.bodies_of(session, [(each.episode_id, each.fence) for each in members])
     groups: list[TrainableGroup] = []
     lost = 0
@@ -142,8 +144,8 @@ def _group(
 
 def _paths(session: Session, run: Run, update: Update) -> tuple[str, str] | None:
     """None where the files of either checkpoint are gone."""
-    parent = hindsight.parent_of(session, update)
-    first = next(iter(registry.live_checkpoints(session, run.run_id)), None)
+    parent = recorded_updates.parent_of(session, update)
+    first = next(iter(checkpoints.live_checkpoints(session, run.run_id)), None)
     kept: list[Checkpoint] = [
         each for each in (parent, first) if each and each.state != CheckpointState.DELETED
     ]

@@ -21,9 +21,9 @@ from agentrl.core.config import Config, secret
 from agentrl.core.config import PolicyServer as ServerConfig
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
-from agentrl.db import external, registry
 from agentrl.db.models import Checkpoint, PolicyServer
-from agentrl.db.registry import MESSAGES, LivePolicy
+from agentrl.db.registry import checkpoints, external
+from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store
 from agentrl.serving.external_face import ExternalFace, Voice
 from agentrl.serving.external_upstream import Budget, Upstream
@@ -91,7 +91,7 @@ class Registration:
                 engine=engine_of(server),
                 url=url,
             )
-            registry.register_server(session, row, lease_s=server.lease_s)
+            checkpoints.register_server(session, row, lease_s=server.lease_s)
             found = external.stand_in(session, run_id, server.name)
             session.flush()
             session.refresh(found)
@@ -107,13 +107,13 @@ class Registration:
         if closed and self._serving is not None:
             served.retire(row.checkpoint_id, 0.0)
             self._store.transact(
-                lambda s: registry.mark_retired(s, server_id, track, row.checkpoint_id)
+                lambda s: checkpoints.mark_retired(s, server_id, track, row.checkpoint_id)
             )
             log.error("An external model is asked no more", track=track, error=closed)
             self._serving = None
             self._changed()
         elif self._serving is False:
-            self._store.transact(lambda s: registry.mark_serving(s, server_id, track, row))
+            self._store.transact(lambda s: checkpoints.mark_serving(s, server_id, track, row))
             served.serve(track, row.checkpoint_id, row.version)
             log.info("Serving", track=track)
             self._serving = True
@@ -123,11 +123,11 @@ class Registration:
         """problem: why it asks no more; empty while it does."""
         server_id, lease_s = self._server_id, self._lease_s
         self._store.transact(
-            lambda s: registry.beat_server(s, server_id, lease_s=lease_s, problem=problem)
+            lambda s: checkpoints.beat_server(s, server_id, lease_s=lease_s, problem=problem)
         )
 
     def leave(self) -> None:
-        self._store.transact(lambda s: registry.end_server(s, self._server_id))
+        self._store.transact(lambda s: checkpoints.end_server(s, self._server_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from pathlib import Path
 from agentrl.core import metrics
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint
+from agentrl.db.registry import checkpoints
+from agentrl.db.registry.tracks import parse, wanted
 from agentrl.db.store import Store
-from agentrl.db.tracks import parse, wanted
 from agentrl.serving.proof import MOST_OFF, Holder, Loads
 from agentrl.serving.served import Served
 
@@ -138,7 +138,7 @@ class Follower:
 
     def _elsewhere(self, checkpoint_id: str) -> Checkpoint | None:
         """A pinned checkpoint outside the live lineage."""
-        row = self._store.ask(lambda session: registry.find_checkpoint(session, checkpoint_id))
+        row = self._store.ask(lambda session: checkpoints.find_checkpoint(session, checkpoint_id))
         if row is None and checkpoint_id not in self._missing:
             self._missing.add(checkpoint_id)
             log.error("A pinned checkpoint does not exist", checkpoint_id=checkpoint_id)
@@ -147,7 +147,7 @@ class Follower:
     def _serve(self, track: str, checkpoint: Checkpoint) -> None:
         server_id = self._seat.server_id
         self._store.transact(
-            lambda session: registry.mark_serving(session, server_id, track, checkpoint)
+            lambda session: checkpoints.mark_serving(session, server_id, track, checkpoint)
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
         self._last[track] = checkpoint
@@ -188,7 +188,7 @@ class Follower:
         server_id = self._seat.server_id
         for track in tracks:
             self._store.transact(
-                lambda session, track=track: registry.mark_retired(  # type: ignore[misc]
+                lambda session, track=track: checkpoints.mark_retired(  # type: ignore[misc]
                     session, server_id, track, checkpoint_id
                 )
             )

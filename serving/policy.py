@@ -24,8 +24,8 @@ from agentrl.core.config import Config, secret
 from agentrl.core.config import PolicyServer as ServerConfig
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint, PolicyServer
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.proof import Loads, tolerance
@@ -175,7 +175,7 @@ def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:
     """The live lineage. Raises StoreUnavailable within the time-outs of a connection."""
 
     def read(session: Session) -> Sequence[Checkpoint]:
-        live = registry.live_checkpoints(session, run_id)
+        live = checkpoints.live_checkpoints(session, run_id)
         session.expunge_all()
         return live
 
@@ -184,7 +184,7 @@ def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:
 
 def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, url: str) -> None:
     store.transact(
-        lambda session: registry.register_server(
+        lambda session: checkpoints.register_server(
             session,
             PolicyServer(
                 server_id=server_id, run_id=run_id, name=server.name, engine=server.engine, url=url
@@ -198,7 +198,7 @@ def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, u
 def _end(store: Store, server_id: str) -> None:
     """Whatever ended the server is what is told, not that the store is away."""
     try:
-        store.transact(lambda session: registry.end_server(session, server_id))
+        store.transact(lambda session: checkpoints.end_server(session, server_id))
     except StoreUnavailable as error:
         log.warning("Lease ends by itself", error=str(error))
 
@@ -210,7 +210,7 @@ def _beat(
     while not ended.wait(server.beat_s):
         try:
             store.transact(
-                lambda session: registry.beat_server(
+                lambda session: checkpoints.beat_server(
                     session, server_id, lease_s=server.lease_s, problem=served.problem
                 )
             )

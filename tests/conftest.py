@@ -19,7 +19,7 @@ from backends import DATABASES
 from hypothesis import settings
 from stamps import MISSING
 
-from agentrl.db import migrate
+from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]

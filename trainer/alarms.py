@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agentrl.core.config import Alarms
 from agentrl.core.types import GroupState
-from agentrl.db.alarms import Counts, Raised, Reading
+from agentrl.db.transitions.alarms import Counts, Raised, Reading
 
 Metrics = Mapping[str, float]
 Key = tuple[str, str]

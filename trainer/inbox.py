@@ -27,9 +27,9 @@ from agentrl.core.errors import BrokerError, MessageError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Retry
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
-from agentrl.db import bodies, groups, updates
 from agentrl.db.store import Store
-from agentrl.db.updates import ReadyMember
+from agentrl.db.transitions import bodies, groups, updates
+from agentrl.db.transitions.updates import ReadyMember
 from agentrl.trainer.batch import TrainableGroup, spread
 from agentrl.trainer.presets import INBOX_BYTES
 

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
-from agentrl.db import runs
 from agentrl.db.store import Store
+from agentrl.db.transitions import runs
 
 BEAT_S = 5.0  # between two extensions
 LEASE_S = 20.0

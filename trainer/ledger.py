@@ -24,11 +24,12 @@ from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreU
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import running_hash
 from agentrl.core.types import RunState, Transition
-from agentrl.db import refusals, registry, runs, updates
-from agentrl.db.alarms import Reading
 from agentrl.db.models import Checkpoint
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.updates import UpdateRefused
+from agentrl.db.transitions import refusals, runs, updates
+from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer import pending, retention
 from agentrl.trainer.batch import TrainableGroup
 from agentrl.trainer.learner import Learner, Metrics
@@ -84,12 +85,12 @@ class Ledger:
         def begin(session: Session) -> int:
             undone = updates.roll_back(session, self._run_id, checkpoint, epoch=self.epoch)
             if found.path is not None:
-                registry.name_snapshot(session, checkpoint.checkpoint_id, str(found.path))
+                checkpoints.name_snapshot(session, checkpoint.checkpoint_id, str(found.path))
             return undone
 
         with self._counted(Transition.ROLL_BACK):
             undone = self._store.transact(begin)
-        present = partial(registry.present_checkpoints, run_id=self._run_id)
+        present = partial(checkpoints.present_checkpoints, run_id=self._run_id)
         left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
         retention.remove(left, self._shelf.stop)
         log.info("trainer begins", version=checkpoint.version, epoch=self.epoch, undone=undone)
@@ -97,7 +98,7 @@ class Ledger:
 
     def _live(self, session: Session) -> Sequence[Checkpoint]:
         """The live lineage, oldest first. Raises CheckpointError where it is empty."""
-        live = registry.live_checkpoints(session, self._run_id)
+        live = checkpoints.live_checkpoints(session, self._run_id)
         if not live:
             raise CheckpointError(f"run {self._run_id} has no first checkpoint")
         session.expunge_all()
@@ -246,7 +247,7 @@ class Ledger:
             return
         try:
             self._store.transact(
-                lambda session: registry.name_snapshot(session, at.checkpoint_id, path)
+                lambda session: checkpoints.name_snapshot(session, at.checkpoint_id, path)
             )
         except StoreUnavailable as error:
             log.warning("Snapshot is saved, its row does not name it yet", error=str(error))

@@ -16,7 +16,7 @@ from agentrl.core import metrics, tracing
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.types import GroupState
-from agentrl.db.updates import RunEnded
+from agentrl.db.transitions.updates import RunEnded
 from agentrl.trainer.batch import TrainableGroup, assemble, taught
 from agentrl.trainer.inbox import Inbox
 from agentrl.trainer.learner import Learner, Metrics

@@ -24,7 +24,7 @@ from agentrl.core.manifest import verify
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import now
-from agentrl.db.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 from agentrl.trainer.batch import TrainableGroup
 
 FILE = "update.json"  # in a snapshot's directory

@@ -17,9 +17,9 @@ from agentrl.broker.weights import Shelf
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CheckpointState
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint, Run
-from agentrl.db.tracks import needed
+from agentrl.db.registry import checkpoints as registry_checkpoints
+from agentrl.db.registry.tracks import needed
 from agentrl.trainer import checkpoints
 
 SNAPSHOTS = 2  # where the newest cannot be read, a trainer begins from the one before
@@ -36,14 +36,14 @@ def retain(
     """
     if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
         return []
-    live = registry.live_checkpoints(session, run_id)
+    live = registry_checkpoints.live_checkpoints(session, run_id)
     doomed = drop_snapshots(session, run_id, keep=SNAPSHOTS, epoch=epoch)
     kept = [row for row in live if row.snapshot_path is not None]
     versions = [(row.version, row.checkpoint_id) for row in live]
-    used = registry.checkpoints_in_use(session, run_id)
+    used = registry_checkpoints.checkpoints_in_use(session, run_id)
     used |= needed(tracks, versions, kept[-1].version if kept else 0)
     used |= {row.checkpoint_id for row in (*live[:1], *live[-keep:], *kept)}
-    for row in registry.present_checkpoints(session, run_id):
+    for row in registry_checkpoints.present_checkpoints(session, run_id):
         if row.checkpoint_id not in used:
             doomed.append(row.path)
             row.state = CheckpointState.DELETED
@@ -57,7 +57,7 @@ def drop_snapshots(session: Session, run_id: str, *, keep: int, epoch: int) -> l
     """
     if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
         return []
-    present = registry.present_checkpoints(session, run_id)
+    present = registry_checkpoints.present_checkpoints(session, run_id)
     named = [row for row in present if row.snapshot_path is not None]
     live = [row for row in named if row.state == CheckpointState.LIVE]
     doomed = []

@@ -3,7 +3,7 @@
 from sqlalchemy.orm import Session
 
 from agentrl.core.config import Config
-from agentrl.db import progress
+from agentrl.db.queries import progress
 from agentrl.db.store import Store
 
 SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many groups without spread

@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.config import Config
 from agentrl.core.logging import get_logger
-from agentrl.db import alarms, outcomes, updates
-from agentrl.db.alarms import Reading
 from agentrl.db.models import Run
+from agentrl.db.queries import episode_outcomes
 from agentrl.db.store import Store
-from agentrl.db.updates import NewUpdate
+from agentrl.db.transitions import alarms, updates
+from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.alarms import LATE, edges, group_metrics, share_readings, update_readings
 
 log = get_logger()
@@ -38,7 +39,7 @@ class Watch:
         """
         learned = {member.group_id for member in new.members}
         counted = group_metrics(alarms.groups_since_update(session, self._run_id, learned))
-        late = outcomes.recent_metrics(session, self._run_id, LATE)
+        late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
         standing = alarms.raised(session, self._run_id)
         new = dataclasses.replace(new, metrics=new.metrics | counted)
         if updates.commit_update(session, new):

@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from agentrl.core.config import Config
 from agentrl.core.logging import get_logger
-from agentrl.db import mixtures, streams
-from agentrl.db.groups import NewGroup
-from agentrl.db.mixtures import Decision
 from agentrl.db.models import Run
-from agentrl.db.streams import Latest, Place
+from agentrl.db.transitions import mixtures, streams
+from agentrl.db.transitions.groups import NewGroup
+from agentrl.db.transitions.mixtures import Decision
+from agentrl.db.transitions.streams import Latest, Place
 from agentrl.workers import curriculum
 from agentrl.workers.standing import Admitted, LatestItems
 from agentrl.workers.stream import ItemStream

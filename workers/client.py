@@ -12,7 +12,7 @@ from msgspec import Meta
 from agentrl.core import tracing
 from agentrl.core.config import secret
 from agentrl.core.errors import PolicyError
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server
 LARGEST = 64 * 2**20  # bytes of an answer; a token takes some ten

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.db.streams import Latest
+from agentrl.db.transitions.streams import Latest
 
 Shares = Mapping[str, float]
 

@@ -24,10 +24,10 @@ from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
-from agentrl.db import episodes, groups, refusals, runs
 from agentrl.db.models import Run
-from agentrl.db.registry import close_abandoned, live_policies
+from agentrl.db.registry.checkpoints import close_abandoned, live_policies
 from agentrl.db.store import Store
+from agentrl.db.transitions import episodes, groups, refusals, runs
 from agentrl.workers.admission import Admission
 from agentrl.workers.policies import newest_per_server
 from agentrl.workers.stream import ItemStream

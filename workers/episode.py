@@ -21,8 +21,8 @@ from agentrl.core.config import Sampling
 from agentrl.core.errors import AgentRLError, ConfigError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import ABORT, Status
-from agentrl.db.episodes import Claimed
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Counting, Environment, Outcome
 from agentrl.workers.client import Ask, Completes, Completion, NotServed
 from agentrl.workers.conversation import Conversation, Converse

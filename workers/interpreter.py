@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from agentrl.core.errors import PolicyError
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Message, Tool, ToolCall
 from agentrl.workers.client import UNREADABLE, Ask, Completes, Completion
 from agentrl.workers.template import ChatTemplate

@@ -15,8 +15,8 @@ from agentrl.core import metrics
 from agentrl.core.errors import AgentRLError
 from agentrl.core.logging import get_logger
 from agentrl.core.metrics import Gauge
-from agentrl.db import levels
-from agentrl.db.levels import Levels
+from agentrl.db.queries import run_gauges
+from agentrl.db.queries.run_gauges import Levels
 from agentrl.db.store import Store
 
 log = get_logger()
@@ -54,7 +54,7 @@ def told(store: Store, broker: Broker, run_id: str, look_s: float) -> Iterator[N
 
 def look(store: Store, broker: Broker, run_id: str) -> None:
     """Set every gauge once."""
-    _told(lambda: _rows(store.ask(lambda s: levels.levels(s, run_id), patience_s=0.0)), OF_ROWS)
+    _told(lambda: _rows(store.ask(lambda s: run_gauges.levels(s, run_id), patience_s=0.0)), OF_ROWS)
     _told(lambda: _queues(broker.depths(run_id), run_id), (metrics.QUEUED_MESSAGES,))
 
 

@@ -17,7 +17,7 @@ from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import CURRENT
-from agentrl.db.registry import LivePolicy, live_policies
+from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import Store
 from agentrl.workers.adaptive import Weigh
 from agentrl.workers.statistics import look

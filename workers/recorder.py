@@ -20,9 +20,9 @@ from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256
 from agentrl.core import metrics, tracing
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
-from agentrl.db import bodies, runs
-from agentrl.db.bodies import Unfit
 from agentrl.db.store import Store
+from agentrl.db.transitions import bodies, runs
+from agentrl.db.transitions.bodies import Unfit
 
 BULK = 256  # bodies of one transaction
 LEASE_S = 15.0

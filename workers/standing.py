@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from agentrl.db import streams
 from agentrl.db.store import now
-from agentrl.db.streams import Latest
+from agentrl.db.transitions import streams
+from agentrl.db.transitions.streams import Latest
 
 LATE_S = 60.0  # a group that closed so long ago: its transaction has ended
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from agentrl.core.config import Config
-from agentrl.db.outcomes import Played, recent_episodes, recent_metrics
+from agentrl.db.queries.episode_outcomes import Played, recent_episodes, recent_metrics
 from agentrl.db.store import Store
 from agentrl.workers.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
 

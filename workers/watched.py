@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from agentrl.core import metrics, tracing
-from agentrl.db.episodes import Claimed
+from agentrl.db.transitions.episodes import Claimed
 
 
 def watched(run_id: str, claimed: Claimed, attempt: Callable[[], str]) -> None:

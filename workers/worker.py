@@ -43,10 +43,10 @@ from agentrl.core.retry import FOREVER
 from agentrl.core.structs import prepare_structs
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import Reason, Status
-from agentrl.db import episodes, runs
-from agentrl.db.episodes import Claimed, Result
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
+from agentrl.db.transitions import episodes, runs
+from agentrl.db.transitions.episodes import Claimed, Result
 from agentrl.envs.contract import Environment, Item, TaskSource
 from agentrl.workers.client import Completes, PolicyClient
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped

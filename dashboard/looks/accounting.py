@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentrl.dashboard.looks.run import LATE_GROUPS, LEASES
-from agentrl.db import balance, leases, progress
-from agentrl.db.balance import Balance, Refused
-from agentrl.db.leases import Lease
+from agentrl.db.queries import balance, progress
+from agentrl.db.queries.balance import Balance, Refused
+from agentrl.db.registry import leases
+from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 
 Disagreements = list[tuple[str, str]]  # (kind, detail)

@@ -9,8 +9,8 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.looks.episodes import moment
 from agentrl.dashboard.markup import Cell, Link
 from agentrl.dashboard.theme import by_colour, colours
-from agentrl.db import lineage
-from agentrl.db.lineage import Entry, Measured, Node, Served
+from agentrl.db.registry import lineage
+from agentrl.db.registry.lineage import Entry, Measured, Node, Served
 from agentrl.db.store import Store
 
 PAGE = "Checkpoints"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
-from agentrl.db import comparison, curves, progress
-from agentrl.db.comparison import Kind, Measured
-from agentrl.db.curves import Point
 from agentrl.db.models import Run
-from agentrl.db.progress import Learned
+from agentrl.db.queries import comparison, curves, progress
+from agentrl.db.queries.comparison import Kind, Measured
+from agentrl.db.queries.curves import Point
+from agentrl.db.queries.progress import Learned
 from agentrl.db.store import Store
 
 

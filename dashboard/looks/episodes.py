@@ -18,9 +18,16 @@ from agentrl.core.errors import AgentRLError, MessageError
 from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Cell, Link
-from agentrl.db.episode_search import Cursor, Filter, Found, search
-from agentrl.db.episode_story import Deed, Member, Story, config_of, model_directories, story
-from agentrl.db.lessons import Lesson
+from agentrl.db.queries.episode_detail import (
+    Deed,
+    Member,
+    Story,
+    config_of,
+    model_directories,
+    story,
+)
+from agentrl.db.queries.episode_search import Cursor, Filter, Found, search
+from agentrl.db.queries.episode_updates import Lesson
 from agentrl.db.store import Store
 
 PAGE = "Episodes"

@@ -6,16 +6,18 @@ from agentrl.core import loading
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.dashboard.estimates import Rule, stop_rules, success
-from agentrl.db import alarms, curves, delays, leases, lifecycle, progress, registry, runs
-from agentrl.db.alarms import Raised
-from agentrl.db.curves import Point
-from agentrl.db.delays import Delay, Pace, Waiting
-from agentrl.db.leases import Lease
-from agentrl.db.lifecycle import UpdateSummary
 from agentrl.db.models import Run
-from agentrl.db.progress import Learned
-from agentrl.db.registry import LivePolicy
+from agentrl.db.queries import curves, delays, progress
+from agentrl.db.queries.curves import Point
+from agentrl.db.queries.delays import Delay, Pace, Waiting
+from agentrl.db.queries.progress import Learned
+from agentrl.db.registry import checkpoints, leases
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
+from agentrl.db.transitions import alarms, lifecycle, runs
+from agentrl.db.transitions.alarms import Raised
+from agentrl.db.transitions.lifecycle import UpdateSummary
 
 POINTS = 24  # of a curve
 POINT_GROUPS = 64  # that closed last before each of its points
@@ -117,7 +119,7 @@ def flow(store: Store, run_id: str) -> Flow:
             mix=progress.policy_mix(session, run_id, LATE_GROUPS),
             staleness=progress.staleness(session, run_id),
             delays=delays.delays(session, run_id, DELAYED),
-            policies=registry.live_policies(session, run_id),
+            policies=checkpoints.live_policies(session, run_id),
             updates=lifecycle.latest_updates(session, run_id, UPDATES),
         )
 

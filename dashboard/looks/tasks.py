@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from agentrl.core.types import GroupState
 from agentrl.dashboard.looks.run import POINT_GROUPS, POINTS
-from agentrl.db import attempts, curves
-from agentrl.db.attempts import Ended, Items
-from agentrl.db.curves import Point, Span
+from agentrl.db.queries import attempts, curves
+from agentrl.db.queries.attempts import Ended, Items
+from agentrl.db.queries.curves import Point, Span
 from agentrl.db.store import Store
 
 TASK_GROUPS = 256  # of one task, whose members ended last

@@ -11,7 +11,7 @@ from agentrl.dashboard.looks.accounting import AccountingLook, Disagreements, lo
 from agentrl.dashboard.looks.run import LATE_GROUPS, LEASES, head
 from agentrl.dashboard.markup import Row
 from agentrl.dashboard.parts import bars, figures, table, title
-from agentrl.db.leases import Lease
+from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 
 SHOWN = 500  # disagreements in the table

@@ -8,9 +8,9 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.looks import checkpoints
 from agentrl.dashboard.looks.checkpoints import EVALUATIONS, NEWEST, SERVINGS, Registry, look
 from agentrl.dashboard.parts import chart, live
-from agentrl.db.lineage import Entry
-from agentrl.db.runs import run_state
+from agentrl.db.registry.lineage import Entry
 from agentrl.db.store import Store
+from agentrl.db.transitions.runs import run_state
 
 PAGE = checkpoints.PAGE
 

@@ -12,8 +12,8 @@ from agentrl.dashboard.looks.compare import Paired, Side, look, paired, pooled
 from agentrl.dashboard.looks.run import EACH_POINT, LATE_GROUPS, head
 from agentrl.dashboard.parts import chart, table, title
 from agentrl.dashboard.theme import colours
-from agentrl.db.runs import run_names
 from agentrl.db.store import Store
+from agentrl.db.transitions.runs import run_names
 
 MOST = 6  # runs at once
 ALL = "all tasks together"

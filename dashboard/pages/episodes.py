@@ -10,8 +10,8 @@ from agentrl.dashboard import markup, vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.looks import episodes, tokens
 from agentrl.dashboard.looks.tokens import Shown
-from agentrl.db.episode_search import Filter, Found, Order, tasks_of
-from agentrl.db.episode_story import Member, Story, deeds
+from agentrl.db.queries.episode_detail import Member, Story, deeds
+from agentrl.db.queries.episode_search import Filter, Found, Order, tasks_of
 from agentrl.db.store import Store
 
 PAGE = episodes.PAGE

@@ -25,12 +25,12 @@ from agentrl.dashboard.looks.run import (
 from agentrl.dashboard.markup import Row
 from agentrl.dashboard.parts import bars, chart, figures, live, table, title
 from agentrl.dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
-from agentrl.db.alarms import Raised
-from agentrl.db.curves import Point
-from agentrl.db.delays import Delay
-from agentrl.db.leases import Lease
-from agentrl.db.lifecycle import UpdateSummary
+from agentrl.db.queries.curves import Point
+from agentrl.db.queries.delays import Delay
+from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
+from agentrl.db.transitions.alarms import Raised
+from agentrl.db.transitions.lifecycle import UpdateSummary
 
 NO_POLICY = "No policy is live: episodes wait for one."
 CURVE_EVERY_S = 30.0  # it reads more than the rest, and changes less

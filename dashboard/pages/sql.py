@@ -9,8 +9,8 @@ import streamlit as st
 from agentrl.core.errors import StoreError
 from agentrl.dashboard import markup
 from agentrl.dashboard.parts import tell
+from agentrl.db.admin.readonly import Answer, Bounds, ask, tables
 from agentrl.db.questions import questions
-from agentrl.db.readonly import Answer, Bounds, ask, tables
 from agentrl.db.store import Store
 
 ROWS = 5_000  # of one answer

@@ -26,8 +26,8 @@ from agentrl.dashboard.looks.tasks import (
 )
 from agentrl.dashboard.parts import bars, chart, table, title
 from agentrl.dashboard.theme import BLUE, colours
-from agentrl.db.attempts import Ended, Items
-from agentrl.db.curves import Point
+from agentrl.db.queries.attempts import Ended, Items
+from agentrl.db.queries.curves import Point
 from agentrl.db.store import Store
 
 OF_LATE = f"Episodes of the task's {TASK_GROUPS} groups that were complete last."

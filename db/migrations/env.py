@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that db/migrate.py hands over."""
+"""Alembic's entry: runs on the connection that db/admin/migrate.py hands over."""
 
 from alembic import context
 from sqlalchemy import Connection

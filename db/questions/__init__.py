@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.errors import StoreError, nearest
-from agentrl.db.readonly import Answer, rows_of
+from agentrl.db.admin.readonly import Answer, rows_of
 from agentrl.db.store import Store
 
 FOLDER = Path(__file__).parent

@@ -8,8 +8,10 @@ from sqlalchemy.orm import Session
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished, body_sha256, decode
 from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
-from agentrl.db import audit, bodies, vitals
-from agentrl.db.audit import Finding, Rules
+from agentrl.db.audit import run_audit
+from agentrl.db.audit.run_audit import Finding, Rules
+from agentrl.db.queries import liveness
+from agentrl.db.transitions import bodies
 from agentrl.envs.census import Census
 from agentrl.ops.chaos.scene import Scene
 from agentrl.ops.hosts import hosts_envs
@@ -26,7 +28,7 @@ def audited(scene: Scene) -> list[Finding]:
     )
 
     def read(session: Session) -> list[Finding]:
-        rows = audit.audit(session, scene.run_id, scene.claims, rules)
+        rows = run_audit.audit(session, scene.run_id, scene.claims, rules)
         dated = _without_ambiguous(session, scene, rows)
         return [*dated, *_bodies(session, scene.run_id)]
 
@@ -35,13 +37,13 @@ def audited(scene: Scene) -> list[Finding]:
 
 def _without_ambiguous(session: Session, scene: Scene, found: list[Finding]) -> list[Finding]:
     """Without steps of which no clock can tell whether their checkpoint was served then."""
-    undated = vitals.steps_between(session, scene.run_id, scene.ambiguous)
+    undated = liveness.steps_between(session, scene.run_id, scene.ambiguous)
     return [each for each in found if each.kind != "unserved_step" or each.detail not in undated]
 
 
 def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
     """Every trained body decodes, has the hash that was trained and as many tokens."""
-    members = audit.trained_members(session, run_id)
+    members = run_audit.trained_members(session, run_id)
     wires = bodies.bodies_of(session, [(member.episode_id, member.fence) for member in members])
     for member in members:
         wire = wires.get((member.episode_id, member.fence))

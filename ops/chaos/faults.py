@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from agentrl.db import breaking
+from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Injector
 from agentrl.ops.chaos.injectors import (
     connection_pool,
@@ -92,7 +92,7 @@ def all_faults(scene: Scene, means: Means) -> list[Fault]:
         )
         for service, command in means.restarts.items()
     ]
-    if breaking.is_postgres(url):
+    if fault_injection.is_postgres(url):
         faults += _of_postgres(scene, url, means)
     if means.rabbitmqctl:
         faults += _of_rabbitmq(scene, means)
@@ -151,7 +151,7 @@ def _of_postgres(scene: Scene, url: str, means: Means) -> Iterator[Fault]:
         ("clock", database_clock.step_clock, False, 1.0, database_clock.BACK_S[1]),
     ):
         yield Fault(kind, STORE, injector, "any", alone=alone, weight=weight, lasts_s=lasts_s)
-    server = breaking.server(url)
+    server = fault_injection.server(url)
     if server is None:
         return
     if lost_commits.is_local(server.walwriter):

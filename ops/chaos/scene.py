@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from agentrl import broker
 from agentrl.core.config import Config
 from agentrl.core.errors import BrokerError, StoreError
-from agentrl.db import vitals
+from agentrl.db.queries import liveness
+from agentrl.db.queries.liveness import Claim, Vitals
 from agentrl.db.store import Store
-from agentrl.db.vitals import Claim, Vitals
 from agentrl.ops.chaos.stage import BROKER, Stage, connected
 
 ANSWER_S = 1.0  # for a server to answer
@@ -52,8 +52,8 @@ class Scene:
         """Read the rows again; what they promise is remembered."""
 
         def read(session: Session) -> tuple[Vitals, set[Claim]]:
-            promised = vitals.claims_without_body(session, self.run_id)
-            return vitals.look(session, self.run_id), promised
+            promised = liveness.claims_without_body(session, self.run_id)
+            return liveness.look(session, self.run_id), promised
 
         try:
             self.seen, promised = self.store.ask(read, patience_s=0.0)
@@ -111,7 +111,7 @@ class Scene:
             return None
         try:
             return self.store.ask(
-                lambda session: vitals.first_work(session, self.run_id, role, since, who),
+                lambda session: liveness.first_work(session, self.run_id, role, since, who),
                 patience_s=0.0,
             )
         except StoreError:

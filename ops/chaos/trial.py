@@ -16,8 +16,8 @@ from statistics import median
 
 from agentrl.core import loading
 from agentrl.core.errors import AgentRLError
-from agentrl.db import breaking
-from agentrl.db.audit import Finding
+from agentrl.db.admin import fault_injection
+from agentrl.db.audit.run_audit import Finding
 from agentrl.db.store import open_store
 from agentrl.ops import hub
 from agentrl.ops.chaos import books
@@ -99,9 +99,9 @@ def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
         stage.aim(None)
         run_id = begin(stage.direct)
         url = stage.direct.store_url()
-        steps = breaking.is_postgres(url) and wish.includes("clock store")
+        steps = fault_injection.is_postgres(url) and wish.includes("clock store")
         with (
-            breaking.own_clock(url) if steps else nullcontext(),
+            fault_injection.own_clock(url) if steps else nullcontext(),
             closing(open_store(url)) as store,
             closing(stage),  # before the clock is given back
         ):

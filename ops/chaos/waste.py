@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentrl.db.vitals import Vitals
+from agentrl.db.queries.liveness import Vitals
 
 GRACE_S = 45.0  # after a fault is over, in which what it did to others may show: leases, deadlines
 QUIET_S = 5.0  # without a change that no training is idle for

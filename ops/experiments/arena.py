@@ -18,9 +18,9 @@ import torch
 from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Config, Sampling
 from agentrl.core.errors import AgentRLError
-from agentrl.db.episodes import Claimed
-from agentrl.db.registry import LivePolicy
-from agentrl.db.tracks import wanted
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.db.registry.tracks import wanted
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.experiments.strands import Question, Work, play
 from agentrl.serving.batch import Batch, Row

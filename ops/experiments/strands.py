@@ -13,7 +13,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.workers.client import Ask, Completion, PolicyClient
 from agentrl.workers.episode import Stopped
 

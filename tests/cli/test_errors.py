@@ -13,7 +13,7 @@ import pytest
 from outside import add_task
 
 from agentrl.cli.main import main
-from agentrl.db import migrate
+from agentrl.db.admin import migrate
 from agentrl.db.store import open_store
 
 ROOT = Path(__file__).parents[2]

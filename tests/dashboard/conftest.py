@@ -23,7 +23,7 @@ def show() -> Callable[..., AppTest]:
     def script(name: str, url: str, run_id: str) -> None:
         from importlib import import_module
 
-        from agentrl.db.readonly import open_history
+        from agentrl.db.admin.readonly import open_history
 
         import_module(f"agentrl.dashboard.pages.{name}").page(open_history(url), run_id)
 

@@ -4,9 +4,9 @@ from agentrl.core.types import RunState
 from agentrl.dashboard.looks.accounting import AccountingLook
 from agentrl.dashboard.looks.run import head
 from agentrl.dashboard.pages.accounting import body_losses, lease_rows
-from agentrl.db import runs
-from agentrl.db.balance import Balance
-from agentrl.db.leases import Lease
+from agentrl.db.queries.balance import Balance
+from agentrl.db.registry.leases import Lease
+from agentrl.db.transitions import runs
 
 
 def test_a_failed_run_says_why(url: str) -> None:

@@ -6,8 +6,8 @@ from history import begun, ended, evaluation, trained
 from agentrl.core.types import Status
 from agentrl.dashboard.looks.compare import look, paired, pooled
 from agentrl.dashboard.pages.compare import curve_rows, paired_row, side_row
+from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import EvaluationEpisode
-from agentrl.db.readonly import open_history
 from agentrl.db.store import Store, now
 
 

@@ -14,8 +14,8 @@ from agentrl.dashboard import vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.looks import episodes
 from agentrl.dashboard.markup import Link
-from agentrl.db import migrate
-from agentrl.db.episode_search import Cursor, Filter, Found, Order
+from agentrl.db.admin import migrate
+from agentrl.db.queries.episode_search import Cursor, Filter, Found, Order
 from agentrl.db.store import open_store
 
 EVERY = Filter(

@@ -9,7 +9,7 @@ from agentrl.dashboard.estimates import (
     stop_rules,
     success,
 )
-from agentrl.db.curves import Point, Span
+from agentrl.db.queries.curves import Point, Span
 
 POINT = Point(Span(3, 1.0, 10, 1.0), "kg", 10, 5, 0.4, 0.25, 2.0, 9.0)
 

@@ -1,7 +1,7 @@
 """The tree of checkpoints as text, on a lineage drawn by hand."""
 
 from agentrl.dashboard.looks.checkpoints import Registry, segments, tree
-from agentrl.db.lineage import Node
+from agentrl.db.registry.lineage import Node
 
 
 def node(name: str, version: int, parent: str | None, *, undone: bool = False) -> Node:

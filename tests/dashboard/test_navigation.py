@@ -17,7 +17,7 @@ def shown(store: Store, chosen: str = "run", **parameters: str) -> AppTest:
 
     def script(url: str, name: str) -> None:
         from agentrl.dashboard.navigation import show
-        from agentrl.db.readonly import open_history
+        from agentrl.db.admin.readonly import open_history
 
         show(open_history(url), name)
 

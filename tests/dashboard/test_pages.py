@@ -10,10 +10,11 @@ from history import begun, trained
 from sqlalchemy import text
 from world import World
 
-from agentrl.db import alarms, migrate
-from agentrl.db.alarms import Reading
+from agentrl.db.admin import migrate
 from agentrl.db.questions import questions
 from agentrl.db.store import open_store
+from agentrl.db.transitions import alarms
+from agentrl.db.transitions.alarms import Reading
 
 
 def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:

@@ -9,7 +9,7 @@ from agentrl.dashboard.curve_charts import success_chart
 from agentrl.dashboard.looks.run import curve, flow, now
 from agentrl.dashboard.pages.run import health, recent_rows, update_rows
 from agentrl.dashboard.theme import colours
-from agentrl.db import lifecycle
+from agentrl.db.transitions import lifecycle
 
 
 def test_a_running_run_is_told_in_figures(runs: Any) -> None:

@@ -8,8 +8,8 @@ from backends import plain_login
 
 from agentrl.core.errors import StoreError
 from agentrl.dashboard.pages.sql import as_csv, records
-from agentrl.db import migrate
-from agentrl.db.readonly import Answer, Bounds, ask, open_readonly
+from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import Answer, Bounds, ask, open_readonly
 from agentrl.db.store import Store
 
 COUNT = (

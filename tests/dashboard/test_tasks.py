@@ -5,7 +5,7 @@ import pytest
 from agentrl.core.types import GroupState
 from agentrl.dashboard.looks.tasks import closed, look, look_at
 from agentrl.dashboard.pages.tasks import end_rows, histogram, pass_rows, spread_rows, statuses
-from agentrl.db.attempts import Ended
+from agentrl.db.queries.attempts import Ended
 
 
 def test_all_groups_of_a_task_are_a_share_by_how_they_ended(runs: Any) -> None:

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.process import unlocked
-from agentrl.db.readonly import open_readonly
+from agentrl.db.admin.readonly import open_readonly
 from agentrl.db.store import Failure, ServerSilent, Silence, Store, Timeouts, classify, open_store
 from agentrl.ops.chaos.proxy import Proxy
 

@@ -28,7 +28,7 @@ from agentrl.core.errors import (
     MessageError,
     PolicyError,
 )
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.envs import wire as env_wire
 from agentrl.envs.contract import Item, Tool

@@ -12,10 +12,10 @@ from world import World
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, Trajectory, encode
 from agentrl.core.errors import ItemError
-from agentrl.db import groups
-from agentrl.db.groups import NewGroup
 from agentrl.db.models import Run
 from agentrl.db.store import Store
+from agentrl.db.transitions import groups
+from agentrl.db.transitions.groups import NewGroup
 from agentrl.envs.contract import Item
 from agentrl.workers.recorder import keep
 

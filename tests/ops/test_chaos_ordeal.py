@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.db.queries.liveness import Vitals
 from agentrl.db.store import Store, open_store
-from agentrl.db.vitals import Vitals
 from agentrl.ops.chaos.course import Course
 from agentrl.ops.chaos.faults import Fault
 from agentrl.ops.chaos.ordeal import AT_ONCE, Ordeal, Pace, Wound

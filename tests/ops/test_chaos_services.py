@@ -24,9 +24,9 @@ from agentrl.broker.topology import TRAJECTORIES, trainer_queue
 from agentrl.core.config import Config, Task
 from agentrl.core.config import Store as StoreSection
 from agentrl.core.errors import MessageRefused, StoreUnavailable
-from agentrl.db import breaking
+from agentrl.db.admin import fault_injection
+from agentrl.db.queries.liveness import Vitals
 from agentrl.db.store import open_store
-from agentrl.db.vitals import Vitals
 from agentrl.ops.chaos.injectors import disks, lost_commits
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
 from agentrl.ops.chaos.scene import Scene
@@ -111,7 +111,7 @@ def test_a_database_without_free_connections_refuses_sessions_and_ends_those_tha
 ) -> None:
     with closing(open_store(postgres)) as store:
         store.check()
-        with breaking.connections_taken(postgres) as take:
+        with fault_injection.connections_taken(postgres) as take:
             assert take() >= 300 - 3
             with pytest.raises(StoreUnavailable, match=r"terminating connection|too many clients"):
                 store.ask(lambda session: session.execute(text("SELECT 1")), patience_s=0.0)
@@ -121,11 +121,11 @@ def test_a_database_without_free_connections_refuses_sessions_and_ends_those_tha
 
 
 def test_a_stepped_clock_is_what_a_run_reads_and_the_true_one_comes_back(postgres: str) -> None:
-    with breaking.own_clock(postgres), closing(open_store(postgres)) as store:
+    with fault_injection.own_clock(postgres), closing(open_store(postgres)) as store:
         true = store.clock()
-        breaking.step_clock(postgres, 3600.0)
+        fault_injection.step_clock(postgres, 3600.0)
         assert 3600.0 <= store.clock() - true < 3900.0
-        breaking.step_clock(postgres, -7200.0)
+        fault_injection.step_clock(postgres, -7200.0)
         assert -3600.0 <= store.clock() - true < -3300.0
     with closing(open_store(postgres)) as store:
         assert 0.0 <= store.clock() - true < 300.0
@@ -152,7 +152,7 @@ def test_a_commit_that_was_answered_is_lost(postgres: str) -> None:
 
 
 def test_a_full_disk_of_postgres_refuses_rows_until_it_has_room(postgres: str) -> None:
-    server = breaking.server(postgres)
+    server = fault_injection.server(postgres)
     assert server is not None
     assert lost_commits.is_local(server.walwriter)
     folder = Path(server.folder).parent

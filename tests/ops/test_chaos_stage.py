@@ -18,9 +18,9 @@ from running import ROOT
 from agentrl.core import loading
 from agentrl.core.config import Config, Run, Task, Trainer
 from agentrl.core.errors import AgentRLError
-from agentrl.db.audit import Finding
+from agentrl.db.audit.run_audit import Finding
+from agentrl.db.queries.liveness import Vitals
 from agentrl.db.store import open_store
-from agentrl.db.vitals import Vitals
 from agentrl.ops.chaos.injectors import disks
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.chaos.scene import Scene

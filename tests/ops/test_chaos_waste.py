@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from agentrl.db.vitals import Vitals
+from agentrl.db.queries.liveness import Vitals
 from agentrl.ops.chaos.waste import GRACE_S, QUIET_S, Waste
 
 CALM = Vitals(0.0, "running", 3, 1, 1, "d", {}, {}, ("moved", 0))

@@ -6,7 +6,7 @@ import pytest
 from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.db import registry
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.ops import configs, tokenizer
 from agentrl.ops.configs import report
@@ -31,7 +31,7 @@ def test_a_template_of_ones_own_is_checked_and_stands_in_version_zero(tmp_path: 
     run_id = begin(own)
     store = open_store(own.store_url())
     with store.read() as session:
-        (first,) = registry.live_checkpoints(session, run_id)
+        (first,) = checkpoints.live_checkpoints(session, run_id)
     store.close()
     assert (Path(first.path) / "chat_template.jinja").read_text().endswith("{# mine #}")
     assert not (TINY / "chat_template.jinja").read_text().endswith("{# mine #}")

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.core import loading
 from agentrl.core.config import Config
-from agentrl.db.tracks import needed
+from agentrl.db.registry.tracks import needed
 from agentrl.ops import disk
 from agentrl.ops.shape import Shape
 from agentrl.trainer.retention import SNAPSHOTS

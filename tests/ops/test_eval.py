@@ -17,9 +17,10 @@ from agentrl.core import loading, manifest
 from agentrl.core.config import Config
 from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
 from agentrl.core.types import RunState
-from agentrl.db import migrate, runs
+from agentrl.db.admin import migrate
 from agentrl.db.models import Evaluation, EvaluationEpisode
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.eval import Matrix, Wish, evaluate, planned
 from agentrl.ops.eval_compare import Pair, compare
 from agentrl.ops.eval_record import named

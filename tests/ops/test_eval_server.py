@@ -22,9 +22,9 @@ from agentrl.core import loading, manifest
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, PolicyError
 from agentrl.core.types import RunState
-from agentrl.db import runs
 from agentrl.db.models import EvaluationEpisode
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops import evaluator
 from agentrl.ops.eval import Wish, evaluate
 from agentrl.ops.eval_server import Keeper, Servers

@@ -8,7 +8,7 @@ from acting import Talk, TalkSource, serve, won
 
 from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment, Item
 from agentrl.ops import configs
 from agentrl.ops.evaluate import Evaluator, Plan, Played, summary, work_of

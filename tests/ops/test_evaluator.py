@@ -13,9 +13,9 @@ from sqlalchemy import func, select
 from agentrl.core import loading
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.types import RunState
-from agentrl.db import runs
 from agentrl.db.models import Evaluation, EvaluationEpisode, PolicyServer
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops import configs
 from agentrl.ops.evaluator import evaluate_run, follow
 from agentrl.ops.runs import begin

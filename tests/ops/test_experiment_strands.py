@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.experiments.strands import Question, Work, play
 from agentrl.workers.client import Ask, Completion, PolicyClient
 from agentrl.workers.episode import Stopped

@@ -16,7 +16,7 @@ from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
 from agentrl.core import loading
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState, UpdateState
-from agentrl.db import external, migrate, progress, runs
+from agentrl.db.admin import migrate
 from agentrl.db.models import (
     EvaluationEpisode,
     PolicyServer,
@@ -25,8 +25,11 @@ from agentrl.db.models import (
     Update,
     UpdateGroup,
 )
-from agentrl.db.registry import end_server, mark_serving, register_server
+from agentrl.db.queries import progress
+from agentrl.db.registry import external
+from agentrl.db.registry.checkpoints import end_server, mark_serving, register_server
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.configs import check
 from agentrl.ops.eval import Wish, evaluate
 from agentrl.workers.policies import PolicyPool

@@ -13,10 +13,11 @@ from telling import begun_of, followed
 
 from agentrl.core.config import Config
 from agentrl.core.types import RunState
-from agentrl.db import runs, told
 from agentrl.db.models import Evaluation, Update
+from agentrl.db.queries import tracker_cursor
+from agentrl.db.queries.tracker_cursor import Told
 from agentrl.db.store import Store
-from agentrl.db.told import Told
+from agentrl.db.transitions import runs
 from agentrl.ops.track import Follower
 from agentrl.ops.trackers.tracker import (
     Figure,
@@ -128,7 +129,7 @@ def test_updates_of_one_millisecond_are_all_told(
             update.committed_at = 100.0
     versions, at = [], Told()
     with store.read() as session:
-        while found := told.lines(session, run_id, at, most=2):
+        while found := tracker_cursor.lines(session, run_id, at, most=2):
             versions += [line.version for line in found if "loss" in line.metrics]
             at = found[-1].told
     assert versions == [1, 2, 3]
@@ -142,15 +143,15 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
         row = session.get_one(Evaluation, "e3")
         row.planned, row.updated_at = 8, time.time()
     with store.read() as session:
-        before = told.lines(session, run_id, Told())
+        before = tracker_cursor.lines(session, run_id, Told())
     assert not [line for line in before if any("eval" in name for name in line.metrics)]
     with store.write() as session:
         row = session.get_one(Evaluation, "e3")
         row.episodes, row.success = 8, 0.5
     with store.read() as session:
-        [line] = told.lines(session, run_id, before[-1].told)
+        [line] = tracker_cursor.lines(session, run_id, before[-1].told)
         assert line.metrics["eval/dbbench/test/T0/success"] == 0.5
-        assert told.lines(session, run_id, line.told) == []
+        assert tracker_cursor.lines(session, run_id, line.told) == []
 
 
 @pytest.mark.parametrize(

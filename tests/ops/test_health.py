@@ -17,9 +17,9 @@ from agentrl import broker
 from agentrl.broker.topology import recorder_queue, trainer_queue
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
-from agentrl.db import runs
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
+from agentrl.db.transitions import runs
 from agentrl.ops.health import Unhealthy, health
 
 

@@ -13,8 +13,8 @@ from world import World
 
 from agentrl.core.errors import CheckpointError
 from agentrl.core.types import CheckpointState
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.ops.eval_target import Target
 from agentrl.ops.hold import held
@@ -39,7 +39,7 @@ def world(store: Store) -> World:
     with store.write() as session:
         for version in range(1, 7):
             session.add(world.checkpoint(version, snapshot_path="s" if version == 6 else None))
-        registry.end_server(session, f"policy-{world.run_id}")
+        checkpoints.end_server(session, f"policy-{world.run_id}")
     return world
 
 
@@ -65,7 +65,7 @@ def test_what_is_measured_stays_until_the_measurement_ends(world: World) -> None
     assert kept(world) == [0, 6]
     with held(world.store, target(world, 2)):
         assert kept(world) == [0, 2, 6]
-        live = world.store.ask(lambda session: registry.live_policies(session, world.run_id))
+        live = world.store.ask(lambda session: checkpoints.live_policies(session, world.run_id))
         assert live == []
     assert kept(world) == [0, 6]
 
@@ -125,12 +125,12 @@ def test_what_an_open_trajectory_may_have_been_sampled_from_stays(world: World) 
     def serve(version: int) -> None:
         with world.store.write() as session:
             row = session.get_one(Checkpoint, f"{world.run_id}-v{version}")
-            registry.mark_serving(session, server, "current", row)
+            checkpoints.mark_serving(session, server, "current", row)
 
     def retire(version: int) -> None:
         with world.store.write() as session:
             name = f"{world.run_id}-v{version}"
-            registry.mark_retired(session, server, "current", name)
+            checkpoints.mark_retired(session, server, "current", name)
 
     serve(1)
     retire(1)

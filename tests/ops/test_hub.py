@@ -12,8 +12,9 @@ from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.manifest import verify
-from agentrl.db import registry, runs
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops import configs, hub
 from agentrl.ops.eval_target import resolve
 from agentrl.ops.runs import begin
@@ -98,7 +99,7 @@ def test_version_zero_holds_the_models_own_bytes(tmp_path: Path, cache: Path) ->
     run_id = begin(config(tmp_path / "run"))
     store = open_store(config(tmp_path / "run").store_url())
     with store.read() as session:
-        (first,) = registry.live_checkpoints(session, run_id)
+        (first,) = checkpoints.live_checkpoints(session, run_id)
         row = json.loads(runs.require_run(session, "run").config)
     store.close()
     verify(Path(first.path))

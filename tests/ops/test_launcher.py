@@ -22,8 +22,9 @@ from running import ROOT, agentrl, eventually, processes_of, version_of
 
 from agentrl.core import loading
 from agentrl.core.types import RunState
-from agentrl.db import progress, runs
+from agentrl.db.queries import progress
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.runs import begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600), NEEDS_DEEPSPEED]

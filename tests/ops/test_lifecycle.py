@@ -16,11 +16,12 @@ from agentrl.core.config import Broker, Config, Model, Store, Task
 from agentrl.core.config import Run as RunSection
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import evaluations, groups, registry, runs
-from agentrl.db.groups import NewGroup
-from agentrl.db.lifecycle import checkpoint_at
 from agentrl.db.models import Base, Checkpoint, Evaluation, PolicyServer, Run, Serving
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
+from agentrl.db.transitions import evaluations, groups, runs
+from agentrl.db.transitions.groups import NewGroup
+from agentrl.db.transitions.lifecycle import checkpoint_at
 from agentrl.ops import lifecycle
 from agentrl.ops.lifecycle import Place, control, delete, fork, place, summaries
 from agentrl.ops.runs import begin, checkpoints_home
@@ -101,9 +102,9 @@ def test_a_fork_begins_where_a_checkpoint_stands(
     store = open_store(run.url)
     with store.read() as session:
         source = runs.require_run(session, run.run)
-        parent = registry.live_checkpoints(session, source.run_id)[0]
+        parent = checkpoints.live_checkpoints(session, source.run_id)[0]
         forked = session.get_one(Run, run_id)
-        [first] = registry.live_checkpoints(session, run_id)
+        [first] = checkpoints.live_checkpoints(session, run_id)
         assert forked.forked_from == parent.checkpoint_id == first.parent_id
         assert forked.state == RunState.RUNNING
         assert loading.from_json(forked.config, "") == own
@@ -121,7 +122,7 @@ def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     trained(store, run_id, 9)
     with store.write() as session:
-        for row in registry.live_checkpoints(session, run_id):
+        for row in checkpoints.live_checkpoints(session, run_id):
             if row.version in (1, 2, 3, 6):
                 row.state = CheckpointState.DELETED
 
@@ -238,7 +239,7 @@ def test_a_run_that_was_moved_is_noticed_and_begun_where_it_lies(
     assert "The run was moved" in capsys.readouterr().out
     store = open_store(moved.store_url())
     with store.read() as session:
-        [first] = registry.live_checkpoints(session, run_id)
+        [first] = checkpoints.live_checkpoints(session, run_id)
         assert first.path == str(home / "checkpoints" / run_id / first.checkpoint_id)
         assert loading.from_json(session.get_one(Run, run_id).config, "").home() == home
     store.close()

@@ -18,9 +18,9 @@ from agentrl.core import loading
 from agentrl.core.config import Config, Dispatch, Model, Run, Task
 from agentrl.core.process import TOLD
 from agentrl.core.types import RunState
-from agentrl.db import runs
 from agentrl.db.models import Worker
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.runs import begin, clear_queues, queues_stand
 
 

@@ -20,8 +20,8 @@ from agentrl.core import loading
 from agentrl.core.config import Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import GroupState
-from agentrl.db import progress
 from agentrl.db.models import Group
+from agentrl.db.queries import progress
 from agentrl.ops.quickstart import Choices, prepare, quickstart
 from agentrl.ops.quickstart_report import measured, resumed
 from agentrl.ops.quickstart_start import make_start

@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from agentrl import broker
 from agentrl.core.errors import BrokerError
 from agentrl.core.types import RunState
-from agentrl.db import progress, runs
+from agentrl.db.queries import progress
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.envs.engine import RUN
 
 pytestmark = pytest.mark.timeout(1000)

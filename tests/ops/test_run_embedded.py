@@ -12,8 +12,9 @@ from running import ROOT, agentrl, eventually, processes_of, version_of
 from sqlalchemy import text
 
 from agentrl.core.types import RunState
-from agentrl.db import progress, runs
+from agentrl.db.queries import progress
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 
 pytestmark = pytest.mark.timeout(900)
 

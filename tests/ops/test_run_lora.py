@@ -12,8 +12,10 @@ from sqlalchemy import text
 from agentrl.core import loading, manifest
 from agentrl.core.config import Config
 from agentrl.core.types import RunState
-from agentrl.db import progress, registry, runs
+from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.eval import Wish, evaluate
 from agentrl.ops.eval_target import resolve
 from agentrl.ops.export import export
@@ -67,7 +69,7 @@ def test_an_adapter_is_trained_served_measured_and_forked(
         assert not session.execute(text("SELECT * FROM unserved_steps")).all()
         lagged = text("SELECT MAX(version) FROM steps WHERE track = 'lagged(4)'")
         assert session.scalar(lagged) >= 1
-        live = registry.live_checkpoints(session, run.run_id)
+        live = checkpoints.live_checkpoints(session, run.run_id)
         last = live[-1]
         assert last.path == f"{trained.run.checkpoints}/{run.run_id}/{last.checkpoint_id}"
         there = sorted(path.name for path in (tmp_path / "far" / run.run_id).iterdir())

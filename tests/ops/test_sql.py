@@ -15,9 +15,17 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from agentrl.core.errors import StoreError
-from agentrl.db import migrate
-from agentrl.db.readonly import Answer, Bounds, ask, open_history, open_readonly, rows_of, tables
-from agentrl.db.roles import READER
+from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import (
+    Answer,
+    Bounds,
+    ask,
+    open_history,
+    open_readonly,
+    rows_of,
+    tables,
+)
+from agentrl.db.admin.roles import READER
 from agentrl.db.store import Store, open_store
 from agentrl.ops.lifecycle import Place
 from agentrl.ops.sql import ask_question, list_questions, sql, statements, written

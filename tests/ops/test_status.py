@@ -9,10 +9,12 @@ from history import begun, trained
 
 from agentrl.core.process import process_began
 from agentrl.core.types import RunState
-from agentrl.db import alarms, progress, registry, runs
-from agentrl.db.alarms import Reading
 from agentrl.db.models import PolicyServer
+from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
+from agentrl.db.transitions import alarms, runs
+from agentrl.db.transitions.alarms import Reading
 from agentrl.ops.status import status
 from agentrl.ops.up import _printer
 
@@ -50,11 +52,11 @@ def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
         server = PolicyServer(
             server_id="pool-1", run_id=run_id, name="pool", engine="vllm", url="http://p"
         )
-        store.transact(lambda session: registry.register_server(session, server, lease_s=600.0))
+        store.transact(lambda session: checkpoints.register_server(session, server, lease_s=600.0))
         show(totals)
         for problem in ("vLLM is down: out of memory", "vLLM is down: out of memory", "", "again"):
             store.transact(
-                lambda session, problem=problem: registry.beat_server(  # type: ignore[misc]
+                lambda session, problem=problem: checkpoints.beat_server(  # type: ignore[misc]
                     session, "pool-1", lease_s=600.0, problem=problem
                 )
             )

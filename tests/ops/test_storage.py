@@ -18,8 +18,8 @@ from agentrl.core.config import Run as RunSection
 from agentrl.core.config import Store as StoreSection
 from agentrl.core.errors import StoreError
 from agentrl.core.types import RunState
-from agentrl.db import runs
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.runs import checkpoints_home
 from agentrl.ops.storage import Rules, export, prune, stats
 

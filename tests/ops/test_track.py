@@ -23,10 +23,10 @@ from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
-from agentrl.db import alarms, runs
-from agentrl.db.alarms import Reading
 from agentrl.db.models import Update
 from agentrl.db.store import Store
+from agentrl.db.transitions import alarms, runs
+from agentrl.db.transitions.alarms import Reading
 from agentrl.ops.supervise import children
 from agentrl.ops.track import Follower, track
 from agentrl.ops.trackers.tracker import make

@@ -14,10 +14,11 @@ from history import begun, trained
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.process import process_began
 from agentrl.core.types import RunState
-from agentrl.db import registry, runs
-from agentrl.db.progress import Totals
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.updates import TrainerReplaced
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.ops.restarts import REPLACED
 from agentrl.ops.supervise import Supervisor
 from agentrl.ops.troubles import LogWatcher
@@ -148,7 +149,7 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
 
 def _saved(store: Store, run_id: str, version: int) -> None:
     name = f"{run_id}-v{version:06d}"
-    store.transact(lambda session: registry.name_snapshot(session, name, "snapshot"))
+    store.transact(lambda session: checkpoints.name_snapshot(session, name, "snapshot"))
 
 
 def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, MessageError, StoreError
 from agentrl.core.types import Status
-from agentrl.db import runs
 from agentrl.db.models import Worker
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 from agentrl.ops.learning import learn
 from agentrl.ops.runs import begin
 from agentrl.ops.whatif import whatif

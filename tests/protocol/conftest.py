@@ -8,7 +8,7 @@ import pytest
 import structlog
 from protocol_stores import Database, PostgresDatabase, SqliteDatabase
 
-from agentrl.db import migrate
+from agentrl.db.admin import migrate
 from agentrl.db.store import open_store
 from agentrl.trainer import loop
 

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import Trajectory
 from agentrl.core.types import EpisodeState
-from agentrl.db import episodes, updates
-from agentrl.db.episodes import Claimed
 from agentrl.db.models import Episode
+from agentrl.db.transitions import episodes, updates
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.workers.worker import EpisodeWorker
 
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -20,10 +20,11 @@ from sqlalchemy import select, text
 
 from agentrl.core.config import Config, External, Model, PolicyServer, Task, Worker
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import external, migrate, registry
+from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run, Serving
 from agentrl.db.models import PolicyServer as ServerRow
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry import checkpoints, external
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.external_face import ExternalFace, Voice, usable
 from agentrl.serving.external_upstream import Budget, Unavailable, Upstream
@@ -86,7 +87,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def live(store: Store) -> list[LivePolicy]:
     with store.read() as session:
-        return registry.live_policies(session, "run")
+        return checkpoints.live_policies(session, "run")
 
 
 def awaited(what: Callable[[], Any]) -> Any:
@@ -149,8 +150,8 @@ def test_its_row_is_of_no_lineage_and_is_made_once(store: Store, there: Endpoint
     with store.read() as session:
         (row,) = session.scalars(select(Checkpoint))
         assert (row.state, row.version) == (CheckpointState.EXTERNAL, -1)
-        assert registry.live_checkpoints(session, "run") == []
-        assert registry.present_checkpoints(session, "run") == []
+        assert checkpoints.live_checkpoints(session, "run") == []
+        assert checkpoints.present_checkpoints(session, "run") == []
         servings = list(session.scalars(select(Serving)))
         assert len(servings) == 2
         assert all(each.live_until is not None for each in servings)
@@ -304,7 +305,7 @@ def test_another_policy_server_of_ours_can_be_the_teacher(store: Store, there: E
 
 
 def test_a_run_is_deleted_with_what_it_spent(store: Store, there: Endpoint) -> None:
-    from agentrl.db import lifecycle
+    from agentrl.db.transitions import lifecycle
 
     with teacher(store, there):
         (policy,) = awaited(lambda: live(store))

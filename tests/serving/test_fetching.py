@@ -9,7 +9,7 @@ from world import World
 from agentrl.broker.weights import Shelf
 from agentrl.core import manifest
 from agentrl.core.manifest import Manifest
-from agentrl.db import registry
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.proof import AWAY_S
@@ -41,7 +41,7 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
     follower = Follower(engine, served, store, seat, clock=lambda: seconds[0])
 
     def step() -> list[str]:
-        rows = store.ask(lambda session: registry.live_checkpoints(session, world.run_id))
+        rows = store.ask(lambda session: checkpoints.live_checkpoints(session, world.run_id))
         follower.step(rows)
         return engine.names()
 
@@ -67,7 +67,7 @@ def test_a_checkpoint_that_is_damaged_where_it_lies_is_refused_and_the_former_st
     shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
     seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
     follower = Follower(engine, served, store, seat)
-    rows = registry.live_checkpoints
+    rows = checkpoints.live_checkpoints
     first = published(world, shelf, 1)
     follower.step(store.ask(lambda session: rows(session, world.run_id)))
     second = published(world, shelf, 2)

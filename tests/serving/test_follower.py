@@ -13,8 +13,8 @@ from agentrl.core import manifest
 from agentrl.core.config import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.exposition import exported
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, open_store
 from agentrl.serving.engine import LocalEngine
 from agentrl.serving.follower import Follower, Seat
@@ -182,10 +182,10 @@ def test_what_an_engine_lost_is_closed_and_loaded_again(lineage: Lineage, save_m
     follower.step([])
     assert served.checkpoints() == []
     with lineage.store.read() as session:
-        assert registry.live_policies(session, "run") == []
+        assert checkpoints.live_policies(session, "run") == []
     follower.step(lineage.live)
     with lineage.store.read() as session:
-        assert len(registry.live_policies(session, "run")) == 2
+        assert len(checkpoints.live_policies(session, "run")) == 2
 
 
 def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
@@ -207,8 +207,10 @@ def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
     assert [served.tracks()[track].checkpoint_id for track in tracks] == ["c4", "c3", "c2"]
     assert engine.loads == ["c0", "c1", "c2", "c3", "c4"]
     with lineage.store.read() as session:
-        live = {each.track: each.checkpoint_id for each in registry.live_policies(session, "run")}
-        assert len(registry.live_policies(session, "run")) == 3
+        live = {
+            each.track: each.checkpoint_id for each in checkpoints.live_policies(session, "run")
+        }
+        assert len(checkpoints.live_policies(session, "run")) == 3
     assert live == {"current": "c4", "lagged(1)": "c3", "lagged(2)": "c2"}
 
 

@@ -26,10 +26,12 @@ from agentrl.core import loading, manifest
 from agentrl.core.config import Config, PolicyServer, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import migrate, registry, runs
+from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run, Serving
 from agentrl.db.models import PolicyServer as ServerRow
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
+from agentrl.db.transitions import runs
 from agentrl.serving.engine import LocalEngine
 from agentrl.serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, _beat, serve_policy
 from agentrl.serving.request import Completion, Request
@@ -68,11 +70,11 @@ class Lineage:
     def live(self) -> dict[str, str]:
         """checkpoint_id by track, as samplers see it."""
         with self.store.read() as session:
-            return {p.track: p.checkpoint_id for p in registry.live_policies(session, "run")}
+            return {p.track: p.checkpoint_id for p in checkpoints.live_policies(session, "run")}
 
     def url(self) -> str:
         with self.store.read() as session:
-            return registry.live_policies(session, "run")[0].url
+            return checkpoints.live_policies(session, "run")[0].url
 
     def await_live(self, expected: dict[str, str]) -> None:
         eventually(lambda: self.live() == expected, within_s=100, text=lambda: str(self.live()))
@@ -362,7 +364,7 @@ def test_what_keeps_an_engine_from_serving_stands_in_the_row_of_its_server(
     lineage: Lineage,
 ) -> None:
     def problems() -> dict[str, str]:
-        return lineage.store.ask(lambda session: registry.server_problems(session, "run"))
+        return lineage.store.ask(lambda session: checkpoints.server_problems(session, "run"))
 
     with serving(lineage, "current", engine=Troubled()):
         eventually(lambda: problems() != {}, within_s=60, text=lambda: "no problem is told")
@@ -400,7 +402,7 @@ def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: 
 
 def test_a_lease_is_extended_again_once_the_store_is_back(lineage: Lineage) -> None:
     row = ServerRow(server_id="p-1", run_id="run", name="p", engine="local", url="http://p")
-    lineage.store.transact(lambda s: registry.register_server(s, row, lease_s=0.0))
+    lineage.store.transact(lambda s: checkpoints.register_server(s, row, lease_s=0.0))
     impatient(lineage.store)
     outage, ended = Outage(lineage.store), threading.Event()
     outage.begin()

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.core.types import Status
-from agentrl.db.episodes import Claimed
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import (
     Environment,
     Expert,

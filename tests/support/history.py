@@ -13,12 +13,14 @@ from agentrl.broker.messages import EpisodeFinished, body_sha256, encode
 from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
-from agentrl.db import bodies, episodes, groups, migrate, registry, runs, updates
-from agentrl.db.episodes import Result
-from agentrl.db.groups import NewGroup
+from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
-from agentrl.db.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions import bodies, episodes, groups, runs, updates
+from agentrl.db.transitions.episodes import Result
+from agentrl.db.transitions.groups import NewGroup
+from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 
 TASKS = ("alfworld", "dbbench")
 SIZE = 4
@@ -52,18 +54,18 @@ def serving(store: Store, run_id: str) -> str:
         server_id=server_id, run_id=run_id, name="policy", engine="local", url="http://127.0.0.1:1"
     )
     with store.write() as session:
-        registry.register_server(session, row, lease_s=60.0)
+        checkpoints.register_server(session, row, lease_s=60.0)
         session.flush()
-        first = registry.live_checkpoints(session, run_id)[0]
+        first = checkpoints.live_checkpoints(session, run_id)[0]
         for track in ("current", "lagged(4)"):
-            registry.mark_serving(session, server_id, track, first)
+            checkpoints.mark_serving(session, server_id, track, first)
     return server_id
 
 
 def ended(store: Store, run_id: str) -> None:
     """The run is completed and its server gone."""
     with store.write() as session:
-        registry.end_server(session, f"policy-{run_id}")
+        checkpoints.end_server(session, f"policy-{run_id}")
         runs.move_run(session, run_id, RunState.COMPLETED, "enough updates")
 
 

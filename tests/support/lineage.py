@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import registry
 from agentrl.db.models import Checkpoint, PolicyServer, Run
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now
 
 
@@ -17,7 +17,7 @@ def begin(store: Store, server_id: str, engine: str) -> None:
                 created_at=now())
         )  # fmt: skip
         session.flush()
-        registry.register_server(session, server, lease_s=600)
+        checkpoints.register_server(session, server, lease_s=600)
 
 
 def register(
@@ -29,7 +29,7 @@ def register(
         state=CheckpointState.LIVE, created_at=now(),
     )  # fmt: skip
     with store.write() as session:
-        registry.register_checkpoint(session, row)
+        checkpoints.register_checkpoint(session, row)
         session.flush()
         session.expunge(row)
     return row

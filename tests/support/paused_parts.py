@@ -15,9 +15,10 @@ from paused import Killed, Process, pause
 from agentrl.broker.messages import Trajectory, body_sha256
 from agentrl.core.config import Worker as WorkerSection
 from agentrl.core.manifest import Probe
-from agentrl.db import models, runs
-from agentrl.db.episodes import Claimed
-from agentrl.db.updates import UpdateRefused
+from agentrl.db import models
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer.learner import Metrics
 from agentrl.trainer.snapshots import State
 from agentrl.workers.worker import Clock, EpisodeWorker

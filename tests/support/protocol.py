@@ -26,9 +26,10 @@ from agentrl.broker.weights import Shelf
 from agentrl.core.config import Config, Dispatch, Run, Task, Trainer
 from agentrl.core.errors import BrokerError
 from agentrl.core.types import CheckpointState, RunState
-from agentrl.db import models, runs
-from agentrl.db.episodes import Claimed
+from agentrl.db import models
 from agentrl.db.store import Store, now
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.trainer.ledger import Ledger

@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
 from agentrl.core.config import Config
 from agentrl.core.types import CURRENT, EpisodeState, GroupState
-from agentrl.db.episodes import Claimed
 from agentrl.db.models import Episode, Group, StoredTrajectory
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.demonstrations import Demonstrator, Transcript
 from agentrl.workers.client import Ask, Completion

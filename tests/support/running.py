@@ -12,8 +12,8 @@ from pathlib import Path
 from sqlalchemy.exc import OperationalError
 
 from agentrl.core.errors import StoreError
-from agentrl.db import runs
 from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.core import manifest
 from agentrl.core.config import Lora, Trainer
-from agentrl.db import registry, runs
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry import checkpoints
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.presets import settings
 from agentrl.trainer.tuning import Adapter, probe, saved, trained
@@ -84,7 +85,7 @@ class VllmRun:
         try:
             with self.store.read() as session:
                 self.run_id = runs.require_run(session, "v").run_id
-                first = registry.live_checkpoints(session, self.run_id)
+                first = checkpoints.live_checkpoints(session, self.run_id)
                 self.names = [row.checkpoint_id for row in first]
                 self.first = Path(first[0].path)
         except Exception:  # the schema is being made
@@ -126,7 +127,7 @@ class VllmRun:
     def live(self) -> dict[str, LivePolicy]:
         """By track."""
         with self.store.read() as session:
-            return {each.track: each for each in registry.live_policies(session, self.run_id)}
+            return {each.track: each for each in checkpoints.live_policies(session, self.run_id)}
 
     def await_live(self, expected: dict[str, str], within_s: float = START_S) -> None:
         def reached() -> bool:
@@ -188,7 +189,7 @@ class VllmRun:
     def _model(self, name: str) -> Any:
         if name not in self.models:
             with self.store.read() as session:
-                row = registry.find_checkpoint(session, name)
+                row = checkpoints.find_checkpoint(session, name)
                 assert row is not None
                 path = Path(row.path)
             adapted = (path / "adapter_config.json").is_file()

@@ -14,12 +14,12 @@ from trajectories import trajectory
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status
-from agentrl.db import episodes, groups, runs
-from agentrl.db.episodes import Claimed, Result
-from agentrl.db.groups import NewGroup
 from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
-from agentrl.db.registry import mark_serving, register_server
+from agentrl.db.registry.checkpoints import mark_serving, register_server
 from agentrl.db.store import Store, now
+from agentrl.db.transitions import episodes, groups, runs
+from agentrl.db.transitions.episodes import Claimed, Result
+from agentrl.db.transitions.groups import NewGroup
 from agentrl.workers import recorder
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentrl.core.config import AlarmName, Alarms
 from agentrl.core.types import GroupState
-from agentrl.db.alarms import Raised, Reading
+from agentrl.db.transitions.alarms import Raised, Reading
 from agentrl.trainer.alarms import (
     RULES,
     SHARES,

@@ -27,10 +27,10 @@ from agentrl.core.config import Metrics
 from agentrl.core.errors import BrokerError
 from agentrl.core.exposition import exported
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
-from agentrl.db import runs, updates
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import Store
-from agentrl.db.updates import NewUpdate, TrainerReplaced
+from agentrl.db.transitions import runs, updates
+from agentrl.db.transitions.updates import NewUpdate, TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
 from agentrl.trainer.inbox import Bounds, Inbox, too_old
 

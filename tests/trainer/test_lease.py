@@ -1,8 +1,8 @@
 from running import eventually
 from world import World
 
-from agentrl.db import runs
 from agentrl.db.store import Store
+from agentrl.db.transitions import runs
 from agentrl.trainer.lease import trainer_lease
 
 

@@ -26,9 +26,9 @@ from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreU
 from agentrl.core.manifest import Probe
 from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState, RunState
-from agentrl.db import runs
 from agentrl.db.store import Store
-from agentrl.db.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.learner import Metrics
 from agentrl.trainer.ledger import Ledger

@@ -20,8 +20,8 @@ from agentrl.core.config import Config, Run, Task, Trainer
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.manifest import verify
 from agentrl.core.types import RunState
-from agentrl.db import runs
 from agentrl.db.store import Store
+from agentrl.db.transitions import runs
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.trainer.learner import Hardware, Metrics

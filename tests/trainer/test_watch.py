@@ -8,10 +8,10 @@ from world import World
 from agentrl.broker.messages import body_sha256
 from agentrl.core.config import Alarms, Config, Task
 from agentrl.core.types import UpdateState
-from agentrl.db import alarms, runs, updates
-from agentrl.db.alarms import Reading
 from agentrl.db.store import Store
-from agentrl.db.updates import NewUpdate, TrainedMember
+from agentrl.db.transitions import alarms, runs, updates
+from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 from agentrl.trainer.watch import Watch, tell
 
 LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}

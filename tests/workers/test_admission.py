@@ -2,8 +2,8 @@ import pytest
 from admitting import BOUND, close, dispatcher_of, positions, tick, told_to_stop
 from world import World
 
-from agentrl.db import episodes
 from agentrl.db.store import Store
+from agentrl.db.transitions import episodes
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from acting import serve
 
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import Limits
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.workers.client import LARGEST, Ask, NotServed, PolicyClient

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agentrl.core.config import Config, Dispatch, Task
 from agentrl.core.errors import ConfigError
-from agentrl.db.streams import Latest
+from agentrl.db.transitions.streams import Latest
 from agentrl.workers.curriculum import (
     Rest,
     after,

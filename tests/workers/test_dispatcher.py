@@ -12,10 +12,11 @@ from agentrl.broker.messages import RunEpisode
 from agentrl.core.config import Config, Task, Trainer
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
-from agentrl.db import episodes, groups, refusals, registry, runs
-from agentrl.db.episodes import Claimed
 from agentrl.db.models import PolicyServer
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
+from agentrl.db.transitions import episodes, groups, refusals, runs
+from agentrl.db.transitions.episodes import Claimed
 from agentrl.workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
 
 
@@ -76,7 +77,7 @@ def served(world: World, version: int) -> None:
         session.add(checkpoint)
         session.flush()
         (server_id,) = session.scalars(select(PolicyServer.server_id))
-        registry.mark_serving(session, server_id, CURRENT, checkpoint)
+        checkpoints.mark_serving(session, server_id, CURRENT, checkpoint)
 
     world.store.transact(serve)
 

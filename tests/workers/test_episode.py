@@ -21,7 +21,7 @@ from agentrl.broker.messages import Trajectory, check
 from agentrl.core.config import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
 from agentrl.core.types import Status
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Outcome, ToolCall
 from agentrl.serving.request import Limits as EngineLimits
 from agentrl.serving.request import Request

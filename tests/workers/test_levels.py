@@ -12,9 +12,9 @@ from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.core.config import Metrics
 from agentrl.core.exposition import exported
-from agentrl.db import alarms
-from agentrl.db.alarms import Reading
 from agentrl.db.store import open_store
+from agentrl.db.transitions import alarms
+from agentrl.db.transitions.alarms import Reading
 from agentrl.workers.levels import look
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.broker.messages import Trajectory, check
 from agentrl.core.config import Sampling, Trainer
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.ops import tokenizer
 from agentrl.serving.engine import LocalEngine

@@ -13,8 +13,8 @@ from world import World
 
 from agentrl.core.config import Config, Sampling, Task
 from agentrl.core.errors import PolicyError, StoreUnavailable
-from agentrl.db import registry
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry import checkpoints
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.workers.adaptive import OffPolicy, learn, weigher
 from agentrl.workers.policies import PolicyPool, Sampler, newest_per_server, shares
@@ -239,7 +239,7 @@ def pool(world: World) -> Iterator[PolicyPool]:
 def test_the_pool_follows_the_registry(world: World, pool: PolicyPool) -> None:
     pool.refresh(60.0)
     assert {policy.track for policy in pool.live()} == {"current", "lagged(4)"}
-    world.store.transact(lambda s: registry.end_server(s, f"policy-{world.run_id}"))
+    world.store.transact(lambda s: checkpoints.end_server(s, f"policy-{world.run_id}"))
     pool.refresh(60.0)
     assert not pool.live()
 

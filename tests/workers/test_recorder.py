@@ -13,8 +13,8 @@ from agentrl.broker.api import Broker, Consumer, Delivery
 from agentrl.broker.messages import EpisodeFinished, PoolChanged, Trajectory, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
-from agentrl.db import lifecycle
 from agentrl.db.store import Store
+from agentrl.db.transitions import lifecycle
 from agentrl.workers.recorder import record
 
 

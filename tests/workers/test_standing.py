@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy.orm import Session
 from world import World
 
-from agentrl.db import streams
 from agentrl.db.store import Store
-from agentrl.db.streams import Latest
+from agentrl.db.transitions import streams
+from agentrl.db.transitions.streams import Latest
 from agentrl.workers.standing import Admitted, LatestItems
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import event
 from world import World
 
 from agentrl.core.config import Config, Sampling, Task
-from agentrl.db.outcomes import Played
+from agentrl.db.queries.episode_outcomes import Played
 from agentrl.db.store import Store
 from agentrl.workers.policies import PolicyPool, Sampler
 from agentrl.workers.statistics import attempts, look, off_policy

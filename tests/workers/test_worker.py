@@ -26,9 +26,9 @@ from agentrl.core.config import Worker as WorkerConfig
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.tracing import Sink, Span
 from agentrl.core.types import EpisodeState, GroupState, Reason, Status
-from agentrl.db import episodes
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
+from agentrl.db.transitions import episodes
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
 from agentrl.serving.request import Limits

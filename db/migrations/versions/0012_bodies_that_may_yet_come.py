@@ -1,6 +1,6 @@
 """The view `accounting` names no body that a recorder may yet bring.
 
-Views are made anew with every revision (db/migrate.py).
+Views are made anew with every revision (db/admin/migrate.py).
 
 Revision ID: 0012
 Revises: 0011

@@ -2,7 +2,7 @@
 
 import random
 
-from agentrl.db import breaking
+from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, wait_until
 from agentrl.ops.chaos.scene import Scene
 
@@ -17,7 +17,7 @@ def step_clock(scene: Scene, random: random.Random) -> Course:
     forward = random.random() < 0.5
     by_s = random.uniform(*FORWARD_S) if forward else -random.uniform(*BACK_S)
     scene.ambiguous.append((before + min(by_s, 0.0), before + max(by_s, 0.0) + LAG_S))
-    breaking.step_clock(url, by_s)
+    fault_injection.step_clock(url, by_s)
     yield
     if not forward:
         yield from wait_until(

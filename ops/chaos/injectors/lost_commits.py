@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from agentrl.core.logging import get_logger
-from agentrl.db import breaking
+from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, send_signal, wait_until
 from agentrl.ops.chaos.scene import Scene
 
@@ -23,12 +23,12 @@ def lose_commits(scene: Scene, _random: random.Random) -> Course:
     what is on its disk.
     """
     url = scene.stage.direct.store_url()
-    server = breaking.server(url)
+    server = fault_injection.server(url)
     if server is None:
         return
     pid = server.walwriter
     version = scene.seen.version if scene.seen else 0
-    with breaking.late_commits(url):
+    with fault_injection.late_commits(url):
         os.kill(pid, signal.SIGSTOP)
         try:
             yield from wait_until(

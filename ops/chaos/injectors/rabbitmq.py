@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 from agentrl.core.errors import BrokerError, StoreError
-from agentrl.db import vitals
+from agentrl.db.queries import liveness
 from agentrl.ops.chaos.course import Course, hold_for
 from agentrl.ops.chaos.scene import Scene
 from agentrl.ops.chaos.stage import BROKER, TASKS
@@ -94,7 +94,7 @@ def _body_sizes(scene: Scene) -> list[int] | None:
     """Bytes of the run's bodies; None while the store is away."""
     try:
         return scene.store.ask(
-            lambda session: vitals.body_sizes(session, scene.run_id), patience_s=0.0
+            lambda session: liveness.body_sizes(session, scene.run_id), patience_s=0.0
         )
     except StoreError:
         return None

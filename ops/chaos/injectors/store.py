@@ -2,7 +2,7 @@
 
 import random
 
-from agentrl.db import breaking
+from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, hold_for
 from agentrl.ops.chaos.scene import Scene
 
@@ -12,13 +12,13 @@ READ_ONLY_S = (1.5, 20.0)
 
 def refuse_writes(scene: Scene, random: random.Random) -> Course:
     """The database takes no write for a while, as one that is no primary any more."""
-    with breaking.read_only(scene.stage.direct.store_url()):
+    with fault_injection.read_only(scene.stage.direct.store_url()):
         yield from hold_for(random.uniform(*READ_ONLY_S))
     yield
 
 
 def lock_episodes(scene: Scene, _random: random.Random) -> Course:
     """Somebody holds a lock that every writer of episodes waits for."""
-    with breaking.episodes_locked(scene.stage.direct.store_url()):
+    with fault_injection.episodes_locked(scene.stage.direct.store_url()):
         yield from hold_for(LOCK_S)
     yield

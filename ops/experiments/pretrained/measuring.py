@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from agentrl.core.config import Config, Task
 from agentrl.core.types import SOLVED
-from agentrl.db import evaluations, migrate
+from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import evaluations
 from agentrl.ops.eval import Matrix
 from agentrl.ops.eval_record import named
 from agentrl.ops.eval_target import Target, fitted, resolve

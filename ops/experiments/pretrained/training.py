@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
-from agentrl.db import curves, progress, registry
-from agentrl.db.progress import Totals
+from agentrl.db.queries import curves, progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.ops.experiments.arena import interrupted
 from agentrl.ops.experiments.pretrained.findings import At, StudyDesign, Trained
@@ -68,7 +69,7 @@ def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Tra
     """What the rows of a run that is over tell of it."""
     with closing(open_store(config.store_url())) as store, store.read() as session:
         totals = progress.totals(session, run_id)
-        newest = registry.latest_checkpoint(session, run_id)
+        newest = checkpoints.latest_checkpoint(session, run_id)
         found = progress.disagreements(session, run_id)
         return Trained(
             design=design,

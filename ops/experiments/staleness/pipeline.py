@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentrl.broker.messages import Trajectory
 from agentrl.core.types import SOLVED
-from agentrl.db.tracks import wanted
+from agentrl.db.registry.tracks import wanted
 from agentrl.ops.experiments.arena import Job
 from agentrl.ops.experiments.staleness.costs import Costs
 from agentrl.ops.experiments.staleness.findings import Moment

@@ -15,7 +15,7 @@ from running import ROOT
 from agentrl.broker.messages import check
 from agentrl.core.config import Sampling
 from agentrl.core.types import Status
-from agentrl.db.registry import LivePolicy
+from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import Limits as EngineLimits
 from agentrl.serving.request import Request
 from agentrl.serving.scripted import ScriptedEngine

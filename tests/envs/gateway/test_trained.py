@@ -10,9 +10,10 @@ from sqlalchemy import select, text
 
 from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
 from agentrl.core.types import RunState
-from agentrl.db import progress, runs
 from agentrl.db.models import StoredTrajectory
+from agentrl.db.queries import progress
 from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
 from agentrl.workers.template import ChatTemplate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]

@@ -1,0 +1,1 @@
+"""What administers a store: its schema, roles, size, retention and export."""

@@ -1,0 +1,114 @@
+"""Bring a database to the schema of this code, under a lock and a statement time-out."""
+
+import io
+from functools import partial
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from agentrl.core.errors import StoreError, StoreUnavailable
+from agentrl.db.admin.roles import grant_reader
+from agentrl.db.audit.accounting import create_views
+from agentrl.db.store import Store, driver_words, is_transient
+
+LOCK = 7238411  # any number that only AgentRL's migrations use
+STATEMENT_TIMEOUT_MS = 60_000
+
+
+def upgrade(store: Store) -> str:
+    """Apply what is missing, make the views anew; returns the revision that stands now.
+
+    All of it or nothing: StoreError where the database refuses, StoreUnavailable where it is away,
+    or full, for longer than the store waits.
+    """
+    try:
+        store.retry.call(partial(_upgrade, store))
+    except DBAPIError as error:
+        kind = StoreUnavailable if is_transient(error) else StoreError
+        raise kind(
+            f"store {store.url} was not upgraded: {driver_words(error)}",
+            mend="see what the database says: free space, locks that others hold, views of yours "
+            "that read ours (drop them, upgrade, make them again)",
+        ) from error
+    return head()
+
+
+def _upgrade(store: Store) -> None:
+    with store.engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            for bound in ("statement_timeout", "lock_timeout"):
+                connection.execute(text(f"SET LOCAL {bound} = {STATEMENT_TIMEOUT_MS}"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+        refuse_newer(connection)
+        command.upgrade(_config(connection), "head")
+        create_views(connection)
+        grant_reader(connection)
+
+
+def ensure(store: Store) -> None:
+    """`upgrade` of a store that is behind; nothing is written to one that is not.
+
+    To make views anew waits for whoever reads them and fails where a view of the user's reads them:
+    a change of db/audit/accounting.py or db/audit/reporting_views.py comes with a migration. Raises
+    StoreError.
+    """
+    if store.ask(_known_revision) != head():
+        upgrade(store)
+
+
+def check(store: Store) -> None:
+    """`alembic check`: raises if the models differ from what the migrations make."""
+    with store.engine.begin() as connection:
+        command.check(_config(connection))
+
+
+def require_current(store: Store) -> None:
+    """Raise StoreError unless the database is at this code's revision."""
+    revision = store.ask(_known_revision)
+    if revision != head():
+        raise StoreError(
+            f"store {store.url} is at schema {revision or 'none'}, not {head()}",
+            mend="agentrl db upgrade CONFIG",
+        )
+
+
+def _known_revision(session: Session) -> str | None:
+    """Raises StoreError if the database was made by newer code."""
+    refuse_newer(session.connection())
+    return _revision(session.connection())
+
+
+def refuse_newer(connection: Connection) -> None:
+    """Raise StoreError if the database was made by newer code."""
+    revision = _revision(connection)
+    known = {script.revision for script in _scripts().walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StoreError(
+            f"the store's schema {revision} is newer than this code", mend="update AgentRL"
+        )
+
+
+def head() -> str:
+    """The revision this code needs."""
+    return _scripts().get_current_head() or ""
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(str(Path(__file__).parents[1] / "migrations"))
+
+
+def _config(connection: Connection) -> Config:
+    config = Config(stdout=io.StringIO())  # `check` talks
+    config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
+    config.attributes["connection"] = connection
+    return config

@@ -1,0 +1,237 @@
+"""A store that can be looked at and not changed: for consoles, tables and the dashboard.
+
+SQLite is opened with mode=ro and query_only; Postgres as a role that may only read
+(db/admin/roles.py), in sessions whose transactions are read-only and whose statements end in time.
+A console's statement travels alone, as a prepared statement, so that no second one can hide behind
+it.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+
+from agentrl.core.errors import StoreError
+from agentrl.db.admin import migrate
+from agentrl.db.admin.roles import READER, become_reader, refuse_powers
+from agentrl.db.store import (
+    Store,
+    Timeouts,
+    bound_connections,
+    connect_args,
+    driver_words,
+    parse_url,
+    unreachable,
+)
+
+TIMEOUT_S = 60.0  # of one statement
+TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
+MAX_BYTES = 2**28  # of one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of one statement, in the order of `columns`. `more`: there were more than asked."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a statement may take. `rows`: all where None; no more of them is ever held.
+
+    `max_bytes`: of text and bytes in the rows that are held; what is larger alone is refused.
+    """
+
+    timeout_s: float = TIMEOUT_S
+    rows: int | None = None
+    max_bytes: int = MAX_BYTES
+
+
+PATIENT = Bounds()
+
+
+def open_readonly(url: str) -> Store:
+    """A Store without a way to write. Raises StoreError; no SQLite file is made."""
+    store = Store(_engine(url))
+    try:
+        store.check()
+    except DBAPIError as error:
+        store.close()
+        raise unreachable(store.engine.url, error) from error
+    return store
+
+
+def open_history(url: str) -> Store:
+    """As `open_readonly`, of a store whose schema is this code's. Raises StoreError."""
+    store = open_readonly(url)
+    try:
+        migrate.require_current(store)
+    except StoreError:
+        store.close()
+        raise
+    return store
+
+
+def refuse_absent(url: str) -> None:
+    """Raise StoreError for an SQLite file that is not there: to look makes none."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
+        raise StoreError(f"no store at {parsed.database}", mend="agentrl up CONFIG")
+
+
+def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
+    """The rows of a person's statement, one that reads.
+
+    Raises StoreError that says what is wrong with it, or that the store's login is a superuser:
+    what a statement of such a session may do nobody can bound.
+    """
+    from agentrl.db.admin.statements import require_read  # its parser takes 0.1 s to import
+
+    require_read(statement, store.engine.dialect.name)
+    refuse_powers(store.engine)
+    return rows_of(store, statement, bounds)
+
+
+def rows_of(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
+    """As `ask`, of a statement of ours. Raises StoreError."""
+    if store.engine.dialect.name == "sqlite":
+        return _ask_sqlite(store.engine, statement, bounds)
+    return _ask_postgres(store.engine, statement, bounds)
+
+
+def tables(store: Store) -> Answer:
+    """Names of tables and views."""
+    if store.engine.dialect.name == "sqlite":
+        return rows_of(
+            store,
+            "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') "
+            "AND name NOT LIKE 'sqlite%' ORDER BY type, name",
+        )
+    return rows_of(
+        store,
+        "SELECT table_name AS name, CASE table_type WHEN 'VIEW' THEN 'view' ELSE 'table' END "
+        "AS type FROM information_schema.tables WHERE table_schema = current_schema() "
+        "ORDER BY 2, 1",
+    )
+
+
+def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
+    """As `ask`; a statement that runs too long is interrupted."""
+    connection = engine.raw_connection()
+    deadline = time.monotonic() + bounds.timeout_s
+    driver: Any = connection.driver_connection
+    driver.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.max_bytes)
+    try:
+        cursor = driver.execute(statement)
+        return _answer(cursor, cursor, bounds)
+    except sqlite3.DataError as error:
+        raise _large(bounds) from error
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        if time.monotonic() > deadline:
+            raise _late(bounds) from error
+        raise StoreError(f"SQL: {error}") from error
+    finally:
+        connection.invalidate()  # nothing that the statement set outlives it
+        connection.close()
+
+
+def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
+    """As `ask`; transaction and role only read, whatever the session was told before."""
+    import psycopg
+
+    connection = engine.raw_connection()
+    driver: Any = connection.driver_connection
+    driver.silence_s = bounds.timeout_s + TIMEOUTS.answer_s
+    cursor = driver.cursor()
+    try:
+        driver.execute("SET TRANSACTION READ ONLY")
+        if connection.info.get(READER):
+            driver.execute(f"SET LOCAL ROLE {READER}")
+        driver.execute(f"SET LOCAL statement_timeout = {round(1000 * bounds.timeout_s)}")
+        with closing(cursor.stream(statement)) as rows:  # as a prepared statement
+            answer = _answer(cursor, rows, bounds)
+        return answer if answer.rows else Answer(_columns(driver, statement), [])
+    except psycopg.errors.QueryCanceled as error:
+        raise _late(bounds) from error
+    except psycopg.Error as error:
+        raise StoreError(f"SQL: {driver_words(error)}") from error
+    finally:
+        connection.invalidate()  # locks of the session and what it was told end with it
+        connection.close()
+
+
+def _columns(driver: Any, statement: str) -> tuple[str, ...]:
+    """The names of a statement's columns, without running it: a stream of no row has none."""
+    driver.pgconn.prepare(b"", statement.encode())
+    described = driver.pgconn.describe_prepared(b"")
+    return tuple(described.fname(place).decode() for place in range(described.nfields))
+
+
+def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
+    """The rows that come first, as many as the bounds let be held."""
+    found: list[tuple[Any, ...]] = []
+    more, size = False, 0
+    for row in rows:
+        size += sum(len(value) if hasattr(value, "__len__") else 8 for value in row)
+        if size > bounds.max_bytes and (bounds.rows is None or not found):
+            raise _large(bounds)
+        if size > bounds.max_bytes or len(found) == bounds.rows:
+            more = True
+            break
+        found.append(tuple(_plain(value) for value in row))
+    columns = tuple(column[0] for column in cursor.description or ())
+    return Answer(columns, found, more)
+
+
+def _large(bounds: Bounds) -> StoreError:
+    return StoreError(
+        f"SQL: the answer is larger than {bounds.max_bytes / 2**20:g} MiB",
+        mend="ask for fewer rows, and for LENGTH(body) in place of body",
+    )
+
+
+def _late(bounds: Bounds) -> StoreError:
+    return StoreError(
+        f"SQL: it took longer than {bounds.timeout_s:g} s", mend="ask for less, or of one run"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Postgres makes decimals of sums and means; no column of ours holds one."""
+    if not isinstance(value, Decimal):
+        return value
+    return int(value) if value.as_tuple().exponent == 0 else float(value)
+
+
+def _engine(url: str) -> Engine:
+    parsed = parse_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        # without jit: to compile a proof's plan takes longer than to run it
+        options = {"options": "-c default_transaction_read_only=on -c jit=off"}
+        arguments = connect_args(TIMEOUTS) | options
+        engine = create_engine(parsed, pool_pre_ping=True, connect_args=arguments)
+        bound_connections(engine, TIMEOUTS)
+        event.listen(engine, "connect", become_reader)
+        return engine
+    refuse_absent(url)
+    address = f"{Path(parsed.database or '').resolve().as_uri()}?mode=ro"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            address, uri=True, timeout=TIMEOUTS.lock_s, check_same_thread=False
+        )
+        connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    return create_engine(url, creator=connect)

@@ -1,0 +1,257 @@
+"""The books of a run that is over, read once more, beside the view `accounting` and without grace.
+
+Every finding is lost (a body, a place of the stream, an episode that never ended), trained twice,
+or unbalanced (rows that disagree in any other way).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from agentrl.core.errors import MessageError
+from agentrl.core.trajectory import body_of
+from agentrl.core.types import EpisodeState, GroupState, UpdateState
+from agentrl.db.models import (
+    Checkpoint,
+    Episode,
+    Group,
+    Run,
+    Step,
+    StoredTrajectory,
+    Update,
+    UpdateGroup,
+)
+from agentrl.db.queries.liveness import Claim
+from agentrl.db.queries.progress import disagreements
+from agentrl.db.transitions.streams import positions_to_repeat
+
+Class = Literal["lost", "trained_twice", "unbalanced"]
+LOST = {"episode_without_body", "member_not_trained", "overdue", "open_after_end"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that is wrong with a run."""
+
+    among: Class
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of the run's configuration. `whole_stream`: no item rests or retires, so none is skipped."""
+
+    max_attempts: int
+    whole_stream: bool = True
+
+
+def audit(session: Session, run_id: str, claims: Collection[Claim], rules: Rules) -> list[Finding]:
+    """All that is wrong. `claims`: what rows were seen to promise while the run went on."""
+    found = {
+        *_views(session, run_id),
+        *_broken_promises(session, run_id, claims),
+        *_missing_bodies(session, run_id),
+        *_damaged_bodies(session, run_id),
+        *_stream(session, run_id, rules),
+        *_unrepeated(session, run_id),
+        *_twice(session, run_id),
+        *_lineage(session, run_id),
+        *_tokens(session, run_id),
+        *_attempts(session, run_id, rules),
+    }
+    return sorted(found)
+
+
+def trained_members(session: Session, run_id: str) -> list[UpdateGroup]:
+    """What updates of the live lineage learned from."""
+    query = (
+        select(UpdateGroup)
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    )
+    return list(session.scalars(query))
+
+
+def _views(session: Session, run_id: str) -> Iterator[Finding]:
+    for kind, detail in disagreements(session, run_id):
+        if kind == "trained_twice":
+            yield Finding("trained_twice", kind, detail)
+        else:
+            yield Finding("lost" if kind in LOST else "unbalanced", kind, detail)
+
+
+def _broken_promises(session: Session, run_id: str, claims: Collection[Claim]) -> Iterator[Finding]:
+    """A body is published before it is claimed: so every claim's body is stored in the end."""
+    query = select(
+        StoredTrajectory.episode_id, StoredTrajectory.fence, StoredTrajectory.sha256
+    ).where(StoredTrajectory.run_id == run_id)
+    stored = {tuple(row) for row in session.execute(query)}
+    for episode_id, fence, sha256 in set(claims) - stored:
+        yield Finding("lost", "claim_without_body", f"{episode_id} fence {fence} {sha256[:12]}")
+
+
+def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
+    """What an update of the live lineage learned from is kept, under the hash it names."""
+    query = (
+        select(UpdateGroup.episode_id, UpdateGroup.fence)
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .outerjoin(
+            StoredTrajectory,
+            (StoredTrajectory.episode_id == UpdateGroup.episode_id)
+            & (StoredTrajectory.fence == UpdateGroup.fence)
+            & (StoredTrajectory.sha256 == UpdateGroup.sha256),
+        )
+        .where(
+            Update.run_id == run_id,
+            Update.state != UpdateState.ROLLED_BACK,
+            StoredTrajectory.episode_id.is_(None),
+        )
+    )
+    for episode_id, fence in session.execute(query):
+        yield Finding("lost", "trained_without_body", f"{episode_id} fence {fence}")
+
+
+def _damaged_bodies(session: Session, run_id: str) -> Iterator[Finding]:
+    """Every stored body that was not pruned decodes to a trajectory of the hash beside it."""
+    query = (
+        select(
+            StoredTrajectory.episode_id,
+            StoredTrajectory.fence,
+            StoredTrajectory.sha256,
+            StoredTrajectory.body,
+        )
+        .where(StoredTrajectory.run_id == run_id, func.length(StoredTrajectory.body) > 0)
+        .execution_options(yield_per=100)
+    )
+    for episode_id, fence, sha256, body in session.execute(query):
+        try:
+            body_of(body, sha256)
+        except MessageError as error:
+            yield Finding("lost", "body_unreadable", f"{episode_id} fence {fence}: {error}")
+
+
+def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
+    """Places of each task's stream: none skipped, none trained by two groups that count."""
+    query = select(Group.task, Group.position, Group.state).where(Group.run_id == run_id)
+    rows = session.execute(query).all()
+    taken: dict[str, set[int]] = {}
+    for task, position, _ in rows:
+        taken.setdefault(task, set()).add(position)
+    for task, positions in taken.items() if rules.whole_stream else ():
+        for place in sorted(set(range(max(positions))) - positions):
+            yield Finding("lost", "place_skipped", f"{task} position {place}")
+    trained = Counter((task, place) for task, place, state in rows if state == GroupState.TRAINED)
+    for (task, place), times in trained.items():
+        if times > 1:
+            yield Finding("trained_twice", "place_trained_twice", f"{task} position {place}")
+
+
+def _unrepeated(session: Session, run_id: str) -> Iterator[Finding]:
+    """Places that were rolled back are played again before any new place is."""
+    waiting = {(place.task, place.position) for place in positions_to_repeat(session, run_id)}
+    undone = (
+        select(Group.task, Group.position, func.max(Update.trainer_epoch))
+        .join(UpdateGroup, UpdateGroup.group_id == Group.group_id)
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .where(Group.run_id == run_id, Group.state == GroupState.ROLLED_BACK)
+        .group_by(Group.task, Group.position)
+    )
+    for task, position, epoch in session.execute(undone).all():
+        resumed = select(func.min(Update.started_at)).where(
+            Update.run_id == run_id, Update.trainer_epoch > epoch
+        )
+        newer = select(func.count()).where(
+            Group.run_id == run_id,
+            Group.round == 0,
+            Group.admitted_at > resumed.scalar_subquery(),
+        )
+        if (task, position) in waiting and session.scalar(newer):
+            yield Finding("lost", "place_not_repeated", f"{task} position {position}")
+
+
+def _twice(session: Session, run_id: str) -> Iterator[Finding]:
+    """The same body in two updates, whatever their rows call themselves, of one live lineage."""
+    query = (
+        select(UpdateGroup.sha256, func.count())
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .group_by(UpdateGroup.sha256)
+        .having(func.count() > 1)
+    )
+    for sha256, times in session.execute(query):
+        yield Finding("trained_twice", "body_trained_twice", f"{sha256[:12]} {times} times")
+
+
+def _lineage(session: Session, run_id: str) -> Iterator[Finding]:
+    """Live updates are 1 … the run's version, each once, each checkpoint the next one's parent."""
+    query = (
+        select(Update.version, Update.checkpoint_id, Checkpoint.parent_id)
+        .join(Checkpoint, Checkpoint.checkpoint_id == Update.checkpoint_id)
+        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .order_by(Update.version, Update.committed_at)
+    )
+    chain: Sequence[Any] = session.execute(query).all()
+    version = session.get_one(Run, run_id, populate_existing=True).version
+    versions = [row.version for row in chain]
+    if versions != list(range(1, version + 1)):
+        yield Finding("unbalanced", "versions_differ", f"the run is at {version}: {versions}")
+    for before, after in pairwise(chain):
+        if after.parent_id != before.checkpoint_id:
+            detail = f"version {after.version} grew from {after.parent_id}"
+            yield Finding("unbalanced", "lineage_broken", detail)
+
+
+def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
+    """Every trained token lies in the span of a step, and its checkpoint is one of the run's."""
+    spans = (
+        select(
+            Step.episode_id, Step.fence, func.sum(Step.token_end - Step.token_start).label("tokens")
+        )
+        .where(Step.run_id == run_id)
+        .group_by(Step.episode_id, Step.fence)
+        .subquery()
+    )
+    query = (
+        select(UpdateGroup.episode_id, UpdateGroup.loss_tokens, spans.c.tokens)
+        .join(Update, Update.update_id == UpdateGroup.update_id)
+        .outerjoin(
+            spans,
+            (spans.c.episode_id == UpdateGroup.episode_id) & (spans.c.fence == UpdateGroup.fence),
+        )
+        .where(
+            Update.run_id == run_id,
+            func.coalesce(spans.c.tokens, -1) != UpdateGroup.loss_tokens,
+        )
+    )
+    for episode_id, trained, sampled in session.execute(query):
+        yield Finding("unbalanced", "tokens_differ", f"{episode_id}: {trained} of {sampled}")
+    for episode_id, number in session.execute(text(STRANGERS), {"run_id": run_id}):
+        yield Finding("unbalanced", "stranger_sampled", f"{episode_id} step {number}")
+
+
+STRANGERS = """
+SELECT s.episode_id, s.number FROM steps s
+JOIN update_groups u ON u.episode_id = s.episode_id AND u.fence = s.fence
+LEFT JOIN checkpoints c ON c.checkpoint_id = s.checkpoint_id AND c.run_id = s.run_id
+  AND c.version = s.version
+WHERE s.run_id = :run_id AND c.checkpoint_id IS NULL AND s.version >= 0
+"""
+
+
+def _attempts(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
+    """Retries are bounded, and every row has ended."""
+    most = rules.max_attempts
+    query = select(Episode.episode_id, Episode.attempts, Episode.state).where(
+        Episode.run_id == run_id
+    )
+    for episode_id, attempts, state in session.execute(query):
+        if attempts > most:
+            yield Finding("unbalanced", "too_many_attempts", f"{episode_id}: {attempts} of {most}")
+        if state in (EpisodeState.QUEUED, EpisodeState.RUNNING):
+            yield Finding("lost", "episode_never_ended", f"{episode_id} {state}")

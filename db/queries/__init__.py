@@ -1,0 +1,1 @@
+"""Questions of the dashboard, reports and trackers: reads only, one file per subject."""

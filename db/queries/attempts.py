@@ -1,0 +1,124 @@
+"""How a task's groups and episodes went of late: solved among n, statuses, items never solved."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Subquery, case, func, select
+from sqlalchemy.orm import Session
+
+from agentrl.core.types import SOLVED, EpisodeState
+from agentrl.db.models import Episode, Group
+from agentrl.db.queries.progress import WON
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """So many episodes that ended alike. `turns`: None of those that did not finish."""
+
+    state: str
+    status: str
+    reason: str
+    turns: int | None
+    episodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsolved:
+    """An item that no finished episode solved. `best`: the highest score of any."""
+
+    item_id: str
+    groups: int
+    episodes: int
+    best: float
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """How many items a task's last groups played, how many of them nobody solved, and which."""
+
+    played: int
+    unsolved: int
+    listed: list[Unsolved]
+
+
+def group_ends(session: Session, run_id: str) -> list[tuple[str, str, str, int]]:
+    """(task, state, reason, groups) of all groups of the run."""
+    query = (
+        select(Group.task, Group.state, func.coalesce(Group.reason, ""), func.count())
+        .where(Group.run_id == run_id)
+        .group_by(Group.task, Group.state, Group.reason)
+        .order_by(Group.task, Group.state, Group.reason)
+    )
+    return [(task, str(state), str(reason), n) for task, state, reason, n in session.execute(query)]
+
+
+def ends(session: Session, run_id: str, task: str, groups: int) -> list[Ended]:
+    """How the episodes of a task's last so many groups ended, and after how many turns."""
+    last = _last_ready(run_id, task, groups)
+    kinds = (Episode.state, Episode.status, Episode.reason, Episode.turns)
+    query = (
+        select(*kinds, func.count())
+        .join(last, last.c.group_id == Episode.group_id)
+        .group_by(*kinds)
+        .order_by(*kinds)
+    )
+    return [
+        Ended(str(state), str(status or ""), str(reason or ""), turns, number)
+        for state, status, reason, turns, number in session.execute(query)
+    ]
+
+
+def solved_among(
+    session: Session, run_id: str, task: str, groups: int
+) -> Mapping[tuple[int, int], int]:
+    """How many of a task's last so many groups had c of n finished episodes solved, by (n, c)."""
+    last = _last_ready(run_id, task, groups)
+    members = (
+        select(func.count().label("n"), func.sum(WON).label("c"))
+        .join(last, last.c.group_id == Episode.group_id)
+        .where(Episode.state == EpisodeState.FINISHED)
+        .group_by(Episode.group_id)
+        .subquery()
+    )
+    query = select(members.c.n, members.c.c, func.count()).group_by(members.c.n, members.c.c)
+    return {(n, int(c)): number for n, c, number in session.execute(query)}
+
+
+def never_solved(session: Session, run_id: str, task: str, groups: int | None, limit: int) -> Items:
+    """Items of a task's last so many groups, all where None: those played most are listed."""
+    finished = Episode.state == EpisodeState.FINISHED
+    items = select(
+        Episode.item_id.label("item_id"),
+        func.count(Episode.group_id.distinct()).label("groups"),
+        func.count().label("episodes"),
+        func.max(Episode.score).label("best"),
+    ).group_by(Episode.item_id)
+    if groups is None:
+        items = items.where(Episode.run_id == run_id, Episode.task == task, finished)
+    else:
+        last = _last_ready(run_id, task, groups)
+        items = items.join(last, last.c.group_id == Episode.group_id).where(finished)
+    counted = items.subquery()
+    unsolved = case((counted.c.best < SOLVED, 1), else_=0)
+    totals = (func.count().over().label("played"), func.sum(unsolved).over().label("unsolved"))
+    query = (
+        select(counted, *totals)
+        .order_by(unsolved.desc(), counted.c.episodes.desc(), counted.c.item_id)
+        .limit(limit)
+    )
+    rows = session.execute(query).all()
+    if not rows:
+        return Items(0, 0, [])
+    listed = [Unsolved(r.item_id, r.groups, r.episodes, r.best) for r in rows if r.best < SOLVED]
+    return Items(rows[0].played, int(rows[0].unsolved), listed)
+
+
+def _last_ready(run_id: str, task: str, groups: int) -> Subquery:
+    """The groups of a task whose members ended last."""
+    return (
+        select(Group.group_id)
+        .where(Group.run_id == run_id, Group.task == task, Group.ready_at.is_not(None))
+        .order_by(Group.ready_at.desc())
+        .limit(groups)
+        .subquery()
+    )

@@ -1,0 +1,143 @@
+"""How a run's policies did, version by version: bounded however long the run is.
+
+updates  ── so many versions, evenly apart ──▶ spans of time, each ending with an update
+groups   ── the last so many that closed before that end ──▶ their finished episodes, by task
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Subquery, func, select
+from sqlalchemy.orm import Session
+
+from agentrl.core.types import EpisodeState, GroupState, UpdateState
+from agentrl.db.models import Episode, Group, Run, Update
+from agentrl.db.queries.progress import WON
+
+FOREVER = 1e12  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time until `high`, when the update to `version` was committed.
+
+    `tokens`: that updates up to this one learned from; `at_s`: seconds from the run's beginning.
+    """
+
+    version: int
+    high: float
+    tokens: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Finished episodes of a task late in a span. Means over them; `variance`: of the reward."""
+
+    span: Span
+    task: str
+    episodes: int
+    solved: int
+    reward: float
+    variance: float
+    turns: float
+    loss_tokens: float
+
+
+def spans(session: Session, run_id: str, points: int) -> list[Span]:
+    """At most so many, each until an update of the live lineage; the last until the newest.
+
+    What closed after the newest update belongs to no version yet.
+    """
+    run = session.get_one(Run, run_id, populate_existing=True)
+    shown = {max(1, round(run.version * place / points)) for place in range(1, points + 1)}
+    live = (
+        select(
+            Update.version,
+            Update.committed_at,
+            func.sum(Update.loss_tokens).over(order_by=Update.version).label("tokens"),
+        )
+        .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+        .subquery()
+    )
+    query = select(live).where(live.c.version.in_(shown)).order_by(live.c.version)
+    return [
+        Span(version, at, int(tokens), at - run.created_at)
+        for version, at, tokens in session.execute(query)
+    ]
+
+
+def success_by_version(session: Session, run_id: str, points: int, groups: int) -> list[Point]:
+    """At most so many versions, each of the `groups` of all tasks together that closed last in it.
+
+    Where versions are closer than that, they have groups in common.
+    """
+    found = []
+    for span in spans(session, run_id, points):
+        found += _points(session, span, _last_closed(run_id, span, groups))
+    return found
+
+
+def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, Any]]:
+    """What each update of the live lineage recorded of itself."""
+    query = select(Update.version, Update.metrics).where(
+        Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK
+    )
+    return {version: metrics for version, metrics in session.execute(query)}
+
+
+def latest(session: Session, run_id: str, groups: int) -> list[Point]:
+    """By task, of the so many groups that closed last, whatever came after them."""
+    whole = Span(0, FOREVER, 0, 0.0)
+    return _points(session, whole, _last_closed(run_id, whole, groups))
+
+
+def closed_by_version(
+    session: Session, run_id: str, points: int, groups: int
+) -> list[tuple[Span, str, dict[GroupState, int]]]:
+    """(span, task, how many groups went into which state) of the same groups."""
+    found: list[tuple[Span, str, dict[GroupState, int]]] = []
+    for span in spans(session, run_id, points):
+        last = _last_closed(run_id, span, groups)
+        query = select(last.c.task, last.c.state, func.count()).group_by(last.c.task, last.c.state)
+        counts: dict[str, dict[GroupState, int]] = {}
+        for task, state, number in session.execute(query.order_by(last.c.task)):
+            counts.setdefault(task, {})[GroupState(state)] = number
+        found += [(span, task, states) for task, states in counts.items()]
+    return found
+
+
+def _last_closed(run_id: str, span: Span, groups: int) -> Subquery:
+    """The groups of a run that closed last in a span, of all tasks together."""
+    return (
+        select(Group.group_id, Group.task, Group.state)
+        .where(Group.run_id == run_id, Group.closed_at <= span.high)
+        .order_by(Group.closed_at.desc())
+        .limit(groups)
+        .subquery()
+    )
+
+
+def _points(session: Session, span: Span, closed: Subquery) -> list[Point]:
+    """By task, sorted."""
+    mean = func.avg(Episode.reward)
+    query = (
+        select(
+            Episode.task,
+            func.count(),
+            func.sum(WON),
+            mean,
+            func.avg(Episode.reward * Episode.reward) - mean * mean,
+            func.avg(Episode.turns),
+            func.avg(Episode.loss_tokens),
+        )
+        .join(closed, closed.c.group_id == Episode.group_id)
+        .where(Episode.state == EpisodeState.FINISHED)
+        .group_by(Episode.task)
+        .order_by(Episode.task)
+    )
+    return [
+        Point(span, row[0], row[1], row[2], *(float(figure or 0.0) for figure in row[3:]))
+        for row in session.execute(query)
+    ]

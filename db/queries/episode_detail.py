@@ -1,0 +1,170 @@
+"""What happened in this episode, and in its siblings? Rows of one group, and one body."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
+from agentrl.db.queries.episode_updates import Lesson, lessons
+
+TEXT = 20_000  # characters of a call or an answer that are read
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One step: who sampled it, what it called, what came back. Times in seconds."""
+
+    number: int
+    server_id: str
+    track: str
+    checkpoint_id: str
+    version: int
+    temperature: float
+    prompt_tokens: int
+    start: int
+    end: int
+    policy_s: float
+    env_s: float
+    finish_reason: str
+    call: str
+    answer: str
+    redrawn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An episode of the group."""
+
+    episode_id: str
+    member: int
+    state: str
+    status: str
+    reason: str
+    reward: float | None
+    score: float | None
+    turns: int | None
+    tokens: int | None
+    loss_tokens: int | None
+    fence: int
+    attempts: int
+    worker_id: str
+    seconds: float | None
+    lesson: Lesson | None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """An episode among its siblings. `body`: as stored, None where it is not (yet), empty
+    where it was removed.
+
+    `sha256`: of the body that the row names; empty before it has finished.
+    """
+
+    task: str
+    item_id: str
+    group_id: str
+    group_state: str
+    group_reason: str
+    admitted_version: int
+    horizon: int | None
+    itself: Member
+    members: Sequence[Member]
+    deeds: Sequence[Deed]
+    body: bytes | None
+    sha256: str
+
+
+def story(session: Session, run_id: str, episode_id: str) -> Story | None:
+    """The episode as it stands; None where the run has no such."""
+    row = session.get(Episode, episode_id)
+    if row is None or row.run_id != run_id:
+        return None
+    group = session.get_one(Group, row.group_id)
+    rows = session.scalars(
+        select(Episode).where(Episode.group_id == row.group_id).order_by(Episode.member)
+    ).all()
+    taught = lessons(session, [each.episode_id for each in rows])
+    members = [_member(each, taught.get(each.episode_id)) for each in rows]
+    return Story(
+        task=row.task,
+        item_id=row.item_id,
+        group_id=row.group_id,
+        group_state=group.state,
+        group_reason=group.reason or "",
+        admitted_version=group.admitted_version,
+        horizon=group.horizon,
+        itself=next(each for each in members if each.episode_id == episode_id),
+        members=members,
+        deeds=deeds(session, episode_id, row.fence),
+        body=session.scalars(
+            select(StoredTrajectory.body).where(
+                StoredTrajectory.episode_id == episode_id, StoredTrajectory.fence == row.fence
+            )
+        ).first(),
+        sha256=row.body_sha256 or "",
+    )
+
+
+def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
+    """The steps of an attempt, in order; none before the recorder has its body."""
+    query = (
+        select(
+            Step.number,
+            Step.server_id,
+            Step.track,
+            Step.checkpoint_id,
+            Step.version,
+            Step.temperature,
+            Step.prompt_tokens,
+            Step.token_start,
+            Step.token_end,
+            Step.policy_s,
+            Step.env_s,
+            Step.finish_reason,
+            func.substr(Step.call, 1, TEXT),
+            func.substr(Step.answer, 1, TEXT),
+            Step.redrawn,
+        )
+        .where(Step.episode_id == episode_id, Step.fence == fence)
+        .order_by(Step.number)
+    )
+    return [Deed(*tuple(row)) for row in session.execute(query)]
+
+
+def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> list[str]:
+    """Where files of the run's model may lie: checkpoints that acted, then the run's first."""
+    query = select(Checkpoint.checkpoint_id, Checkpoint.path)
+    rows = session.execute(
+        query.where(Checkpoint.run_id == run_id, Checkpoint.checkpoint_id.in_(acted))
+    ).all()
+    first = session.execute(
+        query.where(Checkpoint.run_id == run_id).order_by(Checkpoint.version).limit(1)
+    ).all()
+    return [path for _, path in [*rows, *first] if path]
+
+
+def config_of(session: Session, run_id: str) -> str:
+    """The run's configuration as it was written down."""
+    return session.scalars(select(Run.config).where(Run.run_id == run_id)).one()
+
+
+def _member(row: Episode, lesson: Lesson | None) -> Member:
+    return Member(
+        episode_id=row.episode_id,
+        member=row.member,
+        state=row.state,
+        status=row.status or "",
+        reason=row.reason or "",
+        reward=row.reward,
+        score=row.score,
+        turns=row.turns,
+        tokens=row.tokens,
+        loss_tokens=row.loss_tokens,
+        fence=row.fence,
+        attempts=row.attempts,
+        worker_id=row.worker_id or "",
+        seconds=row.seconds(),
+        lesson=lesson,
+    )

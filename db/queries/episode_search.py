@@ -1,0 +1,298 @@
+"""Which episodes of a run are these? Filters, text, and pages by keyset, at any size of the run.
+
+    few of an item, checkpoint or update, or all ─▶ the newest so many of a state ─▶ sift ─▶ a page
+
+Every look is bounded (`Limits`): it goes through so many of the newest episodes of a state that
+come before the cursor, fewer where it reads their texts, and says how far it got. In another order
+than the newest first it sorts that many of the newest. Where an item, a checkpoint or an update has
+few episodes, it goes through those alone; which of them it begins with changes no answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Select,
+    SQLColumnExpression,
+    cast,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+
+from agentrl.core.types import EpisodeState, Status
+from agentrl.db.models import Episode, Group, Step, Update, UpdateGroup
+from agentrl.db.queries.episode_updates import Lesson, lessons
+
+OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
+LEAST = -1e300  # stands, in an order, for what an episode does not have
+
+
+class Order(StrEnum):
+    """What decides the order, the largest first. `SECONDS`: of the attempt that ended it."""
+
+    NEWEST = "newest"
+    SCORE = "score"
+    TURNS = "turns"
+    TOKENS = "tokens"
+    SECONDS = "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers of episodes: on a page, that one look goes through, that it reads the texts of, and
+    up to which those of an item, a checkpoint or an update are few.
+    """
+
+    page: int = 50
+    window: int = 20_000
+    words: int = 2_000
+    few: int = 5_000
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is sought, and in which order; empty or None: whatever it is.
+
+    `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
+    one that acted in it. `learned_at`: the version that the update which learned from it made.
+    `words`: a text in a call or an answer, whatever its case.
+    """
+
+    state: EpisodeState = EpisodeState.FINISHED
+    task: str = ""
+    status: Status | None = None
+    item_id: str = ""
+    reward_from: float | None = None
+    reward_to: float | None = None
+    version: int | None = None
+    checkpoint: str = ""
+    learned_at: int | None = None
+    words: str = ""
+    order: Order = Order.NEWEST
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a page ended: at which value of its order, of the newest first seconds since the
+    epoch, and the episode among those of that value.
+    """
+
+    at: float
+    episode_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One episode in a list. `at`: when it ended; of an open one, when it was queued."""
+
+    episode_id: str
+    task: str
+    item_id: str
+    member: int
+    status: str
+    reason: str
+    reward: float | None
+    score: float | None
+    turns: int | None
+    tokens: int | None
+    seconds: float | None
+    version: int
+    at: float
+    lesson: Lesson | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page. `older`: where the next one begins; None: there is no more.
+
+    `looked`: how many episodes were looked at, at most. `beyond`: there may be others that pass and
+    that neither this page nor one after it shows, for only the newest are sorted.
+    """
+
+    rows: Sequence[Row]
+    older: Cursor | None
+    looked: int
+    beyond: bool
+
+
+def tasks_of(session: Session, run_id: str) -> list[str]:
+    """The tasks that the run has groups of."""
+    found: list[str] = []
+    query = select(func.min(Group.task)).where(Group.run_id == run_id)
+    while task := session.scalar(query.where(Group.task > found[-1]) if found else query):
+        found.append(task)  # a step through the index each, not a walk over all groups
+    return found
+
+
+def search(
+    session: Session,
+    run_id: str,
+    sought: Filter,
+    before: Cursor | None = None,
+    limits: Limits = LIMITS,
+) -> Found:
+    """The first episodes of the run that pass, in the order that is sought, after `before`."""
+    few, more = _few(session, _criteria(run_id, sought), limits.few)
+    within = limits.words if sought.words else limits.window
+    newest = sought.order == Order.NEWEST
+    window = _window(run_id, sought.state, before if newest else None, few).limit(within)
+    seen = aliased(Episode, window.subquery())
+    value = _value(seen, sought)
+    query = (
+        select(seen, Group.admitted_version, value)
+        .join(Group, Group.group_id == seen.group_id)
+        .where(*_conditions(seen, sought), *(_among(seen, each) for each in more))
+        .order_by(value.desc(), seen.episode_id.desc())
+        .limit(limits.page + 1)
+    )
+    if before is not None and not newest:
+        query = query.where(tuple_(value, seen.episode_id) < tuple_(before.at, before.episode_id))
+    found = session.execute(query).all()
+    page, full = found[: limits.page], len(found) > limits.page
+    taught = lessons(session, [episode.episode_id for episode, _, _ in page])
+    rows = [_row(episode, version, sought.state, taught) for episode, version, _ in page]
+    last = None if full and newest else _last(session, window, sought.state, within)
+    older = last if newest else None
+    if full:
+        older = Cursor(float(page[-1][2] or 0.0), rows[-1].episode_id)
+    return Found(rows, older, within, beyond=last is not None and not newest)
+
+
+def _criteria(run_id: str, sought: Filter) -> list[Select[Any]]:
+    """Ids of the episodes of the update, the item and the checkpoint, of those that are named."""
+    found: list[Select[Any]] = []
+    if sought.learned_at is not None:
+        found.append(
+            select(UpdateGroup.episode_id)
+            .join(Update, Update.update_id == UpdateGroup.update_id)
+            .where(Update.run_id == run_id, Update.version == sought.learned_at)
+        )
+    if sought.item_id:
+        found.append(
+            select(Episode.episode_id)
+            .join(Group, Group.group_id == Episode.group_id)
+            .where(Group.run_id == run_id, Group.item_id == sought.item_id)
+        )
+    if sought.checkpoint:
+        found.append(
+            select(Step.episode_id).where(Step.checkpoint_id == sought.checkpoint).distinct()
+        )
+    return found
+
+
+def _few(
+    session: Session, criteria: Sequence[Select[Any]], most: int
+) -> tuple[Sequence[str] | None, list[Select[Any]]]:
+    """All episodes of the first criterion that has few, None where none has, and the others."""
+    for place, each in enumerate(criteria):
+        found = session.scalars(each.limit(most + 1)).all()
+        if len(found) <= most:
+            return found, [*criteria[:place], *criteria[place + 1 :]]
+    return None, [*criteria]
+
+
+def _among(episode: type[Episode], criterion: Select[Any]) -> ColumnElement[bool]:
+    """Whether the episode is one of the criterion's, asked of each alone."""
+    (name,) = criterion.selected_columns
+    return criterion.where(name == episode.episode_id).exists()
+
+
+def _window(
+    run_id: str, state: EpisodeState, before: Cursor | None, few: Sequence[str] | None
+) -> Select[Any]:
+    """The episodes of a state, the newest first, whatever else they are."""
+    at = _moment(Episode, state)
+    query = select(Episode).where(Episode.run_id == run_id, Episode.state == state)
+    if few is not None:
+        query = query.where(Episode.episode_id.in_(few))
+    if before is not None:  # the first condition alone is what an index can use
+        query = query.where(
+            at <= before.at,
+            tuple_(at, Episode.episode_id) < tuple_(before.at, before.episode_id),
+        )
+    return query.order_by(at.desc(), Episode.episode_id.desc())
+
+
+def _moment(episode: type[Episode], state: EpisodeState) -> InstrumentedAttribute[Any]:
+    return episode.queued_at if state in OPEN else episode.ended_at
+
+
+def _value(episode: type[Episode], sought: Filter) -> SQLColumnExpression[Any]:
+    """What the episodes are sorted by; of those that have none, LEAST."""
+    if sought.order == Order.NEWEST:
+        return _moment(episode, sought.state)  # bare: the window comes in that order
+    known: dict[Order, SQLColumnExpression[Any]] = {
+        Order.SCORE: episode.score,
+        Order.TURNS: episode.turns,
+        Order.TOKENS: episode.tokens,
+        Order.SECONDS: episode.ended_at - episode.started_at,
+    }
+    return func.coalesce(cast(known[sought.order], Float(53)), LEAST)
+
+
+def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bool]]:
+    """All that a window is sifted by."""
+    found: list[ColumnElement[bool]] = []
+    if sought.task:
+        found.append(episode.task == sought.task)
+    if sought.status is not None:
+        found.append(episode.status == sought.status)
+    if sought.reward_from is not None:
+        found.append(episode.reward >= sought.reward_from)
+    if sought.reward_to is not None:
+        found.append(episode.reward <= sought.reward_to)
+    if sought.version is not None:
+        found.append(Group.admitted_version == sought.version)
+    if sought.words:
+        said = select(Step.number).where(
+            Step.episode_id == episode.episode_id,
+            Step.fence == episode.fence,
+            or_(
+                Step.call.icontains(sought.words, autoescape=True),
+                Step.answer.icontains(sought.words, autoescape=True),
+            ),
+        )
+        found.append(said.exists())
+    return found
+
+
+def _last(session: Session, window: Select[Any], state: EpisodeState, within: int) -> Cursor | None:
+    """Where a window that is full ends; None for the last one."""
+    seen = aliased(Episode, window.subquery())
+    query = (
+        select(_moment(seen, state), seen.episode_id)
+        .order_by(_moment(seen, state).desc(), seen.episode_id.desc())
+        .offset(within - 1)
+        .limit(1)
+    )
+    row = session.execute(query).first()
+    return Cursor(float(row[0]), row[1]) if row else None
+
+
+def _row(episode: Episode, version: int, state: EpisodeState, taught: Mapping[str, Lesson]) -> Row:
+    return Row(
+        episode_id=episode.episode_id,
+        task=episode.task,
+        item_id=episode.item_id,
+        member=episode.member,
+        status=episode.status or "",
+        reason=episode.reason or "",
+        reward=episode.reward,
+        score=episode.score,
+        turns=episode.turns,
+        tokens=episode.tokens,
+        seconds=episode.seconds(),
+        version=version,
+        at=(episode.queued_at if state in OPEN else episode.ended_at) or 0.0,
+        lesson=taught.get(episode.episode_id),
+    )

@@ -1,0 +1,225 @@
+"""How a run goes: the questions that live views and reports ask."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ScalarSelect, case, func, select, text
+from sqlalchemy.orm import Session
+
+from agentrl.core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
+from agentrl.db.audit.accounting import late
+from agentrl.db.audit.trained_hashes import differing
+from agentrl.db.models import Episode, Group, Run, Step, Update, UpdateGroup
+from agentrl.db.store import now, whole
+
+PROOFS = ("accounting", "unserved_steps")
+WON = case((Episode.score >= SOLVED, 1), else_=0)
+SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of a run. `seconds`: since it was made, or from then to its end."""
+
+    state: str
+    version: int
+    updates: int
+    episodes: int
+    loss_tokens: int
+    seconds: float
+
+
+def totals(session: Session, run_id: str) -> Totals:
+    """Counts of a run that exists."""
+    run = session.get_one(Run, run_id, populate_existing=True)
+    finished, tokens = session.execute(
+        select(func.count(), func.coalesce(func.sum(Episode.loss_tokens), 0)).where(
+            Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED
+        )
+    ).one()
+    committed = session.scalar(
+        select(func.count()).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    )
+    seconds = ran_s(session, run)
+    return Totals(run.state, run.version, committed or 0, finished, int(tokens or 0), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the updates of the live lineage learned from."""
+
+    updates: int
+    episodes: int
+    loss_tokens: int
+
+
+def learned(session: Session, run_id: str) -> Learned:
+    """Of the whole run, counted from its updates alone."""
+    query = select(
+        func.count(),
+        func.coalesce(func.sum(Update.episodes), 0),
+        func.coalesce(func.sum(Update.loss_tokens), 0),
+    ).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
+    updates, episodes, tokens = session.execute(query).one()
+    return Learned(updates, int(episodes), int(tokens))
+
+
+def ran_s(session: Session, run: Run) -> float:
+    """Seconds since the run was made, or from then to its end."""
+    return (run.ended_at or session.scalar(select(now())) or run.created_at) - run.created_at
+
+
+def hours(session: Session, run_id: str) -> float:
+    """Hours since the run was made."""
+    made = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
+    return ((session.scalar(select(now())) or made) - made) / 3600
+
+
+def recent_success(session: Session, run_id: str, updates: int) -> dict[str, float]:
+    """Success by task over the groups closed since the last `updates` updates began."""
+    query = (
+        select(Group.task, SUCCESS)
+        .join(Episode, Episode.group_id == Group.group_id)
+        .where(
+            Group.run_id == run_id,
+            Group.closed_at >= _began(session, run_id, updates),
+            Episode.state == EpisodeState.FINISHED,
+        )
+        .group_by(Group.task)
+    )
+    return {task: float(success) for task, success in session.execute(query)}
+
+
+def recent_groups(session: Session, run_id: str, updates: int) -> int:
+    """How many groups were trained or had no spread since the last `updates` updates began."""
+    query = select(func.count()).where(
+        Group.run_id == run_id,
+        Group.closed_at >= _began(session, run_id, updates),
+        Group.state.in_([GroupState.TRAINED, GroupState.FILTERED]),
+    )
+    return session.scalar(query) or 0
+
+
+def _began(session: Session, run_id: str, updates: int) -> float:
+    """When the last `updates` updates began; 0 before the first.
+
+    Asked beforehand: a database that knows the time knows how few groups closed since.
+    """
+    query = select(func.min(Update.started_at)).where(
+        Update.run_id == run_id,
+        Update.version > _version(run_id) - updates,
+        Update.state != UpdateState.ROLLED_BACK,
+    )
+    return session.scalar(query) or 0.0
+
+
+def success_over_time(
+    session: Session, run_id: str, bins: int
+) -> list[tuple[int, str, float, int]]:
+    """(bin, task, success, episodes) of all finished episodes, by when they ended; bins 0…n-1."""
+    finished = (Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
+    ends = select(func.min(Episode.ended_at), func.max(Episode.ended_at)).where(*finished)
+    first, last = session.execute(ends).one()
+    if first is None or last is None:
+        return []
+    place = whole((Episode.ended_at - first) / max((last - first) / bins, 1e-6))
+    query = (
+        select(place, Episode.task, func.sum(WON), func.count())
+        .where(*finished)
+        .group_by(place, Episode.task)
+    )
+    cells: dict[tuple[int, str], tuple[int, int]] = {}
+    for at, task, won, episodes in session.execute(query):
+        cell = min(at, bins - 1), task  # the last end lies on the last bin's edge
+        before = cells.get(cell, (0, 0))
+        cells[cell] = before[0] + won, before[1] + episodes
+    return [(at, task, won / number, number) for (at, task), (won, number) in sorted(cells.items())]
+
+
+def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict[str, int]:
+    """Steps sampled by each track; the lagged ones under one name.
+
+    `groups`: of so many groups that closed last; of the whole run where None.
+    """
+    track = case((Step.track.like("lagged%"), "lagged"), else_=Step.track)
+    query = select(track, func.count()).where(Step.run_id == run_id).group_by(track)
+    if groups is not None:
+        late = (
+            select(Group.group_id)
+            .where(Group.run_id == run_id, Group.closed_at.is_not(None))
+            .order_by(Group.closed_at.desc())
+            .limit(groups)
+            .subquery()
+        )
+        query = query.join(Episode, Episode.episode_id == Step.episode_id).join(
+            late, late.c.group_id == Episode.group_id
+        )
+    return {str(name): steps for name, steps in session.execute(query)}
+
+
+def groups_by_state(session: Session, run_id: str) -> dict[str, int]:
+    """How many groups are in each state."""
+    query = select(Group.state, func.count()).where(Group.run_id == run_id).group_by(Group.state)
+    return {str(state): count for state, count in session.execute(query)}
+
+
+def _version(run_id: str) -> ScalarSelect[int]:
+    return select(Run.version).where(Run.run_id == run_id).scalar_subquery()
+
+
+def staleness(session: Session, run_id: str, *, of_all: bool = False) -> dict[str, float]:
+    """Mean updates between sampling and learning of the latest batch's steps, fresh and lagged.
+
+    `of_all`: of the steps of every batch.
+    """
+    lagged = case((Step.track == CURRENT, "fresh"), else_="lagged")
+    query = (
+        select(lagged, func.avg(Update.version - 1 - Step.version))
+        .select_from(Update)
+        .join(UpdateGroup, UpdateGroup.update_id == Update.update_id)
+        .join(
+            Step,
+            (Step.episode_id == UpdateGroup.episode_id) & (Step.fence == UpdateGroup.fence),
+        )
+        .where(Update.run_id == run_id)
+        .where(Update.state != UpdateState.ROLLED_BACK, Step.version >= 0)
+        .group_by(lagged)
+    )
+    if not of_all:
+        query = query.where(Update.version == _version(run_id))
+    return {name: float(mean) for name, mean in session.execute(query)}
+
+
+def disagreements(
+    session: Session, run_id: str, groups: int | None = None
+) -> list[tuple[str, str]]:
+    """(kind, detail) of every row of the accounting view, and steps no live policy explains.
+
+    `groups`: only of what is open and of so many groups that closed last; all where None, which
+    reads the whole run and recomputes the running hash of every checkpoint.
+    """
+    values: dict[str, Any] = {"run_id": run_id}
+    if groups is None:
+        whole_run = "SELECT * FROM {} WHERE run_id = :run_id"
+        named = [text(whole_run.format(view)) for view in PROOFS]
+    else:
+        named = [late(view, session.connection()) for view in PROOFS]
+        values["since"] = _closed_last(session, run_id, groups)
+    disagree, unserved = (session.execute(each, values).all() for each in named)
+    found = [(row.kind, row.detail) for row in disagree]
+    found += [("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved]
+    if groups is None:
+        found += [("trained_hash_differs", each) for each in differing(session, run_id)]
+    return found
+
+
+def _closed_last(session: Session, run_id: str, groups: int) -> float:
+    """When the one before a run's last so many groups closed; 0 where it has no more."""
+    query = (
+        select(Group.closed_at)
+        .where(Group.run_id == run_id, Group.closed_at.is_not(None))
+        .order_by(Group.closed_at.desc())
+        .offset(groups)
+        .limit(1)
+    )
+    return session.scalar(query) or 0.0

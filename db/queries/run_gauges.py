@@ -1,0 +1,77 @@
+"""How full a run is right now: what a live system is watched by. Every query reads what is open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy.orm import Session
+
+from agentrl.core.types import EpisodeState
+from agentrl.db.models import Episode, PolicyServer, Run, Worker
+from agentrl.db.queries import progress
+from agentrl.db.store import now
+from agentrl.db.transitions import alarms, groups
+
+OPEN = (EpisodeState.QUEUED, EpisodeState.RUNNING)
+RECENT_UPDATES = 10  # that success is told of
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """One look. `leases`: processes by kind and state (live, lapsed); `wait_s`: of the oldest
+    queued episode; `staleness`: fresh and lagged, of the last batch; `alarms`: raised, by name.
+    """
+
+    version: int
+    groups: Mapping[str, int]
+    episodes: Mapping[str, int]
+    wait_s: float
+    leases: Mapping[tuple[str, str], int]
+    staleness: Mapping[str, float]
+    success: Mapping[str, float]
+    alarms: Mapping[str, int]
+
+
+def levels(session: Session, run_id: str) -> Levels:
+    """Of a run that exists."""
+    queued = (Episode.run_id == run_id, Episode.state == EpisodeState.QUEUED)
+    oldest = session.scalar(select(now() - func.min(Episode.queued_at)).where(*queued))
+    raised: dict[str, int] = {}
+    for alarm in alarms.raised(session, run_id):
+        raised[alarm.name] = raised.get(alarm.name, 0) + 1
+    return Levels(
+        version=session.scalars(select(Run.version).where(Run.run_id == run_id)).one(),
+        groups={str(s): n for s, n in groups.open_groups(session, run_id).items()},
+        episodes=_open_episodes(session, run_id),
+        wait_s=max(0.0, oldest or 0.0),
+        leases=_leases(session, run_id),
+        staleness=progress.staleness(session, run_id),
+        success=progress.recent_success(session, run_id, RECENT_UPDATES),
+        alarms=raised,
+    )
+
+
+def _open_episodes(session: Session, run_id: str) -> dict[str, int]:
+    query = (
+        select(Episode.state, func.count())
+        .where(Episode.run_id == run_id, Episode.state.in_(OPEN))
+        .group_by(Episode.state)
+    )
+    return {str(state): number for state, number in session.execute(query)}
+
+
+def _leases(session: Session, run_id: str) -> dict[tuple[str, str], int]:
+    """Of processes that did not end by themselves; a lapsed one is dead, or cut off."""
+    found: dict[tuple[str, str], int] = {}
+    for kind, table, named in (
+        ("worker", Worker, Worker.worker_id),
+        ("policy", PolicyServer, PolicyServer.url),  # an evaluation's has none
+    ):
+        live: ColumnElement[str] = case((table.lease_until > now(), "live"), else_="lapsed")
+        query = (
+            select(live, func.count())
+            .where(table.run_id == run_id, table.ended_at.is_(None), named != "")
+            .group_by(live)
+        )
+        found |= {(kind, state): number for state, number in session.execute(query)}
+    return found

@@ -1,0 +1,1 @@
+"""Which checkpoints, tracks, leases and policy servers there are."""

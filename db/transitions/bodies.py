@@ -1,0 +1,130 @@
+"""Bodies and steps, written in bulk by the recorder: doubles are passed over, damaged ones go."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from sqlalchemy import delete, select, text, tuple_
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from agentrl.core.errors import StoreError
+from agentrl.core.types import Reason
+from agentrl.db.models import Episode, Run, Step, StoredTrajectory
+from agentrl.db.transitions.episodes import Claimed, lose_body
+
+Rows = Sequence[dict[str, Any]]
+UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, OverflowError)
+
+
+class Unfit(StoreError):
+    """A row that no column takes: a number or a text too large, NUL in a name, NaN in SQLite."""
+
+
+def keep(session: Session, bodies: Rows, steps: Rows) -> int:
+    """Store the rows of `trajectories` and `steps`; those that stand already stay as they are.
+
+    Returns how many bodies were passed over because the database knows no such attempt: their run
+    was deleted, or the database lost its last commits. Nobody could ever train them.
+    Raises Unfit, after which nothing of the transaction stands.
+    """
+    try:
+        known = _known(session, bodies)
+        kept = [row | {"body_bytes": len(row["body"])} for row in bodies if _key(row) in known]
+        _insert_new(session, StoredTrajectory, kept)
+        _insert_new(session, Step, [row for row in steps if _key(row) in known])
+    except UNFIT as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise Unfit(f"the store cannot hold it: {reason}") from error
+    return len(bodies) - len(kept)
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int]:
+    return row["episode_id"], row["fence"]
+
+
+def _known(session: Session, bodies: Rows) -> set[tuple[str, int]]:
+    """The keys of attempts that the database has issued, of runs that nobody deletes meanwhile."""
+    runs = sorted({row["run_id"] for row in bodies})
+    session.execute(
+        select(Run.run_id).where(Run.run_id.in_(runs)).with_for_update(read=True, key_share=True)
+    )
+    latest: dict[str, int] = {}
+    ids = [row["episode_id"] for row in bodies]
+    for start in range(0, len(ids), 500):
+        query = select(Episode.episode_id, Episode.fence).where(
+            Episode.episode_id.in_(ids[start : start + 500])
+        )
+        latest |= {episode_id: fence for episode_id, fence in session.execute(query)}
+    return {_key(row) for row in bodies if row["fence"] <= latest.get(row["episode_id"], -1)}
+
+
+def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+    """The stored bodies of (episode_id, fence), as they travelled."""
+    found: dict[tuple[str, int], bytes] = {}
+    for start in range(0, len(keys), 200):
+        query = select(
+            StoredTrajectory.episode_id, StoredTrajectory.fence, StoredTrajectory.body
+        ).where(
+            tuple_(StoredTrajectory.episode_id, StoredTrajectory.fence).in_(
+                keys[start : start + 200]
+            )
+        )
+        found |= {(episode_id, fence): body for episode_id, fence, body in session.execute(query)}
+    return found
+
+
+def give_up(session: Session, episode_id: str, fence: int, *, max_attempts: int) -> bool:
+    """A stored body that cannot be trained goes, and its attempt is re-issued (body_damaged).
+
+    False, and nothing changes, where the row has moved on.
+    """
+    row = session.get(Episode, episode_id, populate_existing=True)
+    if row is None:
+        return False
+    claimed = dataclasses.replace(Claimed.of(row), fence=fence)
+    if not lose_body(session, claimed, max_attempts=max_attempts, reason=Reason.BODY_DAMAGED):
+        return False
+    session.execute(
+        delete(StoredTrajectory)
+        .where(StoredTrajectory.episode_id == episode_id, StoredTrajectory.fence == fence)
+        .execution_options(synchronize_session=False)
+    )
+    return True
+
+
+def _insert_new(session: Session, model: type[DeclarativeBase], rows: Rows) -> None:
+    if not rows:
+        return
+    if session.get_bind().dialect.name == "postgresql":
+        _copy(session, model, rows)
+    else:
+        session.execute(insert(model).on_conflict_do_nothing(), list(rows))
+
+
+def _copy(session: Session, model: type[DeclarativeBase], rows: Rows) -> None:
+    """COPY into a temporary table, then move what is new: COPY itself cannot pass doubles over."""
+    table = model.__tablename__
+    columns = list(rows[0])
+    names = ", ".join(f'"{column}"' for column in columns)
+    session.execute(
+        text(
+            f"CREATE TEMP TABLE IF NOT EXISTS new_{table} "
+            f"(LIKE {table} INCLUDING DEFAULTS) ON COMMIT DELETE ROWS"
+        )
+    )
+    cursor = session.connection().connection.cursor()
+    try:
+        with cursor.copy(f"COPY new_{table} ({names}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row([row[column] for column in columns])
+    except psycopg.OperationalError as error:  # this cursor is below SQLAlchemy, which wraps others
+        raise OperationalError("COPY", None, error) from error
+    session.execute(
+        text(
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM new_{table} "  # noqa: S608
+            "ON CONFLICT DO NOTHING"
+        )
+    )

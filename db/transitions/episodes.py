@@ -1,0 +1,338 @@
+"""The state machine of groups and episodes: named transitions, each a compare-and-set.
+
+    episode   queued ─claim─▶ running ─finish─▶ finished ─lose_body─▶ queued (next fence)
+                ▲                │
+                └─── retry ──────┤ (next fence, bounded attempts)   any open ─cancel─▶ cancelled
+                                 └─ … ─▶ failed(reason)
+    group     open ─(last member terminal)─▶ ready | failed;  ready ─▶ trained | filtered | stale
+
+Every transition that changes a group locks its row before its members', so that two of them never
+deadlock. A transition that does not apply changes nothing, is counted in `refusals`, and returns
+False or None.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, exists, func, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from agentrl.core.types import (
+    GROUP_OPEN,
+    EpisodeState,
+    GroupState,
+    Reason,
+    Status,
+    Transition,
+)
+from agentrl.db.models import Episode, Group, Run, StoredTrajectory, Worker
+from agentrl.db.store import now
+from agentrl.db.transitions import groups, prepared, refusals
+from agentrl.db.transitions.groups import hold_group, lock_group, member_ended
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An attempt that this worker owns until its lease or its deadline ends.
+
+    `horizon`: its group's bound on turns, as far as it was read; `waited_s`: since it was queued.
+    """
+
+    episode_id: str
+    group_id: str
+    member: int
+    task: str
+    item_id: str
+    fence: int
+    attempt: int
+    horizon: int | None = None
+    waited_s: float = dataclasses.field(default=0.0, compare=False)
+
+    @classmethod
+    def of(cls, row: Episode) -> "Claimed":
+        """The attempt that an episode's row stands at."""
+        return cls(
+            row.episode_id,
+            row.group_id,
+            row.member,
+            row.task,
+            row.item_id,
+            row.fence,
+            row.attempts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a finished attempt says of itself. Tokens are counts."""
+
+    status: Status
+    reward: float
+    score: float
+    turns: int
+    tokens: int
+    loss_tokens: int
+    body_sha256: str
+
+
+FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins at running
+RESULT = tuple(field.name for field in dataclasses.fields(Result))
+FINISHED = prepared.finish(RESULT)
+NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
+
+
+def due_to_send(
+    session: Session, run_id: str, *, claim_timeout_s: float, again: bool = True, limit: int = 500
+) -> list[tuple[str, int]]:
+    """Queued episodes to send now, as (episode_id, fence); due again after `claim_timeout_s`.
+
+    Without `again` only those that were never sent under their fence.
+    """
+    at = select(now()).scalar_subquery()  # asked once, so that the index is read up to it
+    query = (
+        select(Episode.episode_id, Episode.fence)
+        .where(
+            Episode.run_id == run_id,
+            Episode.state == EpisodeState.QUEUED,
+            Episode.due_at <= at if again else Episode.due_at == NEVER_SENT,
+        )
+        .order_by(Episode.due_at, Episode.queued_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    rows = [(row.episode_id, row.fence) for row in session.execute(query)]
+    if rows:
+        session.execute(
+            update(Episode)
+            .where(Episode.episode_id.in_([episode_id for episode_id, _ in rows]))
+            .values(due_at=now() + claim_timeout_s)
+        )
+    return rows
+
+
+def claim(
+    session: Session, episode_id: str, fence: int, worker_id: str, *, deadline_s: float
+) -> Claimed | None:
+    """queued → running: counts the attempt, starts its deadline. None if not ours to take."""
+    named = {"claimed": episode_id, "of_fence": fence, "by": worker_id, "deadline_s": deadline_s}
+    row = session.execute(prepared.CLAIM, named).one_or_none()
+    if row is None:
+        refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
+        return None
+    group_id, member, task, item_id, attempt, waited_s, most = row
+    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s)
+
+
+def claimed_by(session: Session, episode_id: str, fence: int, worker_id: str) -> Claimed | None:
+    """The attempt that a worker's own claim has taken already, its answer lost; None if not so."""
+    row = session.get(Episode, episode_id)
+    if row is None or row.state != EpisodeState.RUNNING:
+        return None
+    if row.fence != fence or row.worker_id != worker_id:
+        return None
+    horizon = session.get_one(Group, row.group_id).horizon
+    waited_s = max((row.started_at or row.queued_at) - row.queued_at, 0.0)
+    return dataclasses.replace(Claimed.of(row), horizon=horizon, waited_s=waited_s)
+
+
+def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:
+    """running → finished, for a body that is already published; False if the claim has lapsed."""
+    hold_group(session, claimed.group_id)
+    named = {f"of_{name}": value for name, value in dataclasses.asdict(result).items()}
+    named |= {"claimed": claimed.episode_id, "of_fence": claimed.fence}
+    done = session.execute(FINISHED, named | {"body_timeout_s": body_timeout_s})
+    if not _counted(session, Transition.FINISH, claimed, done):
+        return False
+    member_ended(session, claimed.group_id)
+    return True
+
+
+def postpone(
+    session: Session, worker_id: str, attempts: Collection[tuple[str, int]], *, deadline_s: float
+) -> None:
+    """Put off the deadlines of a worker's attempts, as (episode_id, fence).
+
+    They are over and wait for a broker that is away: nothing of them can hang.
+    """
+    if not attempts:
+        return
+    session.execute(
+        update(Episode)
+        .where(
+            tuple_(Episode.episode_id, Episode.fence).in_(sorted(attempts)),
+            Episode.worker_id == worker_id,
+            Episode.state == EpisodeState.RUNNING,
+        )
+        .values(due_at=now() + deadline_s)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def retry(
+    session: Session, claimed: Claimed, reason: Reason, *, max_attempts: int, detail: Status
+) -> bool:
+    """running → queued with the next fence, or → failed(reason) after `max_attempts`.
+
+    A row that is queued again keeps the reason until it is finished.
+    """
+    lock_group(session, claimed.group_id)
+    if claimed.attempt < max_attempts:
+        again = _queued(claimed.fence) | {"reason": reason}
+        return _move(session, Transition.RETRY, claimed, again)
+    failed = {
+        "state": EpisodeState.FAILED,
+        "status": detail,
+        "reason": reason,
+        "ended_at": now(),
+    }
+    moved = _move(session, Transition.RETRY, claimed, failed)
+    if moved:
+        member_ended(session, claimed.group_id)
+    return moved
+
+
+def release(session: Session, claimed: Claimed) -> bool:
+    """running → queued with the next fence: a worker that stops gives back, uncounted."""
+    values = _queued(claimed.fence) | {"attempts": Episode.attempts - 1}
+    return _move(session, Transition.RELEASE, claimed, values)
+
+
+def release_all(session: Session, worker_id: str) -> int:
+    """`release` of every running attempt of a worker that cannot wait for them; how many."""
+    result = session.execute(
+        update(Episode)
+        .where(Episode.worker_id == worker_id, Episode.state == EpisodeState.RUNNING)
+        .values(_queued(Episode.fence) | {"attempts": Episode.attempts - 1})
+        .execution_options(synchronize_session=False)
+    )
+    return cast(CursorResult[Any], result).rowcount
+
+
+def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Claimed, Reason]]:
+    """Running attempts past their deadline (timeout) or whose worker's lease has ended (lost).
+
+    Rows of such workers are written first, as a beat would: while nobody can, nobody is lost.
+    """
+    dead = or_(Worker.worker_id.is_(None), Worker.lease_until < now(), Worker.ended_at.is_not(None))
+    query = (
+        select(Episode, dead.label("lost"))
+        .outerjoin(Worker, Worker.worker_id == Episode.worker_id)
+        .where(
+            Episode.run_id == run_id,
+            Episode.state == EpisodeState.RUNNING,
+            or_(Episode.due_at < now(), dead),
+        )
+        .order_by(Episode.group_id)
+        .limit(limit)
+    )
+    found = session.execute(query).all()
+    workers = sorted({episode.worker_id for episode, lost in found if lost and episode.worker_id})
+    if workers:
+        session.execute(
+            update(Worker)
+            .where(Worker.worker_id.in_(workers))
+            .values(lease_until=Worker.lease_until)
+            .execution_options(synchronize_session=False)
+        )
+        found = session.execute(query).all()
+    return [
+        (Claimed.of(episode), Reason.LOST if lost else Reason.TIMEOUT) for episode, lost in found
+    ]
+
+
+def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[Claimed]:
+    """Finished members of open groups whose body has not arrived by its deadline, and never will.
+
+    A recorder that is away or behind may yet bring it: not before it has stored all that was
+    published until the episode ended is a body lost. One of an older version does not say how far
+    it is: then the deadline alone decides. A group that the trainer learns from needs none.
+    """
+    stored = exists().where(
+        StoredTrajectory.episode_id == Episode.episode_id,
+        StoredTrajectory.fence == Episode.fence,
+        StoredTrajectory.sha256 == Episode.body_sha256,
+    )
+    query = (
+        select(Episode)
+        .join(Group, Group.group_id == Episode.group_id)
+        .join(Run, Run.run_id == Episode.run_id)
+        .where(
+            Episode.run_id == run_id,
+            Episode.state == EpisodeState.FINISHED,
+            Episode.due_at < now(),
+            or_(Run.recorded_until == 0.0, Episode.ended_at < Run.recorded_until),
+            func.coalesce(Group.taken_epoch, -1) != Run.trainer_epoch,
+            Group.run_id == run_id,  # of an index that open groups are found by
+            Group.state.in_(GROUP_OPEN),
+            ~stored,
+        )
+        .order_by(Episode.group_id)
+        .limit(limit)
+    )
+    return [Claimed.of(episode) for episode in session.scalars(query)]
+
+
+def lose_body(
+    session: Session, claimed: Claimed, *, max_attempts: int, reason: Reason = Reason.BODY_LOST
+) -> bool:
+    """finished → queued with the next fence, or → failed(reason); its group opens again.
+
+    Not of a group that the trainer learns from.
+    """
+    group = lock_group(session, claimed.group_id)
+    if group is None or group.state not in GROUP_OPEN or groups.is_taken(session, group):
+        refusals.of_episode(session, Transition.LOSE_BODY, claimed.episode_id, claimed.fence)
+        return False
+    again = claimed.attempt < max_attempts
+    values: dict[str, Any] = dict.fromkeys(RESULT)
+    values |= {"state": EpisodeState.FAILED, "status": Status.LOST}
+    if again:
+        values = _queued(claimed.fence)
+    if not _move(session, Transition.LOSE_BODY, claimed, values | {"reason": reason}):
+        return False
+    group.pending += 1
+    group.state, group.ready_at = GroupState.OPEN, None
+    session.flush()
+    if not again:
+        member_ended(session, claimed.group_id)
+    return True
+
+
+def _queued(fence: Any) -> dict[str, Any]:
+    return {
+        "state": EpisodeState.QUEUED,
+        "fence": fence + 1,
+        "worker_id": None,
+        "due_at": NEVER_SENT,
+        "queued_at": now(),
+        "started_at": None,
+        "ended_at": None,
+        **dict.fromkeys(RESULT),
+    }
+
+
+def _move(
+    session: Session, transition: Transition, claimed: Claimed, values: dict[str, Any]
+) -> bool:
+    """The compare-and-set of a claimed attempt."""
+    result = session.execute(
+        update(Episode)
+        .where(
+            Episode.episode_id == claimed.episode_id,
+            Episode.fence == claimed.fence,
+            Episode.state == FROM.get(transition, EpisodeState.RUNNING),
+        )
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+    return _counted(session, transition, claimed, result)
+
+
+def _counted(session: Session, transition: Transition, claimed: Claimed, done: Any) -> bool:
+    """Whether a compare-and-set moved its row; where not, that is counted."""
+    moved = cast(CursorResult[Any], done).rowcount == 1
+    if not moved:
+        refusals.of_episode(session, transition, claimed.episode_id, claimed.fence)
+    return moved

@@ -1,0 +1,188 @@
+"""Transitions of groups: admitted, settled by their last member, closed by the trainer.
+
+open ─(last member terminal)─▶ ready | failed;   ready ─▶ trained | filtered | stale
+open | ready ─(end of run)─▶ cancelled;          trained ─(fork)─▶ rolled_back
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import String, cast, func, insert, literal, select, update
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
+
+from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
+from agentrl.db.models import Episode, Group, Run
+from agentrl.db.store import now
+from agentrl.db.transitions import prepared, refusals
+
+
+@dataclass(frozen=True, slots=True)
+class NewGroup:
+    """A group to admit: the item at `position` of the task's stream, `round` times rolled back.
+
+    `horizon`: most turns of its episodes; the task's own limit where None.
+    """
+
+    group_id: str
+    task: str
+    position: int
+    round: int
+    item_id: str
+    size: int
+    horizon: int | None = None
+
+
+def admit(
+    session: Session, run: Run, groups: Sequence[NewGroup], *, claim_timeout_s: float = 0.0
+) -> list[tuple[str, int]]:
+    """Open groups with all their members queued; returns these as (episode_id, fence), to be sent.
+
+    They are due to be sent again after `claim_timeout_s`.
+    """
+    if not groups:
+        return []
+    opened = {
+        "run_id": run.run_id,
+        "state": GroupState.OPEN,
+        "admitted_version": run.version,
+        "admitted_at": session.scalar(select(now())),
+    }
+    rows = [opened | dataclasses.asdict(group) | {"pending": group.size} for group in groups]
+    session.execute(insert(Group), rows)
+    queued = _queued([group.group_id for group in groups], claim_timeout_s)
+    return [(row.episode_id, row.fence) for row in session.execute(queued)]
+
+
+def _queued(group_ids: Sequence[str], claim_timeout_s: float) -> ReturningInsert[str, int]:
+    """A queued episode for each member of the groups, made by the database of the groups' rows."""
+    member = select(literal(0).label("member")).cte(recursive=True)
+    most = select(func.max(Group.size)).where(Group.group_id.in_(group_ids)).scalar_subquery()
+    member = member.union_all(select(member.c.member + 1).where(member.c.member + 1 < most))
+    made = {
+        Episode.episode_id: Group.group_id + "-" + cast(member.c.member, String),
+        Episode.run_id: Group.run_id,
+        Episode.group_id: Group.group_id,
+        Episode.member: member.c.member,
+        Episode.task: Group.task,
+        Episode.item_id: Group.item_id,
+        Episode.state: literal(EpisodeState.QUEUED),
+        Episode.due_at: Group.admitted_at + claim_timeout_s,
+        Episode.queued_at: Group.admitted_at,
+    }
+    members = select(*made.values()).join(member, member.c.member < Group.size)
+    return (
+        insert(Episode)
+        .from_select(list(made), members.where(Group.group_id.in_(group_ids)))
+        .returning(Episode.episode_id, Episode.fence)
+    )
+
+
+def lock_group(session: Session, group_id: str) -> Group | None:
+    return session.get(Group, group_id, with_for_update=True, populate_existing=True)
+
+
+def hold_group(session: Session, group_id: str) -> None:
+    """As `lock_group`, for whom the row itself does not matter."""
+    session.execute(prepared.HOLD, {"held": group_id})
+
+
+def member_ended(session: Session, group_id: str) -> None:
+    """One member less is open; the last one settles the (locked) group."""
+    pending = session.scalar(prepared.ENDED, {"held": group_id})
+    if pending != 0:
+        return
+    survivors = session.scalar(
+        select(func.count()).where(
+            Episode.group_id == group_id, Episode.state == EpisodeState.FINISHED
+        )
+    )
+    if (survivors or 0) >= 2:
+        values: dict[str, Any] = {"state": GroupState.READY, "ready_at": now()}
+    else:
+        values = {
+            "state": GroupState.FAILED,
+            "reason": Reason.TOO_FEW_SURVIVORS,
+            "closed_at": now(),
+        }
+    session.execute(
+        update(Group)
+        .where(Group.group_id == group_id, Group.state == GroupState.OPEN)
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def take(session: Session, group_ids: Sequence[str], epoch: int) -> bool:
+    """The trainer of an epoch holds all bodies of these groups; False unless all are ready."""
+    taken = session.scalars(
+        update(Group)
+        .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
+        .values(taken_epoch=epoch)
+        .returning(Group.group_id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(taken.all()) == len(group_ids)
+
+
+def is_taken(session: Session, group: Group) -> bool:
+    """Whether the run's trainer learns from the group."""
+    epoch = session.scalar(select(Run.trainer_epoch).where(Run.run_id == group.run_id))
+    return group.taken_epoch is not None and group.taken_epoch == epoch
+
+
+def close_groups(
+    session: Session, group_ids: Sequence[str], state: GroupState, reason: Reason | None
+) -> int:
+    """ready → trained, filtered or stale. Returns how many moved."""
+    moved = session.scalars(
+        update(Group)
+        .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
+        .values(state=state, reason=reason, closed_at=now())
+        .returning(Group.group_id)
+    ).all()
+    refused = sorted(set(group_ids) - set(moved))
+    if refused:
+        refusals.of_groups(session, Transition.CLOSE, refused)
+    return len(moved)
+
+
+def cancel_open(session: Session, run_id: str) -> int:
+    """The run is over: every open group and every open member becomes cancelled."""
+    groups = session.scalars(
+        select(Group.group_id)
+        .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
+        .order_by(Group.group_id)
+        .with_for_update()
+    ).all()
+    session.execute(
+        update(Episode)
+        .where(
+            Episode.run_id == run_id,
+            Episode.state.in_([EpisodeState.QUEUED, EpisodeState.RUNNING]),
+        )
+        .values(
+            state=EpisodeState.CANCELLED,
+            status=Status.CANCELLED,
+            reason=Reason.RUN_ENDED,
+            ended_at=now(),
+        )
+    )
+    session.execute(
+        update(Group)
+        .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
+        .values(state=GroupState.CANCELLED, reason=Reason.RUN_ENDED, pending=0, closed_at=now())
+    )
+    return len(groups)
+
+
+def open_groups(session: Session, run_id: str) -> dict[GroupState, int]:
+    """How many groups hold an admission slot, by state."""
+    query = (
+        select(Group.state, func.count())
+        .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
+        .group_by(Group.state)
+    )
+    return {GroupState(state): count for state, count in session.execute(query)}

@@ -1,0 +1,260 @@
+"""The life of a run as a whole: all runs at a glance, which checkpoint, forked, deleted."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from agentrl.core.errors import StoreError
+from agentrl.core.types import CheckpointState, EpisodeState, RunState, UpdateState
+from agentrl.db import models
+from agentrl.db.models import Checkpoint, Episode, PolicyServer, Run, Update, Worker
+from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import now
+from agentrl.db.transitions import runs
+
+RECENT_UPDATES = 10  # whose groups tell a run's success
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run at a glance. `success`: by task, of the last updates. `age_s`: seconds since made."""
+
+    run_id: str
+    name: str
+    state: RunState
+    reason: str
+    version: int
+    updates: int
+    episodes: int
+    success: dict[str, float]
+    age_s: float
+    forked_from: str | None
+    alive: bool  # a process of it holds a lease
+
+
+def summaries(session: Session) -> list[RunSummary]:
+    """Every run, the newest first."""
+    clock = session.scalar(select(now())) or 0.0
+    updates = _counts(session, Update.run_id, Update.state != UpdateState.ROLLED_BACK)
+    episodes = _counts(session, Episode.run_id, Episode.state == EpisodeState.FINISHED)
+    return [
+        RunSummary(
+            run_id=run.run_id,
+            name=run.name,
+            state=RunState(run.state),
+            reason=run.reason,
+            version=run.version,
+            updates=updates.get(run.run_id, 0),
+            episodes=episodes.get(run.run_id, 0),
+            success=progress.recent_success(session, run.run_id, RECENT_UPDATES),
+            age_s=clock - run.created_at,
+            forked_from=run.forked_from,
+            alive=bool(live_processes(session, run.run_id)),
+        )
+        for run in session.scalars(select(Run).order_by(Run.created_at.desc(), Run.run_id)).all()
+    ]
+
+
+def live_processes(session: Session, run_id: str) -> list[str]:
+    """What holds a lease of the run."""
+    run = session.get_one(Run, run_id)
+    clock = session.scalar(select(now())) or 0.0
+    workers = session.scalars(
+        select(Worker.worker_id).where(
+            Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > clock
+        )
+    )
+    servers = session.scalars(
+        select(PolicyServer.server_id).where(
+            PolicyServer.run_id == run_id,
+            PolicyServer.ended_at.is_(None),
+            PolicyServer.lease_until > clock,
+        )
+    )
+    single = {
+        f"dispatcher {run.dispatcher}": run.dispatcher_until,
+        f"trainer of epoch {run.trainer}": run.trainer_until,
+        f"recorder {run.recorder}": run.recorder_until,
+    }
+    alone = [name for name, until in single.items() if until > clock]
+    return [*alone, *sorted(workers), *sorted(servers)]
+
+
+def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
+    """The live checkpoint of a version, or of `latest`. Raises StoreError that lists what is."""
+    live = checkpoints.live_checkpoints(session, run.run_id)
+    named = {str(checkpoint.version): checkpoint for checkpoint in live}
+    if live:
+        named["latest"] = live[-1]
+    if version not in named:
+        known = _spans([checkpoint.version for checkpoint in live])
+        gone = version.isdecimal() and int(version) in _removed(session, run.run_id)
+        raise StoreError(
+            f"run {run.name} has no checkpoint at version {version}"
+            + (": its files were removed (trainer.keep_checkpoints)" if gone else ""),
+            mend=f"known: {known}, latest" if known else "",
+        )
+    return named[version]
+
+
+def _removed(session: Session, run_id: str) -> set[int]:
+    """Versions whose checkpoints retention has removed."""
+    query = select(Checkpoint.version).where(
+        Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.DELETED
+    )
+    return set(session.scalars(query))
+
+
+def _spans(versions: Sequence[int]) -> str:
+    """Ascending numbers as they are said: `0, 16–36`."""
+    spans: list[list[int]] = []
+    for version in versions:
+        if spans and spans[-1][-1] == version - 1:
+            spans[-1][1:] = [version]
+        else:
+            spans.append([version])
+    return ", ".join("–".join(map(str, span)) for span in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A run to make. `path`: the directory of its first checkpoint, a copy of the parent's."""
+
+    run_id: str
+    name: str
+    config: str
+    checkpoint_id: str
+    path: str
+
+
+def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> None:
+    """A run whose version 0 is the parent's copy. Raises StoreError where the name is taken."""
+    if runs.run_named(session, fork.name) is not None:
+        raise StoreError(f"a run named {fork.name} exists", mend="choose another --name")
+    session.add(
+        Run(
+            run_id=fork.run_id,
+            name=fork.name,
+            config=fork.config,
+            seed=source.seed,
+            state=RunState.RUNNING,
+            forked_from=parent.checkpoint_id,
+            created_at=now(),
+        )
+    )
+    session.flush()
+    session.add(
+        Checkpoint(
+            checkpoint_id=fork.checkpoint_id,
+            run_id=fork.run_id,
+            version=0,
+            parent_id=parent.checkpoint_id,
+            path=fork.path,
+            state=CheckpointState.LIVE,
+            created_at=now(),
+        )
+    )
+
+
+def relocate(session: Session, run_id: str, folder: Path, present: Collection[str]) -> str:
+    """Let rows name the directories of `folder`, where one of that name is `present`.
+
+    Returns the folder that they named before; empty where nothing moved.
+    """
+    former = ""
+    kept = Checkpoint.state != CheckpointState.DELETED
+    for row in session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id, kept)):
+        for key in ("path", "snapshot_path"):
+            path = Path(getattr(row, key) or "")
+            if path.parent != folder and path.is_absolute() and path.name in present:
+                former = str(path.parent)
+                setattr(row, key, str(folder / path.name))
+    return former
+
+
+def folders(session: Session, run_id: str) -> set[Path]:
+    """Where the directories lie that rows name; a URL is none."""
+    rows = session.scalars(select(Checkpoint.path).where(Checkpoint.run_id == run_id))
+    return {Path(path).parent for path in rows if Path(path).is_absolute()}
+
+
+def delete_run_rows(session: Session, run_id: str) -> int:
+    """Every row of the run, children before what they refer to. Returns how many."""
+    session.get(Run, run_id, with_for_update=True)  # a recorder that stores waits, and sees it gone
+    updates = select(Update.update_id).where(Update.run_id == run_id)
+    measured = select(models.Evaluation.evaluation_id).where(models.Evaluation.run_id == run_id)
+    kept = models.EvaluationEpisode
+    statements = [
+        delete(kept).where(kept.evaluation_id.in_(measured)),
+        delete(models.UpdateGroup).where(models.UpdateGroup.update_id.in_(updates)),
+        *(
+            delete(model).where(model.run_id == run_id)
+            for model in (
+                models.Alarm,
+                models.Refusal,
+                models.Mixture,
+                models.Update,
+                models.Step,
+                models.StoredTrajectory,
+                models.Episode,
+                models.Group,
+                models.Serving,
+                models.PolicyServer,
+                models.Spending,
+                models.Worker,
+                models.Evaluation,
+                models.Checkpoint,
+                models.Run,
+            )
+        ),
+    ]
+    options = {"synchronize_session": False}
+    return sum(
+        session.execute(statement.execution_options(**options)).rowcount  # type: ignore[attr-defined]
+        for statement in statements
+    )
+
+
+def _counts(session: Session, run_id: object, condition: object) -> dict[str, int]:
+    """Rows by run."""
+    query = select(run_id, func.count()).where(condition).group_by(run_id)  # type: ignore[call-overload]
+    return dict(session.execute(query).all())
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSummary:
+    """One update as a table shows it. `seconds`: from the batch's arrival to the commit."""
+
+    version: int
+    state: UpdateState
+    groups: int
+    episodes: int
+    loss_tokens: int
+    seconds: float
+    metrics: dict[str, float]
+
+
+def latest_updates(session: Session, run_id: str, limit: int) -> list[UpdateSummary]:
+    """The newest `limit` updates, rolled-back ones among them, the newest first."""
+    query = (
+        select(Update)
+        .where(Update.run_id == run_id)
+        .order_by(Update.committed_at.desc(), Update.version.desc())
+        .limit(limit)
+    )
+    return [
+        UpdateSummary(
+            version=row.version,
+            state=UpdateState(row.state),
+            groups=row.groups,
+            episodes=row.episodes,
+            loss_tokens=row.loss_tokens,
+            seconds=row.committed_at - row.started_at,
+            metrics=dict(row.metrics),
+        )
+        for row in session.scalars(query)
+    ]

@@ -1,0 +1,245 @@
+"""Runs, the leases of their processes, and the trainer's epoch."""
+
+import contextlib
+import json
+from typing import Any
+
+from sqlalchemy import and_, case, or_, select, update
+from sqlalchemy.orm import Session
+
+from agentrl.core.errors import StoreError
+from agentrl.core.types import RUN_OVER, EpisodeState, RunState, Transition
+from agentrl.db.models import Episode, PolicyServer, Run, Worker
+from agentrl.db.store import now
+from agentrl.db.transitions import refusals
+from agentrl.db.transitions.groups import cancel_open
+
+STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
+BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
+
+
+def run_named(session: Session, name: str) -> Run | None:
+    """The run of that name or id."""
+    return session.scalars(select(Run).where(or_(Run.name == name, Run.run_id == name))).first()
+
+
+def require_run(session: Session, name: str) -> Run:
+    """The run of that name or id. Raises StoreError."""
+    run = run_named(session, name)
+    if run is None:
+        known = ", ".join(
+            session.scalars(select(Run.name).order_by(Run.created_at.desc()).limit(5))
+        )
+        raise StoreError(f"no run {name}", mend=f"known: {known}" if known else "agentrl up CONFIG")
+    return run
+
+
+def run_names(session: Session) -> dict[str, str]:
+    """run_id by name, the newest run first."""
+    query = select(Run.name, Run.run_id).order_by(Run.created_at.desc(), Run.run_id)
+    return {name: run_id for name, run_id in session.execute(query)}
+
+
+def configured_tasks(session: Session) -> list[str]:
+    """The tasks that the configurations of all runs name, sorted; none of one that is no JSON."""
+    found: set[str] = set()
+    for config in session.scalars(select(Run.config)):
+        with contextlib.suppress(ValueError, AttributeError):
+            found.update(json.loads(config).get("tasks", {}))
+    return sorted(found)
+
+
+def run_state(session: Session, run_id: str) -> RunState:
+    """The state of a run that exists."""
+    return RunState(session.scalars(select(Run.state).where(Run.run_id == run_id)).one())
+
+
+def move_run(session: Session, run_id: str, state: RunState, reason: str = "") -> bool:
+    """Pause, resume or end a run; a run that is over stays so. Its open groups end with it."""
+    run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
+    if run is None:
+        return False
+    if run.state in RUN_OVER:
+        refusals.of_run(session, Transition.MOVE_RUN, run_id, run.state, run.trainer_epoch)
+        return False
+    run.state, run.reason = state, reason
+    if state in RUN_OVER:
+        run.ended_at = session.scalar(select(now()))
+        cancel_open(session, run_id)
+    return True
+
+
+def begin_epoch(session: Session, run_id: str) -> int:
+    """A trainer takes over: whatever an older trainer tries to commit from now on is refused."""
+    epoch = session.scalar(
+        update(Run)
+        .where(Run.run_id == run_id)
+        .values(trainer_epoch=Run.trainer_epoch + 1)
+        .returning(Run.trainer_epoch)
+    )
+    return epoch or 0
+
+
+def hold_dispatcher(
+    session: Session, run_id: str, owner: str, *, lease_s: float, busy_s: float = 0.0
+) -> bool:
+    """Take or extend the dispatcher's row lease; False while another holds it.
+
+    Where no dispatcher has held it for more than STANDSTILL_S, deadlines are put off by that time:
+    the database was away for everybody, or its clock jumped, or no dispatcher was there to judge.
+    Where the database's clock went back, they are moved back with it, and a lease that ends later
+    than any could holds nobody up: else the dead would live until the clock is where it was.
+    `busy_s`: what the caller did meanwhile beside the database; that is no standstill.
+    """
+    last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
+    until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
+    held = session.scalar(
+        update(Run)
+        .where(
+            Run.run_id == run_id,
+            or_(
+                Run.dispatcher == owner,
+                Run.dispatcher_until < now(),
+                Run.dispatcher_until > now() + BEYOND * lease_s,
+            ),
+        )
+        .values(dispatcher=owner, dispatcher_until=now() + lease_s)
+        .returning(Run.run_id)
+    )
+    since = until - lease_s
+    if held and until and clock - since > STANDSTILL_S + busy_s:
+        _put_off_deadlines(session, run_id, since, clock - since)
+    elif held and since - clock > STANDSTILL_S:
+        _move_back(session, run_id, since, since - clock)
+    return held is not None
+
+
+def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None:
+    """Leases and deadlines that were ahead at `since`, when the clock went back by so much."""
+    for table, deadline in (
+        (Worker, Worker.lease_until),
+        (PolicyServer, PolicyServer.lease_until),
+        (Episode, Episode.due_at),
+    ):
+        session.execute(
+            update(table)
+            .where(table.run_id == run_id, deadline >= since)
+            .values({deadline: deadline - by_s})
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
+    """Of what stood at `since`: leases that lapsed, attempts, bodies on their way."""
+    session.execute(
+        update(Worker)
+        .where(
+            Worker.run_id == run_id,
+            Worker.ended_at.is_(None),
+            Worker.lease_until >= since,
+            Worker.lease_until < now(),
+        )
+        .values(lease_until=Worker.lease_until + by_s)
+        .execution_options(synchronize_session=False)
+    )
+    running = and_(Episode.state == EpisodeState.RUNNING, Episode.started_at <= since)
+    finished = and_(Episode.state == EpisodeState.FINISHED, Episode.ended_at <= since)
+    session.execute(
+        update(Episode)
+        .where(Episode.run_id == run_id, Episode.due_at >= since, or_(running, finished))
+        .values(due_at=Episode.due_at + by_s)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
+    """Give the row lease back, so that a successor need not wait."""
+    session.execute(
+        update(Run)
+        .where(Run.run_id == run_id, Run.dispatcher == owner)
+        .values(dispatcher_until=0.0)
+    )
+
+
+def hold_trainer(session: Session, run_id: str, epoch: int, *, lease_s: float) -> bool:
+    """Say that the trainer of this epoch lives; False where the run is at another epoch.
+
+    The lease keeps nobody out, the epoch does: it tells others that a trainer is at work.
+    """
+    held = session.scalar(
+        update(Run)
+        .where(Run.run_id == run_id, Run.trainer_epoch == epoch)
+        .values(trainer=str(epoch), trainer_until=now() + lease_s)
+        .returning(Run.run_id)
+    )
+    return held is not None
+
+
+def drop_trainer(session: Session, run_id: str, epoch: int) -> None:
+    """The trainer of this epoch has ended."""
+    session.execute(
+        update(Run).where(Run.run_id == run_id, Run.trainer == str(epoch)).values(trainer_until=0.0)
+    )
+
+
+def hold_recorder(
+    session: Session, run_id: str, owner: str, *, lease_s: float, recorded_until: float | None
+) -> bool:
+    """Say that a recorder lives; False where the run is deleted. Several may take turns.
+
+    `recorded_until`: when its queue was empty last, on the database's clock; None: it was not.
+    """
+    until: Any = recorded_until
+    if until is None:  # says at least that it will say so
+        until = case((Run.recorded_until == 0.0, Run.created_at), else_=Run.recorded_until)
+    held = session.scalar(
+        update(Run)
+        .where(Run.run_id == run_id)
+        .values(recorder=owner, recorder_until=now() + lease_s, recorded_until=until)
+        .returning(Run.run_id)
+    )
+    return held is not None
+
+
+def drop_recorder(session: Session, run_id: str, owner: str) -> None:
+    """The recorder has stored all it took and ends."""
+    session.execute(
+        update(Run).where(Run.run_id == run_id, Run.recorder == owner).values(recorder_until=0.0)
+    )
+
+
+def register_worker(session: Session, worker: Worker, *, lease_s: float) -> None:
+    """A worker announces itself. Safe to repeat."""
+    if session.get(Worker, worker.worker_id) is not None:
+        return
+    worker.started_at = worker.lease_until = session.scalar(select(now())) or 0.0
+    worker.lease_until += lease_s
+    session.add(worker)
+
+
+def beat_worker(session: Session, worker_id: str, *, lease_s: float) -> float | None:
+    """Extend the lease of all the worker's episodes; the database's clock, None if it has ended."""
+    until = session.scalar(
+        update(Worker)
+        .where(Worker.worker_id == worker_id, Worker.ended_at.is_(None))
+        .values(lease_until=now() + lease_s)
+        .returning(Worker.lease_until)
+    )
+    return None if until is None else until - lease_s
+
+
+def has_live_worker(session: Session, run_id: str) -> bool:
+    """Whether any worker's lease holds."""
+    live = select(Worker.worker_id).where(
+        Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
+    )
+    return session.scalar(live.limit(1)) is not None
+
+
+def end_worker(session: Session, worker_id: str) -> None:
+    """The worker has given back its episodes and stops."""
+    session.execute(
+        update(Worker)
+        .where(Worker.worker_id == worker_id)
+        .values(ended_at=now(), lease_until=now())
+    )

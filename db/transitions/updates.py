@@ -1,0 +1,289 @@
+"""What a trainer asks and commits: ready groups, and one transaction per update."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from agentrl.core.errors import StoreError
+from agentrl.core.trained_hash import ROOT, running_hash
+from agentrl.core.types import (
+    RUN_OVER,
+    TRAINABLE,
+    CheckpointState,
+    EpisodeState,
+    GroupState,
+    Reason,
+    RunState,
+    UpdateState,
+)
+from agentrl.db.models import Checkpoint, Episode, Group, Run, Update, UpdateGroup
+from agentrl.db.store import now
+from agentrl.db.transitions.groups import close_groups
+
+
+class UpdateRefused(StoreError):
+    """A group is not what the update learned from any more: begin again from the snapshot."""
+
+    exit_code = 1
+
+
+class RunEnded(UpdateRefused):
+    """The run was over before the update could be committed."""
+
+
+class LineageLost(UpdateRefused):
+    """The database does not know the weights that the update began from.
+
+    It came back without its last commits (a failover to a replica that lagged, a restored backup).
+    The trainer's weights hold an update that no row names: begin again from the snapshot.
+    """
+
+
+class TrainerReplaced(UpdateRefused):
+    """Another trainer has begun a newer epoch; this one must commit nothing more."""
+
+    exit_code = 3  # ops/supervise.py REPLACED
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMember:
+    """A finished member and the body (fence, hash) that alone may be trained."""
+
+    episode_id: str
+    group_id: str
+    task: str
+    fence: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedMember:
+    """A member that an update learned from. `advantage`: of its loss tokens; None without any."""
+
+    episode_id: str
+    group_id: str
+    fence: int
+    sha256: str
+    loss_tokens: int
+    advantage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewUpdate:
+    """All that one transaction writes. `started_at`: seconds on the database's clock."""
+
+    update_id: str
+    run_id: str
+    epoch: int
+    state: UpdateState
+    reason: str
+    checkpoint: Checkpoint
+    members: Sequence[TrainedMember]
+    metrics: dict[str, Any]
+    started_at: float
+
+
+def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMember]:
+    """The trainable members of the oldest `limit` ready groups, group by group."""
+    groups = (
+        select(Group.group_id, Group.ready_at)
+        .where(Group.run_id == run_id, Group.state == GroupState.READY)
+        .order_by(Group.ready_at, Group.group_id)
+        .limit(limit)
+        .subquery()
+    )
+    query = (
+        select(
+            Episode.episode_id,
+            Episode.group_id,
+            Episode.task,
+            Episode.fence,
+            func.coalesce(Episode.body_sha256, ""),
+        )
+        .join(groups, groups.c.group_id == Episode.group_id)
+        .where(Episode.state == EpisodeState.FINISHED, Episode.status.in_(TRAINABLE))
+        .order_by(groups.c.ready_at, Episode.group_id, Episode.member)
+    )
+    return [ReadyMember(*row) for row in session.execute(query)]
+
+
+def commit_update(session: Session, new: NewUpdate) -> bool:
+    """The update, its groups with their hashes and its checkpoint: all of it or nothing.
+
+    Safe to repeat; False where it stood already. Raises UpdateRefused, RunEnded, LineageLost,
+    TrainerReplaced.
+    """
+    run = lock_run(session, new.run_id, new.epoch)
+    if session.get(Update, new.update_id) is not None:
+        return False
+    if run.state in RUN_OVER:
+        raise RunEnded(f"update {new.update_id}: run {run.name} is over")
+    _require_parent(session, run, new)
+    group_ids = _close_trained(session, new)
+    session.add(new.checkpoint)
+    run.version = new.checkpoint.version
+    session.flush()
+    session.add(
+        Update(
+            update_id=new.update_id,
+            run_id=new.run_id,
+            version=new.checkpoint.version,
+            trainer_epoch=new.epoch,
+            checkpoint_id=new.checkpoint.checkpoint_id,
+            state=new.state,
+            reason=new.reason,
+            groups=len(group_ids),
+            episodes=len(new.members),
+            loss_tokens=sum(member.loss_tokens for member in new.members),
+            metrics=new.metrics,
+            started_at=new.started_at,
+            committed_at=now(),
+        )
+    )
+    session.flush()
+    session.add_all(
+        UpdateGroup(
+            update_id=new.update_id,
+            episode_id=member.episode_id,
+            group_id=member.group_id,
+            fence=member.fence,
+            sha256=member.sha256,
+            loss_tokens=member.loss_tokens,
+            advantage=member.advantage,
+        )
+        for member in new.members
+    )
+    return True
+
+
+def lock_run(session: Session, run_id: str, epoch: int) -> Run:
+    """The run's row, held by the trainer of its epoch. Raises TrainerReplaced."""
+    run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
+    return _of_epoch(run, run_id, epoch)
+
+
+def run_state(session: Session, run_id: str, epoch: int) -> RunState:
+    """The run's state, for the trainer of its epoch. Raises TrainerReplaced."""
+    run = session.get(Run, run_id, populate_existing=True)
+    return RunState(_of_epoch(run, run_id, epoch).state)
+
+
+def _of_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
+    if run is not None and run.trainer_epoch < epoch:
+        raise LineageLost(
+            f"run {run_id}: the database is at trainer epoch {run.trainer_epoch}, this trainer "
+            f"began epoch {epoch}: the database has lost commits",
+            mend="the trainer begins again from the newest snapshot that the database names",
+        )
+    if run is None or run.trainer_epoch != epoch:
+        raise TrainerReplaced(
+            f"run {run_id}: a newer trainer has taken over", mend="leave it one trainer"
+        )
+    return run
+
+
+def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
+    """The weights grew from the newest live checkpoint, by bodies that its hash goes on with.
+
+    Fills in the checkpoint's hash where the trainer named none. Raises LineageLost.
+    """
+    checkpoint = new.checkpoint
+    parent = session.get(Checkpoint, checkpoint.parent_id or "", populate_existing=True)
+    sound = parent is not None and (parent.run_id, parent.state, parent.version, run.version) == (
+        new.run_id, CheckpointState.LIVE, checkpoint.version - 1, checkpoint.version - 1
+    )  # fmt: skip
+    if parent is None or not sound:
+        stands = f"{parent.state} at version {parent.version}" if parent else "unknown"
+        raise LineageLost(
+            f"update {new.update_id} to version {checkpoint.version}: the run is at version "
+            f"{run.version} in the database, and the parent {checkpoint.parent_id} is {stands}",
+            mend="the trainer begins again from the newest snapshot that the database names",
+        )
+    bodies = [member.sha256 for member in new.members]
+    expected = running_hash(parent.trained_hash or ROOT, bodies)
+    if checkpoint.trained_hash is None:
+        checkpoint.trained_hash = expected
+    elif checkpoint.trained_hash != expected:
+        raise LineageLost(
+            f"update {new.update_id} to version {checkpoint.version}: the weights have learned "
+            f"from other bodies than version {parent.version} in the database",
+            mend="the trainer begins again from the newest snapshot that the database names",
+        )
+
+
+def _close_trained(session: Session, new: NewUpdate) -> list[str]:
+    """ready → trained, if every member still is the attempt and the body that were learned from."""
+    group_ids = sorted({member.group_id for member in new.members})
+    moved = close_groups(session, group_ids, GroupState.TRAINED, None)
+    if moved != len(group_ids):
+        raise UpdateRefused(
+            f"update {new.update_id}: {len(group_ids) - moved} groups are not ready"
+        )
+    query = select(Episode.episode_id, Episode.fence, Episode.body_sha256).where(
+        Episode.group_id.in_(group_ids), Episode.state == EpisodeState.FINISHED
+    )
+    learned = {(member.episode_id, member.fence, member.sha256) for member in new.members}
+    if learned != {tuple(row) for row in session.execute(query)}:
+        raise UpdateRefused(f"update {new.update_id}: a member has another body by now")
+    return group_ids
+
+
+def forks(session: Session, run_id: str) -> dict[str, int]:
+    """Of each checkpoint that left the live lineage: the version at which its line left it."""
+    query = (
+        select(Checkpoint.checkpoint_id, Checkpoint.parent_id, Checkpoint.version)
+        .join(Update, Update.checkpoint_id == Checkpoint.checkpoint_id)
+        .where(Update.run_id == run_id, Update.state == UpdateState.ROLLED_BACK)
+        .order_by(Checkpoint.version)
+    )
+    found: dict[str, int] = {}
+    for checkpoint_id, parent_id, version in session.execute(query):  # parents come first
+        found[checkpoint_id] = found.get(parent_id or "", version - 1)
+    return found
+
+
+def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: int) -> int:
+    """Restart from `checkpoint`: what came later leaves the live lineage. Returns updates undone.
+
+    The groups those updates learned from become rolled_back; their items return to the stream.
+    Raises TrainerReplaced.
+    """
+    run = lock_run(session, run_id, epoch)
+    later = (
+        select(Update.update_id)
+        .where(
+            Update.run_id == run_id,
+            Update.version > checkpoint.version,
+            Update.state != UpdateState.ROLLED_BACK,
+        )
+        .scalar_subquery()
+    )
+    groups = select(UpdateGroup.group_id).where(UpdateGroup.update_id.in_(later)).distinct()
+    session.execute(
+        update(Group)
+        .where(Group.group_id.in_(groups), Group.state == GroupState.TRAINED)
+        .values(state=GroupState.ROLLED_BACK, reason=Reason.ROLLED_BACK)
+        .execution_options(synchronize_session=False)
+    )
+    undone = session.scalars(
+        update(Update)
+        .where(Update.update_id.in_(later))
+        .values(state=UpdateState.ROLLED_BACK, reason="rolled back")
+        .returning(Update.update_id)
+        .execution_options(synchronize_session=False)
+    ).all()
+    session.execute(
+        update(Checkpoint)
+        .where(
+            Checkpoint.run_id == run_id,
+            Checkpoint.version > checkpoint.version,
+            Checkpoint.state == CheckpointState.LIVE,
+        )
+        .values(state=CheckpointState.ROLLED_BACK)
+        .execution_options(synchronize_session=False)
+    )
+    run.version = checkpoint.version
+    return len(undone)

@@ -1,0 +1,340 @@
+"""What the dashboard asks, on both databases: a run of two tasks whose success grows by version."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from backends import DATABASES
+from history import TASKS, begun, evaluation, trained
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from agentrl.core.types import EpisodeState, GroupState, RunState, Status, Transition
+from agentrl.db.models import EvaluationEpisode, Run
+from agentrl.db.queries import attempts, balance, comparison, curves, delays, progress
+from agentrl.db.registry import leases
+from agentrl.db.store import Store, now
+from agentrl.db.transitions import lifecycle, refusals, runs
+from agentrl.db.transitions.groups import NewGroup, admit
+
+Learnt = tuple[Session, str]
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Store, str]]:
+    """A run of four updates, each of a group a task: 1, 2, 3, 4 of 4 solved. Nobody changes it."""
+    if request.param == "sqlite":
+        path: Path = tmp_path_factory.mktemp("played") / "store.db"
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
+        url = f"sqlite:///{path}"
+    else:
+        url = request.getfixturevalue("migrated_postgres")
+    store, run_id = begun(url)
+    trained(store, run_id, 4)
+    with closing(store):
+        yield store, run_id
+        with store.write() as session:
+            lifecycle.delete_run_rows(session, run_id)
+
+
+@pytest.fixture
+def learnt(played: tuple[Store, str]) -> Iterator[Learnt]:
+    """A session on it whose changes are undone."""
+    store, run_id = played
+    with store.read() as session:
+        yield session, run_id
+        session.rollback()
+
+
+@pytest.fixture
+def fresh(learnt: Learnt) -> Learnt:
+    """The same session and another run, that has just begun."""
+    session, _ = learnt
+    run = Run(
+        run_id="new", name="new", config="{}", seed=0, state=RunState.RUNNING, created_at=now()
+    )
+    session.add(run)
+    session.flush()
+    return session, "new"
+
+
+def change(session: Session, *statements: str) -> None:
+    for statement in statements:
+        session.connection().exec_driver_sql(statement)
+    session.expire_all()
+
+
+def test_each_version_has_the_success_of_the_last_groups_before_it(learnt: Learnt) -> None:
+    points = [p for p in curves.success_by_version(*learnt, 24, 2) if p.task == TASKS[0]]
+    assert [(p.span.version, p.solved, p.episodes) for p in points] == [
+        (1, 1, 4),
+        (2, 2, 4),
+        (3, 3, 4),
+        (4, 4, 4),
+    ]
+    assert [p.span.tokens for p in points] == [80, 160, 240, 320]
+    assert points[1].reward == 0.5
+    assert points[1].variance == pytest.approx(0.25)
+    assert (points[0].turns, points[0].loss_tokens) == (2.0, 10.0)
+
+
+def test_a_point_reaches_back_beyond_the_point_before_it(learnt: Learnt) -> None:
+    points = [p for p in curves.success_by_version(*learnt, 24, 6) if p.task == TASKS[0]]
+    assert [(p.solved, p.episodes) for p in points] == [(1, 4), (3, 8), (6, 12), (9, 12)]
+    closed = [each for each in curves.closed_by_version(*learnt, 24, 6) if each[1] == TASKS[0]]
+    assert [sum(states.values()) for _, _, states in closed] == [1, 2, 3, 3]
+
+
+def test_fewer_points_look_at_the_last_groups_before_some_versions(learnt: Learnt) -> None:
+    points = curves.success_by_version(*learnt, 2, 2)  # two groups: one of each task
+    assert [(p.span.version, p.task, p.solved) for p in points] == [
+        (2, TASKS[0], 2),
+        (2, TASKS[1], 2),
+        (4, TASKS[0], 4),
+        (4, TASKS[1], 4),
+    ]
+
+
+def test_groups_that_closed_after_the_newest_update_are_in_no_point(learnt: Learnt) -> None:
+    session, run_id = learnt
+    change(session, "UPDATE groups SET closed_at = closed_at + 1e6 WHERE position >= 3")
+    found = curves.success_by_version(session, run_id, 24, 64)
+    closed = curves.closed_by_version(session, run_id, 24, 64)
+    versions = {point.span.version for point in found}
+    assert versions == {span.version for span, _, _ in closed} == {1, 2, 3, 4}
+    assert sum(p.episodes for p in found if p.span.version == 4) == 4 * 4
+    assert sum(p.episodes for p in curves.latest(session, run_id, 64)) == 4 * 8
+
+
+def test_a_run_without_updates_has_no_point(fresh: Learnt) -> None:
+    assert curves.spans(*fresh, 24) == []
+    assert curves.success_by_version(*fresh, 24, 64) == []
+    assert curves.closed_by_version(*fresh, 24, 64) == []
+    assert curves.latest(*fresh, 64) == []
+
+
+def test_the_latest_groups_alone_are_counted(learnt: Learnt) -> None:
+    assert [(p.task, p.solved) for p in curves.latest(*learnt, 2)] == [(TASKS[0], 4), (TASKS[1], 4)]
+    assert [p.solved for p in curves.latest(*learnt, 100)] == [10, 10]
+
+
+def test_the_time_of_an_update_has_five_parts_none_below_zero(learnt: Learnt) -> None:
+    session, run_id = learnt
+    found = delays.delays(session, run_id, 3)
+    assert [each.version for each in found] == [2, 3, 4]
+    for each in found:
+        assert 0 <= each.queued_s < 3600
+        assert 0 <= each.playing_s < 3600
+        assert 0 <= each.siblings_s < 3600
+        assert each.ready_s == 0.0  # the history's updates claim to have begun long ago
+        assert each.update_s > 1e9
+
+
+def test_parts_of_the_time_are_means_of_members(learnt: Learnt) -> None:
+    session, run_id = learnt
+    change(
+        session,
+        "UPDATE episodes SET queued_at = 100, started_at = 103, ended_at = 110",
+        "UPDATE episodes SET ended_at = 114 WHERE member < 2",  # of four
+        "UPDATE groups SET ready_at = 114",
+        "UPDATE updates SET started_at = 119, committed_at = 126",
+    )
+    found = delays.delays(session, run_id, 2)
+    assert found == [delays.Delay(version, 3.0, 9.0, 2.0, 5.0, 7.0) for version in (3, 4)]
+
+
+def test_what_waits_is_counted_by_state(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert delays.waiting(session, run_id) == delays.Waiting({}, {})
+    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    session.flush()
+    found = delays.waiting(session, run_id)
+    assert found.groups == {GroupState.OPEN: 1}
+    assert found.episodes == {EpisodeState.QUEUED: 4}
+
+
+def test_the_pace_is_of_the_window_and_no_longer_than_the_run(learnt: Learnt) -> None:
+    found = delays.pace(*learnt, 3600.0)
+    assert (found.episodes, found.loss_tokens, found.updates) == (32, 320, 4)
+    assert 0 < found.seconds < 3600
+    assert delays.pace(*learnt, 0.0).episodes == 0
+
+
+def test_the_pace_of_updates_needs_two(learnt: Learnt) -> None:
+    step = delays.update_s(*learnt, 9)
+    assert step is not None
+    assert step > 0
+    assert delays.update_s(learnt[0], "another", 9) is None
+
+
+def test_a_break_of_the_run_is_not_the_pace_of_updates(learnt: Learnt) -> None:
+    change(learnt[0], "UPDATE updates SET committed_at = committed_at - 3600 WHERE version <= 2")
+    step = delays.update_s(*learnt, 9)
+    assert step is not None
+    assert 0 < step < 600
+
+
+def test_all_that_updates_learned_from_is_counted_from_them(learnt: Learnt) -> None:
+    assert progress.learned(*learnt) == progress.Learned(4, 32, 320)
+    assert progress.learned(learnt[0], "another") == progress.Learned(0, 0, 0)
+
+
+def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert [(each.role, each.state) for each in leases.leases(session, run_id, 9)] == [
+        ("worker", "ended"),
+        ("policy server", "live"),
+    ]
+    runs.hold_dispatcher(session, run_id, "here", lease_s=60.0)
+    assert runs.hold_recorder(session, run_id, "there", lease_s=60.0, recorded_until=None)
+    epoch = session.get_one(Run, run_id).trainer_epoch
+    assert not runs.hold_trainer(session, run_id, epoch - 1, lease_s=60.0)
+    assert runs.hold_trainer(session, run_id, epoch, lease_s=60.0)
+    change(
+        session,
+        "UPDATE policy_servers SET lease_until = 1",
+        "UPDATE workers SET ended_at = NULL, lease_until = lease_until + 99",
+    )
+    assert [(each.role, each.state) for each in leases.leases(session, run_id, 9)] == [
+        ("dispatcher", "live"),
+        ("trainer", "live"),
+        ("recorder", "live"),
+        ("worker", "live"),
+        ("policy server", "lost"),
+    ]
+    alive = lifecycle.live_processes(session, run_id)
+    assert alive[:3] == ["dispatcher here", f"trainer of epoch {epoch}", "recorder there"]
+    runs.drop_trainer(session, run_id, epoch)
+    runs.drop_recorder(session, run_id, "there")
+    assert len(lifecycle.live_processes(session, run_id)) == len(alive) - 2
+    runs.drop_dispatcher(session, run_id, "here")
+
+
+def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learnt) -> None:
+    assert leases.idle_s(*fresh) == {}
+    change(learnt[0], "UPDATE trajectories SET received_at = 1e9")
+    found = leases.idle_s(*learnt)
+    assert 0 <= found["trainer"] < 300
+    assert found["recorder"] > 1e6
+
+
+def test_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
+    assert attempts.group_ends(*learnt) == [(task, "trained", "", 4) for task in TASKS]
+
+
+def test_episodes_of_the_last_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
+    (row,) = attempts.ends(*learnt, TASKS[0], 3)
+    assert row == attempts.Ended("finished", "completed", "", 2, 12)
+
+
+def test_groups_are_counted_by_how_many_members_solved_their_item(learnt: Learnt) -> None:
+    assert attempts.solved_among(*learnt, TASKS[0], 9) == {(4, n): 1 for n in (1, 2, 3, 4)}
+    assert attempts.solved_among(*learnt, TASKS[0], 1) == {(4, 4): 1}
+
+
+@pytest.mark.parametrize("groups", [2, 9, None])
+def test_items_that_nobody_solved_are_listed(learnt: Learnt, groups: int | None) -> None:
+    session, run_id = learnt
+    assert attempts.never_solved(session, run_id, TASKS[0], groups, 9).unsolved == 0
+    change(session, "UPDATE episodes SET score = 0.5 WHERE item_id IN ('item-1', 'item-4')")
+    found = attempts.never_solved(session, run_id, TASKS[0], groups, 9)
+    late = groups == 2
+    assert (found.played, found.unsolved) == ((2, 1) if late else (4, 2))
+    assert found.listed[-1] == attempts.Unsolved("item-4", 1, 4, 0.5)
+    assert len(attempts.never_solved(session, run_id, TASKS[0], groups, 1).listed) == 1
+    assert attempts.never_solved(session, run_id, "none", groups, 9) == attempts.Items(0, 0, [])
+
+
+def test_the_balance_has_an_episode_for_each_member(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert balance.balance(*learnt) == balance.Balance(8, 32, {"finished": 32})
+    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    session.flush()
+    change(session, "DELETE FROM episodes WHERE item_id = 'item-9' AND member = 3")
+    assert balance.balance(*learnt) == balance.Balance(9, 36, {"finished": 32, "queued": 3})
+    assert balance.balance(learnt[0], "another") == balance.Balance(0, 0, {})
+
+
+def test_what_was_given_up_is_counted_by_reason(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert balance.given_up(session, run_id) == []
+    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    session.flush()
+    runs.move_run(session, run_id, RunState.STOPPED)
+    session.flush()
+    assert balance.given_up(session, run_id) == [("cancelled", "run_ended", 4, 0)]
+
+
+def test_attempts_that_are_repeated_are_counted_by_reason(learnt: Learnt) -> None:
+    session, run_id = learnt
+    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    session.flush()
+    assert balance.retried(session, run_id) == {}
+    change(session, "UPDATE episodes SET reason = 'lost' WHERE item_id = 'item-9' AND member = 1")
+    assert balance.retried(session, run_id) == {"lost": 1}
+
+
+def test_refusals_are_counted_with_the_age_of_the_latest(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert balance.refused(session, run_id) == []
+    for _ in range(2):
+        refusals.of_run(session, Transition.COMMIT, run_id, "epoch", 1)
+    session.flush()
+    (row,) = balance.refused(session, run_id)
+    assert (row.transition, row.found, row.number) == ("commit", "epoch", 2)
+    assert 0 <= row.age_s < 3600
+
+
+def test_tasks_are_those_that_configurations_name(learnt: Learnt) -> None:
+    session, _ = learnt
+    assert runs.configured_tasks(session) == []
+    change(session, """UPDATE runs SET config = '{"tasks": {"os": {}, "kg": {}}}'""")
+    assert runs.configured_tasks(session) == ["kg", "os"]
+    for odd in ("", "[1]", "no JSON"):
+        session.execute(update(Run).values(config=odd))
+        assert runs.configured_tasks(session) == []
+
+
+def test_runs_are_named_the_newest_first(fresh: Learnt) -> None:
+    assert list(runs.run_names(fresh[0])) == ["new", "run"]
+
+
+def test_a_run_that_ended_ran_until_then(learnt: Learnt) -> None:
+    session, run_id = learnt
+    run = session.get_one(Run, run_id)
+    change(session, "UPDATE runs SET created_at = 100, ended_at = 160")
+    assert progress.ran_s(session, run) == 60.0
+
+
+def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> None:
+    session, run_id = learnt
+    assert comparison.measured_last(session, run_id) == {}
+    for version, split, scores in (
+        (1, "test", (1.0, 1.0)),
+        (3, "test", (0.5, 1.0)),
+        (2, "dev", (1.0,)),
+    ):
+        session.add(evaluation(run_id, version, split=split, settings="{}"))
+        session.flush()
+        session.add_all(
+            measured(f"e{version}", repeat, score) for repeat, score in enumerate(scores)
+        )
+    unmeasured = {"split": "test", "settings": "{}", "episodes": 0}
+    session.add(evaluation(run_id, 4, **unmeasured))  # nothing of it is measured yet
+    session.flush()
+    assert comparison.measured_last(session, run_id) == {
+        ("kg", "dev", 0.0, "{}"): comparison.Measured(2, {"item": 1.0}),
+        ("kg", "test", 0.0, "{}"): comparison.Measured(3, {"item": 0.5}),
+    }
+
+
+def measured(evaluation_id: str, repeat: int, score: float) -> EvaluationEpisode:
+    return EvaluationEpisode(
+        evaluation_id=evaluation_id, item_id="item", repeat=repeat, status=Status.COMPLETED,
+        reward=score, score=score, turns=1, tokens=9, prompt_tokens=5, sampled_tokens=4,
+        seconds=1.0, machine_s=1.0, ended_at=now(),
+    )  # fmt: skip
