@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.types import CheckpointState, RunState, Status
 from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints

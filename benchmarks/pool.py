@@ -32,7 +32,7 @@ from agentrl.broker.api import Broker
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
 from agentrl.broker.wake import Waker
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Config, Model, PolicyServer, Sampling, Task
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate

@@ -30,10 +30,11 @@ from agentrl.broker.api import Broker, Publisher
 from agentrl.broker.messages import CheckpointPublished
 from agentrl.broker.topology import EVENTS
 from agentrl.broker.wake import Waker
-from agentrl.broker.weights import Shelf
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core import logging
 from agentrl.core.config import Lora, Trainer
-from agentrl.core.manifest import Probe
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, PolicyServer, Run
@@ -44,7 +45,6 @@ from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.proof import tolerance
 from agentrl.serving.request import Request
 from agentrl.serving.served import Served
-from agentrl.trainer import checkpoints
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.learner_torch import TorchLearner
 from agentrl.trainer.presets import settings
@@ -106,7 +106,7 @@ class Bench:
             return self.learner.probe()
 
         directory = self.shelf.local(name)
-        checkpoints.publish(directory, fill, checkpoint_id=name, version=number, parent=None)
+        directories.publish(directory, fill, checkpoint_id=name, version=number, parent=None)
         marks.append(time.perf_counter())
         path = self.shelf.put(name)
         marks.append(time.perf_counter())
@@ -173,7 +173,7 @@ def bench(home: Path, model: Path, lora: Lora, url: str, hardware: Hardware) -> 
         wake, shelf = threading.Event(), Shelf(home / RUN, home / "cache", url)
         stack.enter_context(closing(Waker(link, RUN, (CheckpointPublished,), wake)))
         first = shelf.local(f"{RUN}-v0")
-        checkpoints.publish(
+        directories.publish(
             first, lambda out: copy(model, out), checkpoint_id=first.name, version=0, parent=None
         )
         begin(store, first.name, shelf.put(first.name))

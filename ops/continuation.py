@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 import msgspec
 
 from agentrl.broker.messages import EpisodeFinished, StepRecord, Trajectory, encode
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.statistics import interval

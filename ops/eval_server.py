@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Config
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from agentrl.broker import weights
-from agentrl.core import manifest
+from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CheckpointState
@@ -78,7 +77,9 @@ def _stored(store: Store, name: str, config: Config) -> Target:
     """A checkpoint of the store, its files here."""
     found, own = store.ask(lambda session: find(session, name, store.url))
     stop = store.retry.stop
-    path = weights.patience(stop).call(lambda: weights.fetch(found.path, config.cache(), stop))
+    path = checkpoint_store.patience(stop).call(
+        lambda: checkpoint_store.fetch(found.path, config.cache(), stop)
+    )
     manifest.verify(path)
     return Target(path, found.checkpoint_id, found.run_id, found.version, name=own)
 

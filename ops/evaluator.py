@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from agentrl.broker.weights import WeightsAway
+from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.logging import get_logger

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.broker import weights
 from agentrl.broker.topology import trainer_queue
 from agentrl.broker.wake import Announcer
-from agentrl.broker.weights import TransferLimits
+from agentrl.checkpoints import checkpoint_store
+from agentrl.checkpoints.checkpoint_store import TransferLimits
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.process import place
@@ -114,7 +114,9 @@ def _first(run: Opened) -> str:
 def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
     """The first checkpoint's directory; an object store that is away is waited for until `stop`."""
     patient = TransferLimits(fetch_s=FOREVER)
-    return weights.patience(stop).call(lambda: weights.fetch(first, config.cache(), stop, patient))
+    return checkpoint_store.patience(stop).call(
+        lambda: checkpoint_store.fetch(first, config.cache(), stop, patient)
+    )
 
 
 def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl import broker
-from agentrl.broker import weights
-from agentrl.broker.weights import Shelf
+from agentrl.checkpoints import checkpoint_store, directories
+from agentrl.checkpoints.checkpoint_store import Shelf
 from agentrl.core import loading
 from agentrl.core.config import Config, check_name, with_secrets
 from agentrl.core.errors import AgentRLError, ConfigError, StoreError
@@ -29,7 +29,7 @@ from agentrl.ops import moved
 from agentrl.ops.hold import held
 from agentrl.ops.locks import running_supervisor
 from agentrl.ops.runs import checkpoints_home, shelf
-from agentrl.trainer import checkpoints, retention
+from agentrl.trainer import retention
 
 ACTIONS = {
     "pause": RunState.PAUSED,
@@ -96,14 +96,14 @@ def fork(where: Place, version: str, name: str) -> str:
             session.expunge(parent)
         new, place = _fork(config, name)
         with held(store, parent):
-            path = weights.fetch(parent.path, config.cache())
+            path = checkpoint_store.fetch(parent.path, config.cache())
             _copy(path, parent, place.local(new.checkpoint_id))
         try:
             place.put(new.checkpoint_id)
             with store.write() as session:
                 lifecycle.add_fork(session, run, parent, new)
         except BaseException:
-            checkpoints.remove(place.local(new.checkpoint_id))
+            directories.remove(place.local(new.checkpoint_id))
             retention.remove([new.path])
             raise
     return new.run_id
@@ -195,7 +195,7 @@ def _delete_elsewhere(config: Config, run_id: str) -> None:
     """What lies under `run.checkpoints`, and the copies of it here. Raises CheckpointError."""
     place = shelf(config, run_id)
     for name in place.names():
-        weights.remove(place.path(name))
+        checkpoint_store.remove(place.path(name))
     for copy in config.cache().glob(f"{run_id}-v*"):
         shutil.rmtree(copy)
 
@@ -227,8 +227,8 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
     def write(target: Path) -> None:
         fill(source, target, merge_lora=True)
 
-    checkpoints.verify(source)
-    checkpoints.publish(directory, write, version=0, **identity)
+    directories.verify(source)
+    directories.publish(directory, write, version=0, **identity)
 
 
 def _delete_tasks(config: Config, run_id: str) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from agentrl.broker.weights import WeightsAway
+from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.core import exposition, loading, logging, otlp
 from agentrl.core.config import Config
 from agentrl.core.errors import (

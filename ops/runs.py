@@ -16,10 +16,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from agentrl import broker
-from agentrl.broker import weights
 from agentrl.broker.api import Broker
 from agentrl.broker.topology import trainer_queue
-from agentrl.broker.weights import Shelf, TransferLimits, WeightsAway
+from agentrl.checkpoints import checkpoint_store, directories
+from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway
 from agentrl.core import disk, loading
 from agentrl.core.config import Config, Model
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
@@ -32,7 +32,6 @@ from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops import configs, hub, moved
-from agentrl.trainer import checkpoints
 from agentrl.workers.app import celery_app, purge
 from agentrl.workers.template import TEMPLATE
 
@@ -95,9 +94,9 @@ def begin(config: Config, *, paused: str = "", stop: threading.Event | None = No
     configs.check(config)
     for url in (config.store_url, config.broker_url):
         url()  # a variable that is not set is told of before the folder is made
-    checkpoints_retry = weights.patience(stop)
+    checkpoints_retry = checkpoint_store.patience(stop)
     if config.run.checkpoints:
-        checkpoints_retry.call(partial(weights.check, config.run.checkpoints))
+        checkpoints_retry.call(partial(checkpoint_store.check, config.run.checkpoints))
     make_home(config)
     with closing(broker.connect(config.broker_url(), stop=stop)) as link:
         with closing(open_store(config.store_url(), stop=stop)) as store:
@@ -238,7 +237,7 @@ def _first_checkpoint(
     if known and place.url:  # another host may have begun the run, from files of its own
         return
     if not place.local(checkpoint_id).exists():
-        checkpoints.publish(
+        directories.publish(
             place.local(checkpoint_id),
             lambda target: _link_files(config.model, target),
             checkpoint_id=checkpoint_id,

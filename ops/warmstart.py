@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from agentrl.checkpoints.directories import publish
 from agentrl.core.config import Dtype, Task
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import TaskSource
@@ -31,7 +32,6 @@ from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.school import Phase, PhaseRecord, School, Transcripts, Watch
 from agentrl.ops.warmstart_state import WarmstartState
 from agentrl.trainer import cloning
-from agentrl.trainer.checkpoints import publish
 from agentrl.workers.toolcalls import Style
 
 CARD = """\

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy.orm import Session
 
-from agentrl.broker import weights
 from agentrl.broker.messages import Trajectory, body_of
-from agentrl.core import loading, logging, manifest
+from agentrl.checkpoints import checkpoint_store, manifest
+from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import MessageError, StoreError
 from agentrl.core.types import CheckpointState, UpdateState
@@ -164,7 +164,7 @@ def _scorer(asked: Asked, config: Config) -> "Scorer | None":
     """None where the policy cannot be had: files removed, or an adapter."""
     if asked.paths is None:
         return None
-    path, first = (weights.fetch(each, config.cache()) for each in asked.paths)
+    path, first = (checkpoint_store.fetch(each, config.cache()) for each in asked.paths)
     if not path.is_dir() or manifest.base_of(path) is not None:
         return None
     from agentrl.trainer.learner import Hardware

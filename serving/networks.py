@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from agentrl.checkpoints.manifest import base_of
 from agentrl.core.errors import CheckpointError
-from agentrl.core.manifest import base_of
 
 
 @dataclass(frozen=True, slots=True)

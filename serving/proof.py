@@ -1,7 +1,7 @@
 """A checkpoint on an engine: whole, loaded, and sane.
 
-row ─▶ here (broker/weights.py) ─▶ digests ─▶ Engine.load ─▶ Engine.score of a text ─▶ held
-                 └─────────────────────┴────────────┴─────────────┴─▶ refused, said once;
+row ─▶ here (checkpoints/checkpoint_store.py) ─▶ digests ─▶ Engine.load ─▶ Engine.score of a text ─▶
+                 held └─────────────────────┴────────────┴─────────────┴─▶ refused, said once;
                                                                       the engine keeps what it had
 
 Bytes prove a checkpoint: its files have the manifest's digests, and an engine compares what it
@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agentrl.broker import weights
-from agentrl.broker.weights import WeightsAway
-from agentrl.core import manifest, metrics
+from agentrl.checkpoints import checkpoint_store, manifest
+from agentrl.checkpoints.checkpoint_store import WeightsAway
+from agentrl.checkpoints.manifest import Probe
+from agentrl.core import metrics
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
-from agentrl.core.manifest import Probe
 from agentrl.db.models import Checkpoint
 from agentrl.serving.request import Engine, EngineAway
 
@@ -100,7 +100,7 @@ class Holder:
             return False
         if name not in self._whole:
             try:
-                path = weights.fetch(row.path, self._cache, self._stop)
+                path = checkpoint_store.fetch(row.path, self._cache, self._stop)
                 found = manifest.verify(path)
                 if (found.checkpoint_id, found.version) != (name, row.version):
                     raise CheckpointError(f"{row.path}: holds {found.checkpoint_id}, not {name}")

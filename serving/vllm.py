@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core import manifest, metrics
+from agentrl.checkpoints import manifest
+from agentrl.core import metrics
 from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger

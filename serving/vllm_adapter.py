@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Lora
 from agentrl.core.errors import CheckpointError
 from agentrl.serving.vllm_http import VllmError

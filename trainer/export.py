@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.directories import verify, whole_directory
+from agentrl.checkpoints.manifest import base_of
 from agentrl.core.errors import CheckpointError
-from agentrl.core.manifest import base_of
-from agentrl.trainer.checkpoints import verify, whole_directory
 from agentrl.trainer.model import copy_tokenizer
 
 

@@ -24,8 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from agentrl.checkpoints.directories import whole_directory
 from agentrl.core.errors import ConfigError
-from agentrl.trainer.checkpoints import whole_directory
 
 NAME = "cpu_adam"
 FACTS = "built.json"

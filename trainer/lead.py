@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import CheckpointError, RankLost
-from agentrl.core.manifest import Probe
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.learner import Metrics
 from agentrl.trainer.ranks import Ranks

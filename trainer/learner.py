@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Model, Trainer
-from agentrl.core.manifest import Probe
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.snapshots import State

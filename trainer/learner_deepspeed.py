@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import DeepSpeed
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.core.manifest import Probe
 from agentrl.trainer import extensions, optimizer, tuning, zero
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.learner import Hardware, Metrics

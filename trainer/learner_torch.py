@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.core.manifest import Probe
 from agentrl.trainer import optimizer
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.learner import Hardware, Metrics

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
-from agentrl.broker.weights import Shelf, WeightsAway
+from agentrl.checkpoints.checkpoint_store import Shelf, WeightsAway
 from agentrl.core.config import Config
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from agentrl.broker.weights import WeightsAway
+from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.core import metrics, tracing
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger

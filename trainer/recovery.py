@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentrl.checkpoints.manifest import Manifest
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
-from agentrl.core.manifest import Manifest
 from agentrl.core.trained_hash import ROOT
 from agentrl.db.models import Checkpoint
 from agentrl.trainer import snapshots

@@ -12,15 +12,14 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from agentrl.broker import weights
-from agentrl.broker.weights import Shelf
+from agentrl.checkpoints import checkpoint_store, directories
+from agentrl.checkpoints.checkpoint_store import Shelf
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.registry.tracks import needed
-from agentrl.trainer import checkpoints
 
 SNAPSHOTS = 2  # where the newest cannot be read, a trainer begins from the one before
 
@@ -88,9 +87,9 @@ def remove(paths: Sequence[str], stop: threading.Event | None = None) -> None:
     """
     for path in paths:
         try:
-            if weights.is_url(path):
-                weights.remove(path, stop)
+            if checkpoint_store.is_url(path):
+                checkpoint_store.remove(path, stop)
             else:
-                checkpoints.remove(Path(path))
+                directories.remove(Path(path))
         except (CheckpointError, OSError) as error:
             log.warning("A checkpoint stays, although no row names it", error=str(error))

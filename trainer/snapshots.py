@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from agentrl.checkpoints.directories import publish
+from agentrl.checkpoints.manifest import Manifest, verify
 from agentrl.core.errors import CheckpointError
-from agentrl.core.manifest import Manifest, verify
 from agentrl.core.trained_hash import ROOT
-from agentrl.trainer.checkpoints import publish
 
 TENSORS = "state.safetensors"
 VALUES = "state.json"

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Lora
 from agentrl.core.errors import ConfigError
-from agentrl.core.manifest import Probe
 from agentrl.trainer import heap, recompute
 from agentrl.trainer.attention import pack
 from agentrl.trainer.learner import Hardware

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agentrl.broker.weights import Shelf, WeightsAway
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.checkpoint_store import Shelf, WeightsAway
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
-from agentrl.core.manifest import Probe
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.trained_hash import ROOT
-from agentrl.trainer import checkpoints, snapshots
+from agentrl.trainer import snapshots
 from agentrl.trainer.learner import Learner
 
 BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
@@ -54,7 +55,7 @@ class CheckpointWriter:
 
         directory = self._shelf.local(then.checkpoint_id)
         publish = partial(
-            checkpoints.publish,
+            directories.publish,
             directory,
             fill,
             checkpoint_id=then.checkpoint_id,
@@ -75,13 +76,13 @@ class CheckpointWriter:
         except WeightsAway:
             raise
         except CheckpointError:
-            checkpoints.remove(self._shelf.local(checkpoint_id))
+            directories.remove(self._shelf.local(checkpoint_id))
             raise
 
     def holds(self, checkpoint_id: str) -> bool:
         """Whether a checkpoint is whole here."""
         try:
-            checkpoints.verify(self._shelf.local(checkpoint_id))
+            directories.verify(self._shelf.local(checkpoint_id))
         except CheckpointError:
             return False
         return True

@@ -16,6 +16,7 @@ from random import Random
 import torch
 
 from agentrl.broker.messages import Trajectory
+from agentrl.checkpoints.directories import publish, remove
 from agentrl.core.config import Config, Sampling
 from agentrl.core.errors import AgentRLError
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -28,7 +29,6 @@ from agentrl.serving.kv import Prefixes
 from agentrl.serving.model import load
 from agentrl.serving.request import Completion as Answer
 from agentrl.serving.request import Request
-from agentrl.trainer.checkpoints import publish, remove
 from agentrl.workers.client import Completion, PolicyClient
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, Stopped
 from agentrl.workers.policies import Sampler

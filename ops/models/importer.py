@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.directories import whole_directory
 from agentrl.core.config import Dtype
 from agentrl.core.errors import ConfigError
 from agentrl.ops import hub, shape
 from agentrl.ops.models import source as sources
 from agentrl.ops.models.source import ModelSource
-from agentrl.trainer.checkpoints import whole_directory
 from agentrl.workers.template import TEMPLATE, ChatTemplate
 
 CARD = "README.md"

@@ -20,7 +20,8 @@ from trajectories import finished
 
 from agentrl.broker import messages
 from agentrl.broker.messages import CheckpointPublished, RunEpisode
-from agentrl.core import loading, manifest
+from agentrl.checkpoints import manifest
+from agentrl.core import loading
 from agentrl.core.errors import (
     AgentRLError,
     CheckpointError,

@@ -13,7 +13,8 @@ from outage import Outage
 from running import eventually
 from sqlalchemy import select, text
 
-from agentrl.core import loading, manifest
+from agentrl.checkpoints import manifest
+from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
 from agentrl.core.types import RunState

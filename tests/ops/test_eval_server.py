@@ -18,7 +18,8 @@ from running import ROOT, eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import func, select
 
-from agentrl.core import loading, manifest
+from agentrl.checkpoints import manifest
+from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, PolicyError
 from agentrl.core.types import RunState

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.checkpoints.manifest import verify
 from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.core.manifest import verify
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs

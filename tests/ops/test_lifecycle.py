@@ -10,8 +10,9 @@ from history import TASKS, begun, ended, trained
 from sqlalchemy import func, select
 
 from agentrl import broker
+from agentrl.checkpoints import manifest
 from agentrl.cli import history
-from agentrl.core import loading, manifest
+from agentrl.core import loading
 from agentrl.core.config import Broker, Config, Model, Store, Task
 from agentrl.core.config import Run as RunSection
 from agentrl.core.errors import ConfigError, StoreError

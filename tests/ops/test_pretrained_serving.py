@@ -12,15 +12,14 @@ import torch
 from running import eventually
 from tokenizers import Tokenizer
 
+from agentrl.checkpoints import directories, manifest
 from agentrl.core import config as sections
-from agentrl.core import manifest
 from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.db.models import Checkpoint
 from agentrl.serving.engine import LocalEngine
 from agentrl.serving.proof import Holder, median_gap, tolerance
 from agentrl.serving.request import Request
 from agentrl.serving.vllm import VllmEngine
-from agentrl.trainer import checkpoints
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.learner_torch import TorchLearner
 from agentrl.trainer.presets import settings
@@ -46,7 +45,7 @@ def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     def publish(version: int, fill: Any) -> Checkpoint:
         path = folder / f"r-v{version:06d}"
-        checkpoints.publish(path, fill, checkpoint_id=path.name, version=version, parent=None)
+        directories.publish(path, fill, checkpoint_id=path.name, version=version, parent=None)
         return Checkpoint(checkpoint_id=path.name, run_id="r", version=version, path=str(path))
 
     def copy(target: Path) -> None:

@@ -8,12 +8,11 @@ import pytest
 import torch
 from running import ROOT
 
-from agentrl.core import manifest
+from agentrl.checkpoints import directories, manifest
+from agentrl.checkpoints.manifest import Manifest
 from agentrl.core.config import Lora, Trainer
-from agentrl.core.manifest import Manifest
 from agentrl.serving.engine import LocalEngine
 from agentrl.serving.proof import median_gap
-from agentrl.trainer import checkpoints
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.learner_torch import TorchLearner
 from agentrl.trainer.presets import settings
@@ -52,7 +51,7 @@ def published(learner: TorchLearner, path: Path) -> Manifest:
         learner.save(target)
         return learner.probe()
 
-    return checkpoints.publish(path, fill, checkpoint_id=path.name, version=1, parent=None)
+    return directories.publish(path, fill, checkpoint_id=path.name, version=1, parent=None)
 
 
 def off(one: list[float] | None, other: list[float]) -> float:

@@ -9,7 +9,8 @@ import torch
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import text
 
-from agentrl.core import loading, manifest
+from agentrl.checkpoints import manifest
+from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.types import RunState
 from agentrl.db.queries import progress

@@ -8,10 +8,10 @@ import pytest
 from running import ROOT
 from world import at_once
 
-from agentrl.broker.weights import fetch
+from agentrl.checkpoints.checkpoint_store import fetch
+from agentrl.checkpoints.manifest import verify
 from agentrl.core.config import Broker, Config, Model, Run, Store, Task
 from agentrl.core.errors import ConfigError
-from agentrl.core.manifest import verify
 from agentrl.ops.runs import RunOver, begin, clear_queues, queues_stand
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Task
 from agentrl.core.errors import AgentRLError, ConfigError, ItemError
 from agentrl.envs.contract import Tool

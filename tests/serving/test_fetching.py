@@ -6,9 +6,9 @@ import faulty
 from faulty import FaultyFileSystem
 from world import World
 
-from agentrl.broker.weights import Shelf
-from agentrl.core import manifest
-from agentrl.core.manifest import Manifest
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.manifest import Manifest
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.serving.follower import Follower, Seat

@@ -9,7 +9,7 @@ import pytest
 from lineage import begin, register
 from scraping import free_port, scraped
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.exposition import exported

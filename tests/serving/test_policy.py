@@ -22,7 +22,8 @@ from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
-from agentrl.core import loading, manifest
+from agentrl.checkpoints import manifest
+from agentrl.core import loading
 from agentrl.core.config import Config, PolicyServer, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CheckpointState, RunState

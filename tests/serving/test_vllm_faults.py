@@ -19,8 +19,8 @@ from running import eventually, fakes_of
 from safetensors.numpy import load_file, save_file
 from sqlalchemy import select
 
+from agentrl.checkpoints import manifest
 from agentrl.core import config as sections
-from agentrl.core import manifest
 from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.db.models import Checkpoint, Serving

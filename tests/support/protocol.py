@@ -22,7 +22,7 @@ from trajectories import trajectory
 
 from agentrl.broker.messages import RunEpisode, Trajectory
 from agentrl.broker.topology import EVENTS
-from agentrl.broker.weights import Shelf
+from agentrl.checkpoints.checkpoint_store import Shelf
 from agentrl.core.config import Config, Dispatch, Run, Task, Trainer
 from agentrl.core.errors import BrokerError
 from agentrl.core.types import CheckpointState, RunState

@@ -18,7 +18,7 @@ from running import ROOT, agentrl, eventually, processes_of
 from scraping import free_port
 from transformers import AutoModelForCausalLM
 
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
 from agentrl.core.config import Lora, Trainer
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from agentrl.checkpoints import directories
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer import checkpoints
 from agentrl.trainer.export import export
 from agentrl.trainer.model import copy_tokenizer, load_model
 
@@ -18,7 +18,7 @@ def _publish(source: Path, target: Path) -> None:
         load_model(source, CPU).save_pretrained(directory)
         copy_tokenizer(source, directory)
 
-    checkpoints.publish(target, write, checkpoint_id="c0", version=0, parent=None)
+    directories.publish(target, write, checkpoint_id="c0", version=0, parent=None)
 
 
 def test_an_exported_checkpoint_loads_in_plain_transformers(tiny: Path, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_lora_checkpoint_is_merged_into_its_base(tiny: Path, tmp_path: Path) -
     )
     with torch.no_grad():
         expected = model(PROMPT).logits
-    checkpoints.publish(
+    directories.publish(
         tmp_path / "c1",
         lambda directory: model.save_pretrained(str(directory)),
         checkpoint_id="c1",

@@ -15,9 +15,9 @@ import pytest
 from running import ROOT
 
 from agentrl.broker.messages import Trajectory
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Lora, Trainer
-from agentrl.core.manifest import Probe
-from agentrl.trainer import checkpoints
 from agentrl.trainer.batch import TrainableGroup, assemble
 from agentrl.trainer.export import export
 from agentrl.trainer.learner import Hardware
@@ -83,7 +83,7 @@ def exported(
         learner = TorchLearner(TINY, chosen, Hardware())
         assert [learner.update(batch).skipped for _ in range(3)] == ["", "", ""]
         probes[kind] = learner.probe()
-        checkpoints.publish(folder / kind, learner.save, checkpoint_id=kind, version=3, parent=None)
+        directories.publish(folder / kind, learner.save, checkpoint_id=kind, version=3, parent=None)
         export(folder / kind, folder / f"{kind}-out")
         made[kind] = (folder / f"{kind}-out", TINY if rank else folder / f"{kind}-out")
     export(folder / "adapter", folder / "merged-out", merge_lora=True)

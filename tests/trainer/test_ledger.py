@@ -19,11 +19,11 @@ from agentrl import broker
 from agentrl.broker.api import Consumer, Publisher
 from agentrl.broker.messages import CheckpointPublished, Message, body_sha256
 from agentrl.broker.topology import EVENTS
-from agentrl.broker.weights import Shelf, TransferLimits, WeightsAway, fetch
-from agentrl.core import manifest
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway, fetch
+from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Config, PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
-from agentrl.core.manifest import Probe
 from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState, RunState
 from agentrl.db.store import Store

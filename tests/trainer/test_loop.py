@@ -15,10 +15,10 @@ from world import World
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from agentrl.broker.weights import Shelf
+from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.manifest import verify
 from agentrl.core.config import Config, Run, Task, Trainer
 from agentrl.core.errors import StoreUnavailable
-from agentrl.core.manifest import verify
 from agentrl.core.types import RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs

@@ -12,10 +12,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.broker.messages import Trajectory
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.manifest import ADAPTER
 from agentrl.core.config import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.core.manifest import ADAPTER
-from agentrl.trainer import checkpoints, snapshots
+from agentrl.trainer import snapshots
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.export import export
 from agentrl.trainer.learner import Hardware
@@ -51,7 +52,7 @@ def logprobs(model: Any) -> Tensor:
 
 
 def saved(one: TorchLearner, path: Path) -> Path:
-    checkpoints.publish(path, one.save, checkpoint_id=path.name, version=1, parent=None)
+    directories.publish(path, one.save, checkpoint_id=path.name, version=1, parent=None)
     return path
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.broker.remote import (
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.remote import (
     LIMITS,
     Patience,
     TransferLimits,
@@ -26,7 +27,7 @@ from agentrl.broker.remote import (
     opened,
     tried,
 )
-from agentrl.core import disk, manifest
+from agentrl.core import disk
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER, Retry

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from agentrl.broker.weights import WeightsAway
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.checkpoint_store import WeightsAway
+from agentrl.checkpoints.directories import Manifest, verify
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer import checkpoints
-from agentrl.trainer.checkpoints import Manifest, verify
 
 Spoil = Callable[[Path], object]
 
@@ -24,7 +24,7 @@ def _write(directory: Path) -> None:
 
 
 def _publish(directory: Path) -> Manifest:
-    return checkpoints.publish(directory, _write, checkpoint_id="c1", version=1, parent="c0")
+    return directories.publish(directory, _write, checkpoint_id="c1", version=1, parent="c0")
 
 
 def test_a_published_checkpoint_verifies(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CheckpointError, match="No space left on device"):
-        checkpoints.publish(tmp_path / "c1", fail, checkpoint_id="c1", version=1, parent=None)
+        directories.publish(tmp_path / "c1", fail, checkpoint_id="c1", version=1, parent=None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -53,7 +53,7 @@ def _fails(tmp_path: Path, error: Exception) -> CheckpointError:
         raise error
 
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.publish(tmp_path / "c1", fail, checkpoint_id="c1", version=1, parent=None)
+        directories.publish(tmp_path / "c1", fail, checkpoint_id="c1", version=1, parent=None)
     return caught.value
 
 
@@ -154,6 +154,6 @@ def test_an_arbitrary_file_name_is_an_error_and_nothing_else(
 
 def test_removing_is_complete_and_may_be_repeated(tmp_path: Path) -> None:
     _publish(tmp_path / "c1")
-    checkpoints.remove(tmp_path / "c1")
-    checkpoints.remove(tmp_path / "c1")
+    directories.remove(tmp_path / "c1")
+    directories.remove(tmp_path / "c1")
     assert list(tmp_path.iterdir()) == []

@@ -12,13 +12,12 @@ import pytest
 from faulty import FaultyFileSystem
 from structlog.testing import capture_logs
 
-from agentrl.broker import weights
-from agentrl.broker.remote import Patience, tried
-from agentrl.broker.weights import Shelf, TransferLimits, WeightsAway, fetch
-from agentrl.core import manifest
+from agentrl.checkpoints import checkpoint_store, manifest
+from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway, fetch
+from agentrl.checkpoints.manifest import Manifest
+from agentrl.checkpoints.remote import Patience, tried
 from agentrl.core.config import with_secrets
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.core.manifest import Manifest
 from agentrl.core.retry import FOREVER
 
 SOON = TransferLimits(upload_s=1.0, fetch_s=1.0)
@@ -89,7 +88,7 @@ def test_what_is_removed_is_gone_and_may_be_removed_again(shelf: Shelf, tmp_path
     write(shelf.local("run-1-v2"), 2)
     paths = [shelf.put("run-1-v1"), shelf.put("run-1-v2")]
     for _ in range(2):
-        weights.remove(paths[0])
+        checkpoint_store.remove(paths[0])
     assert shelf.names() == ["run-1-v2"]
     with pytest.raises(CheckpointError, match=r"run-1-v1: is not there") as caught:
         fetch(paths[0], tmp_path / "other")
@@ -249,7 +248,7 @@ def test_a_store_that_is_away_is_no_error_of_the_configuration() -> None:
     FaultyFileSystem.clear_instance_cache()
     FaultyFileSystem.away += [ConnectionRefusedError("refused")]
     with pytest.raises(WeightsAway, match="refused"):
-        weights.check("faulty://far")
+        checkpoint_store.check("faulty://far")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,7 @@ def test_a_store_that_is_away_is_no_error_of_the_configuration() -> None:
 )
 def test_a_protocol_that_nobody_speaks_is_refused_before_anything(url: str, text: str) -> None:
     with pytest.raises(ConfigError, match=rf"run\.checkpoints: {url}.*{text}") as caught:
-        weights.check(url)
+        checkpoint_store.check(url)
     assert caught.value.mend
 
 
@@ -328,7 +327,7 @@ def test_secrets_of_a_url_stay_out_of_rows_and_errors(
     assert "s3cret" not in str(absent.value)
     monkeypatch.delenv("KEY_OF_FAR")
     with pytest.raises(ConfigError, match="KEY_OF_FAR"):
-        weights.check(shelf.url)
+        checkpoint_store.check(shelf.url)
 
 
 def test_whoever_is_told_to_stop_waits_for_no_store(broken: Shelf) -> None:

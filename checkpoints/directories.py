@@ -9,10 +9,11 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from agentrl.broker.weights import WeightsAway
-from agentrl.core import disk, manifest
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.checkpoint_store import WeightsAway
+from agentrl.checkpoints.manifest import Manifest, Probe, verify
+from agentrl.core import disk
 from agentrl.core.errors import CheckpointError
-from agentrl.core.manifest import Manifest, Probe, verify
 from agentrl.core.trained_hash import ROOT
 
 __all__ = ["Manifest", "publish", "remove", "verify", "whole_directory"]
