@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Completion, Engine, Request
 
 PROMPT, OBSERVATION, SAMPLED, TURNS = 60, 16, 20, 6  # tokens; turns of an episode

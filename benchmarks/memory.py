@@ -113,7 +113,7 @@ def serve(config: Config, scratch: Path) -> None:
     """Two policies at work, then a third beside them."""
     import shutil
 
-    from agentrl.serving.engine import LocalEngine
+    from agentrl.serving.local.engine import LocalEngine
     from agentrl.serving.request import Request
 
     engine = LocalEngine("cpu", config.model.dtype, 128, config.policy[0].cache_tokens)

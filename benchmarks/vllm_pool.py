@@ -33,8 +33,8 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import EngineAway, Request
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
-from agentrl.serving.vllm import VllmEngine
-from agentrl.serving.vllm_http import Line
+from agentrl.serving.vllm.client import Line
+from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.presets import settings
 from agentrl.trainer.tuning import Adapter, saved, trained

@@ -40,9 +40,9 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, PolicyServer, Run
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.checkpoint_loader import tolerance
 from agentrl.serving.follower import Follower, Seat
-from agentrl.serving.proof import tolerance
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Request
 from agentrl.serving.served import Served
 from agentrl.trainer.learner import Hardware

@@ -11,7 +11,7 @@ from agentrl.core.config import Dtype, Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops import play, tokenizer
 from agentrl.ops.play import Player
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer import cloning
 from agentrl.trainer.model import copy_tokenizer, save_as
 from agentrl.workers.template import ChatTemplate

@@ -16,8 +16,8 @@ from agentrl.db.registry.external import track_of
 from agentrl.envs import registry
 from agentrl.envs.hosting import contained
 from agentrl.ops import hub
-from agentrl.serving.external_upstream import checked
-from agentrl.serving.vllm_launch import check_tracks
+from agentrl.serving.external.upstream import checked
+from agentrl.serving.vllm.launch import check_tracks
 from agentrl.trainer import presets
 from agentrl.workers import curriculum
 from agentrl.workers.template import ChatTemplate

@@ -216,7 +216,7 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
 
 def _vllm(config: Config) -> Iterator[Finding]:
     """The environment of every vLLM, which is none of ours."""
-    from agentrl.serving.vllm_launch import version
+    from agentrl.serving.vllm.launch import version
 
     for server in config.policy_servers():
         if server.engine == "vllm":

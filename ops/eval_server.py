@@ -17,8 +17,8 @@ from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.eval_target import Target
 from agentrl.ops.evaluate import Ending
+from agentrl.serving.checkpoint_loader import Loads, prove, tolerance
 from agentrl.serving.policy import make_engine
-from agentrl.serving.proof import Loads, prove, tolerance
 from agentrl.serving.request import EngineAway
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
@@ -56,7 +56,7 @@ class Servers:
         """
         self.ending.clear()
         if target.external is not None:
-            from agentrl.serving.external import measured
+            from agentrl.serving.external.engine import measured
 
             with measured(config, target.external) as policy:
                 yield policy

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import ConfigError
 from agentrl.ops.shape import Shape
-from agentrl.serving.vllm_launch import rank_bound
+from agentrl.serving.vllm.launch import rank_bound
 from agentrl.trainer import presets
 
 MIB, GIB = 2**20, 2**30

@@ -23,7 +23,7 @@ from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.tracks import parse, wanted
 from agentrl.db.store import Store
-from agentrl.serving.proof import MOST_OFF, Holder, Loads
+from agentrl.serving.checkpoint_loader import MOST_OFF, Holder, Loads
 from agentrl.serving.served import Served
 
 DRAIN_S = 30.0  # requests of a former checkpoint that last longer fail or are aborted

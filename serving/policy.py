@@ -27,8 +27,8 @@ from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
+from agentrl.serving.checkpoint_loader import Loads, tolerance
 from agentrl.serving.follower import Follower, Seat
-from agentrl.serving.proof import Loads, tolerance
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
 
@@ -68,7 +68,7 @@ def serve_policy(
     engine_for: makes the engine; `make_engine` unless told otherwise.
     """
     if server.engine == "external":
-        from agentrl.serving.external import Books, serve_external
+        from agentrl.serving.external.engine import Books, serve_external
 
         with closing(Watch(run)) as watch:
             serve_external(config, server, Books(run.run_id, run.store, watch.changed), stop)
@@ -149,7 +149,7 @@ def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> 
     stop: set when the process is to end, whatever the engine waits for. Raises ConfigError.
     """
     if server.engine == "vllm":
-        from agentrl.serving.vllm import VllmEngine
+        from agentrl.serving.vllm.engine import VllmEngine
 
         return VllmEngine(config, server, stop)
     if server.engine == "scripted":
@@ -158,7 +158,7 @@ def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> 
         return ScriptedEngine(seed=config.run.seed, limits=limits_of(Path(config.model.path)))
     import torch
 
-    from agentrl.serving.engine import LocalEngine
+    from agentrl.serving.local.engine import LocalEngine
 
     torch.set_num_threads(1)
     model = config.model

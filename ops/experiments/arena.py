@@ -24,9 +24,9 @@ from agentrl.db.registry.tracks import wanted
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.experiments.strands import Question, Work, play
-from agentrl.serving.batch import Batch, Row
-from agentrl.serving.kv import Prefixes
-from agentrl.serving.model import load
+from agentrl.serving.local.batch import Batch, Row
+from agentrl.serving.local.kv import Prefixes
+from agentrl.serving.local.model import load
 from agentrl.serving.request import Completion as Answer
 from agentrl.serving.request import Request
 from agentrl.workers.client import Completion, PolicyClient

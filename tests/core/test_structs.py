@@ -34,7 +34,9 @@ import agentrl.envs.gateway.source
 """
 POLICY_SERVER = """
 from agentrl.ops import roles
-from agentrl.serving import external, policy, scripted, server, vllm
+from agentrl.serving.external import engine
+from agentrl.serving import policy, scripted, server
+from agentrl.serving.vllm import engine
 """
 RACE = """
 import sys, threading

@@ -34,9 +34,9 @@ from agentrl.envs import registry
 from agentrl.envs import wire as env_wire
 from agentrl.envs.contract import Item, Tool
 from agentrl.envs.gateway import chat
-from agentrl.serving import vllm_wire
 from agentrl.serving import wire as policy_wire
 from agentrl.serving.request import Limits, RequestError, check
+from agentrl.serving.vllm import wire as vllm_wire
 from agentrl.workers import client, interpreter, toolcalls
 
 FEW, MANY = 400, 100_000

@@ -16,10 +16,10 @@ from agentrl.checkpoints import directories, manifest
 from agentrl.core import config as sections
 from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.db.models import Checkpoint
-from agentrl.serving.engine import LocalEngine
-from agentrl.serving.proof import Holder, median_gap, tolerance
+from agentrl.serving.checkpoint_loader import Holder, median_gap, tolerance
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Request
-from agentrl.serving.vllm import VllmEngine
+from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.learner_torch import TorchLearner
 from agentrl.trainer.presets import settings

@@ -11,8 +11,8 @@ from running import ROOT
 from agentrl.checkpoints import directories, manifest
 from agentrl.checkpoints.manifest import Manifest
 from agentrl.core.config import Lora, Trainer
-from agentrl.serving.engine import LocalEngine
-from agentrl.serving.proof import median_gap
+from agentrl.serving.checkpoint_loader import median_gap
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.learner_torch import TorchLearner
 from agentrl.trainer.presets import settings

@@ -21,7 +21,7 @@ from agentrl.ops.eval import Wish, evaluate
 from agentrl.ops.eval_target import resolve
 from agentrl.ops.export import export
 from agentrl.ops.lifecycle import Place, delete, fork
-from agentrl.serving.model import load
+from agentrl.serving.local.model import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 
 Save = Callable[[str], Path]
 auto: Any = AutoModelForCausalLM

@@ -11,8 +11,8 @@ from agentrl.checkpoints.checkpoint_store import Shelf
 from agentrl.checkpoints.manifest import Manifest
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
+from agentrl.serving.checkpoint_loader import AWAY_S
 from agentrl.serving.follower import Follower, Seat
-from agentrl.serving.proof import AWAY_S
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.serving.served import Served
 

@@ -16,9 +16,9 @@ from agentrl.core.exposition import exported
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, open_store
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.checkpoint_loader import RETRY_S, median_gap, tolerance
 from agentrl.serving.follower import Follower, Seat
-from agentrl.serving.proof import RETRY_S, median_gap, tolerance
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.serving.served import Served
 

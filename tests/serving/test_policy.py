@@ -33,7 +33,7 @@ from agentrl.db.models import PolicyServer as ServerRow
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, _beat, serve_policy
 from agentrl.serving.request import Completion, Request
 from agentrl.serving.served import Served

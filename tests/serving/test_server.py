@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from running import eventually
 
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.serving.served import Served

@@ -18,7 +18,7 @@ from agentrl.envs.contract import (
     ToolCall,
     strings,
 )
-from agentrl.serving.proof import Loads
+from agentrl.serving.checkpoint_loader import Loads
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
 

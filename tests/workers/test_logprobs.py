@@ -18,7 +18,7 @@ from agentrl.core.config import Sampling, Trainer
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.ops import tokenizer
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.advantages import Floats
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.learner import Hardware

@@ -24,7 +24,7 @@ from agentrl.ops.experiments.arena import Wave
 from agentrl.ops.experiments.findings import Finding
 from agentrl.ops.experiments.strands import Question, play
 from agentrl.ops.experiments.training import Rounds, Trainee, rounds
-from agentrl.serving.model import load
+from agentrl.serving.local.model import load
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.learner import Hardware
 from agentrl.trainer.learner_torch import TorchLearner

@@ -13,8 +13,8 @@ from contextlib import suppress
 from agentrl.core.errors import PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.serving.request import Completion, EngineAway, Request
-from agentrl.serving.vllm_http import Line, VllmError
-from agentrl.serving.vllm_wire import completion, request_body
+from agentrl.serving.vllm.client import Line, VllmError
+from agentrl.serving.vllm.wire import completion, request_body
 
 ABORT_S = 5.0  # for aborted requests to come back
 STEP_S = 0.05

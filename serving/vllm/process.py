@@ -24,7 +24,7 @@ from agentrl.core.config import without_secrets
 from agentrl.core.logging import get_logger
 from agentrl.core.process import session_nice, weigh_session
 from agentrl.serving.request import EngineAway
-from agentrl.serving.vllm_http import Line, VllmError
+from agentrl.serving.vllm.client import Line, VllmError
 
 NAME = "base"  # what vLLM calls the weights it was launched with
 GUARD = Path(__file__).with_name("vllm_guard.py")

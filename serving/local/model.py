@@ -11,9 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from agentrl.core.errors import CheckpointError
-from agentrl.serving.kv import RowCache
-from agentrl.serving.networks import Networks, Opened
-from agentrl.serving.proof import tolerance
+from agentrl.serving.checkpoint_loader import tolerance
+from agentrl.serving.local.kv import RowCache
+from agentrl.serving.local.networks import Networks, Opened
 from agentrl.serving.request import Limits
 
 GROUPED = "agentrl_grouped"

@@ -24,7 +24,7 @@ from agentrl.core.errors import AgentRLError
 from agentrl.core.http import Application, Handler, Request, Response
 from agentrl.core.logging import get_logger
 from agentrl.serving import wire
-from agentrl.serving.external_upstream import Closed, Unavailable, Upstream
+from agentrl.serving.external.upstream import Closed, Unavailable, Upstream
 from agentrl.serving.request import RequestError
 from agentrl.serving.served import NotServedError, Served
 

@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 from agentrl.checkpoints import manifest
 from agentrl.core.config import Lora
 from agentrl.core.errors import CheckpointError
-from agentrl.serving.vllm_http import VllmError
-from agentrl.serving.vllm_worker import digest, weight_files
+from agentrl.serving.vllm.client import VllmError
+from agentrl.serving.vllm.vllm_worker import digest, weight_files
 
 TIED = "lm_head.weight"  # of tied models some save it and some do not
 HEADER = 100 * 2**20  # bytes; safetensors' own bound

@@ -12,7 +12,7 @@ from running import eventually
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
 from agentrl.core.errors import CheckpointError, PolicyError
-from agentrl.serving.engine import LocalEngine
+from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Completion, Request
 
 Save = Callable[[str], Path]

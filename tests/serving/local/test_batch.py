@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.errors import PolicyError
-from agentrl.serving.batch import GROUP, WASTE, Batch, Row, groups
-from agentrl.serving.kv import Prefixes
-from agentrl.serving.model import load
+from agentrl.serving.local.batch import GROUP, WASTE, Batch, Row, groups
+from agentrl.serving.local.kv import Prefixes
+from agentrl.serving.local.model import load
 from agentrl.serving.request import Completion, Request
 
 Save = Callable[[str], Path]

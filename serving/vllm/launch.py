@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentrl.core.config import Config, PolicyServer, Vllm
 from agentrl.core.errors import ConfigError
-from agentrl.serving.vllm_process import NAME, Launch
+from agentrl.serving.vllm.process import NAME, Launch
 
 LEAST, BELOW = (0, 26), (0, 33)
 WANTED = f"vllm>={'.'.join(map(str, LEAST))},<{'.'.join(map(str, BELOW))}"

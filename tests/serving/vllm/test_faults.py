@@ -28,8 +28,8 @@ from agentrl.db.store import Store, open_store
 from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.request import Completion, EngineAway, Request
 from agentrl.serving.served import Served
-from agentrl.serving.vllm import VllmEngine
-from agentrl.serving.vllm_process import Timings
+from agentrl.serving.vllm.engine import VllmEngine
+from agentrl.serving.vllm.process import Timings
 
 Save = Callable[[str], Path]
 TOKENS = [5, 9, 2, 30]
@@ -438,7 +438,7 @@ def test_adapters_of_another_base_and_adapters_in_place_are_refused(
 
 
 def test_the_zero_adapter_has_every_target_and_changes_nothing(save_model: Save) -> None:
-    from agentrl.serving.vllm_adapter import write_zero
+    from agentrl.serving.vllm.adapter import write_zero
 
     folder = save_model("a").parent / "zero"
     write_zero(folder, save_model("a"), Lora(rank=4))
@@ -454,7 +454,7 @@ def test_the_guard_ends_vllm_when_its_policy_server_is_killed(tmp_path: Path) ->
     script = f"""
 import time
 from pathlib import Path
-from agentrl.serving.vllm_process import Launch, VllmProcess
+from agentrl.serving.vllm.process import Launch, VllmProcess
 folder = Path({str(tmp_path)!r})
 command = [str(folder / "python"), "-m", "vllm"]
 process = VllmProcess(Launch(command, {{}}, folder / "log", 60, 20), lambda: folder)

@@ -10,7 +10,7 @@ from fake_vllm import set_faults
 from running import eventually
 
 from agentrl.serving.request import EngineAway
-from agentrl.serving.vllm_process import Launch, Timings, VllmProcess
+from agentrl.serving.vllm.process import Launch, Timings, VllmProcess
 
 QUICK = Timings(look_s=0.02, back_off_s=(0.0,))
 

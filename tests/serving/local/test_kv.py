@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.serving.kv import Prefix, Prefixes, RowCache
+from agentrl.serving.local.kv import Prefix, Prefixes, RowCache
 
 few_tokens = st.lists(st.integers(0, 2), max_size=8)
 

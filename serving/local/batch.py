@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import torch
 
 from agentrl.core.errors import PolicyError
-from agentrl.serving.draw import draw
-from agentrl.serving.kv import Prefix, Prefixes
-from agentrl.serving.model import Model
+from agentrl.serving.local.kv import Prefix, Prefixes
+from agentrl.serving.local.model import Model
+from agentrl.serving.local.sampling import draw
 from agentrl.serving.request import Completion, Request
 
 PIECE = 512  # tokens of one row in one pass

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentrl.serving.request import Request
-from agentrl.serving.vllm_answers import Answers
-from agentrl.serving.vllm_http import Line
+from agentrl.serving.vllm.answers import Answers
+from agentrl.serving.vllm.client import Line
 
 ANSWER = {
     "choices": [

@@ -26,13 +26,13 @@ from agentrl.db.models import PolicyServer as ServerRow
 from agentrl.db.registry import checkpoints, external
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
-from agentrl.serving.external_face import ExternalFace, Voice, usable
-from agentrl.serving.external_upstream import Budget, Unavailable, Upstream
+from agentrl.serving.external.app import ExternalFace, Voice, usable
+from agentrl.serving.external.upstream import Budget, Unavailable, Upstream
 from agentrl.serving.policy import Followed, serve_policy
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.serving.served import Served
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 http = urllib3.PoolManager(retries=False)
 ASKED = {"messages": [{"role": "user", "content": "?"}], "temperature": 0.5}
 
@@ -213,7 +213,7 @@ def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     program = f'''
 import threading
 from agentrl.core.config import Config, External, PolicyServer, Task
-from agentrl.serving.external import measured
+from agentrl.serving.external.engine import measured
 import urllib3, json
 server = PolicyServer(
     name="t", engine="external", external=External(url="{there.url}", model="big", retries=0)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.serving.draw import draw
+from agentrl.serving.local.sampling import draw
 
 THREE = torch.tensor([[math.log(1.0), math.log(2.0), math.log(5.0)]])  # p = 1/8, 2/8, 5/8
 

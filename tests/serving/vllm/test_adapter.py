@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.core.config import Lora
 from agentrl.core.errors import CheckpointError
-from agentrl.serving.vllm_adapter import check_same, shapes, write_zero
+from agentrl.serving.vllm.adapter import check_same, shapes, write_zero
 
 
 def test_an_adapter_that_cannot_be_written_is_a_checkpoint_error(

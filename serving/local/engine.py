@@ -16,11 +16,11 @@ import torch
 
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
-from agentrl.serving import proof
-from agentrl.serving.batch import Batch, Row
-from agentrl.serving.kv import Prefixes
-from agentrl.serving.model import proven
-from agentrl.serving.networks import Networks
+from agentrl.serving import checkpoint_loader
+from agentrl.serving.local.batch import Batch, Row
+from agentrl.serving.local.kv import Prefixes
+from agentrl.serving.local.model import proven
+from agentrl.serving.local.networks import Networks
 from agentrl.serving.request import Completion, Limits, Request, check
 
 
@@ -40,10 +40,10 @@ class LocalEngine:
         """max_batch: rows of one policy. cache_tokens: kept between turns, all policies together.
 
         dtype: the name of a torch dtype. tolerance: median |Δlogp| by which a model's own cache and
-        ours may differ; the dtype's where it is None (serving/proof.py).
+        ours may differ; the dtype's where it is None (serving/checkpoint_loader.py).
         """
         self._networks = Networks(device, getattr(torch, dtype))
-        self._tolerance = proof.tolerance(dtype, tolerance)
+        self._tolerance = checkpoint_loader.tolerance(dtype, tolerance)
         self._max_batch = max_batch
         self._prefixes = Prefixes(cache_tokens)
         self._batches: dict[str, Batch] = {}

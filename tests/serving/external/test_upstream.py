@@ -14,7 +14,7 @@ from running import eventually
 
 from agentrl.core.config import External
 from agentrl.core.errors import ConfigError
-from agentrl.serving.external_upstream import (
+from agentrl.serving.external.upstream import (
     BACKOFF_S,
     Budget,
     Closed,

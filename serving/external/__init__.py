@@ -1,0 +1,1 @@
+"""The policy server's engine for models of other people's APIs."""

@@ -1,0 +1,1 @@
+"""The policy server's engine on transformers, for CPUs and tests."""
