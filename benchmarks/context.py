@@ -54,9 +54,9 @@ def main() -> None:
 def peak(length: int, vocabulary: int, *, checkpointing: bool) -> int:
     """Bytes."""
     from agentrl.core.config import Trainer
-    from agentrl.trainer.learner import Hardware
-    from agentrl.trainer.learner_torch import TorchLearner
-    from agentrl.trainer.presets import settings
+    from agentrl.trainer.algorithm.presets import settings
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.torch_learner import TorchLearner
 
     chosen = settings(Trainer(gradient_checkpointing=checkpointing))
     with tempfile.TemporaryDirectory() as folder:

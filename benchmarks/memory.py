@@ -74,10 +74,10 @@ def make(size: str, folder: Path) -> Path:
 def train(config: Config, scratch: Path) -> None:
     """Two updates, a checkpoint, a snapshot."""
     from agentrl.trainer import snapshots
+    from agentrl.trainer.algorithm.presets import settings
     from agentrl.trainer.batch import Batch
-    from agentrl.trainer.learner import Hardware
-    from agentrl.trainer.learner_torch import TorchLearner
-    from agentrl.trainer.presets import settings
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.torch_learner import TorchLearner
 
     model = Path(config.model.path)
     learner = TorchLearner(model, settings(config.trainer), Hardware(dtype=config.model.dtype))

@@ -50,7 +50,7 @@ from agentrl.envs import registry
 from agentrl.ops.process import run_role
 from agentrl.ops.runs import begin
 from agentrl.serving import policy
-from agentrl.trainer import learner_torch
+from agentrl.trainer.engines import torch_learner
 
 GROUPS, SIZE, PLACES = 4, 8, 32  # half the default's groups and places: the trace is 12 updates
 WARM = 3  # updates before the clock starts
@@ -158,7 +158,7 @@ def process(role: str, path: Path, pace: Pace) -> None:
     Learner.pace = pace
     replaced: Any = policy
     replaced.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)
-    learner_torch.TorchLearner = Learner  # type: ignore[misc]
+    torch_learner.TorchLearner = Learner  # type: ignore[misc]
     run_role(role, path, supervised=True)
 
 

@@ -32,8 +32,8 @@ from agentrl.envs.contract import Item, Message, Observation, Outcome
 from agentrl.serving.request import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.learner import Metrics
-from agentrl.trainer.learner_torch import TorchLearner
+from agentrl.trainer.engines.learner import Metrics
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent / "models" / "tiny"

@@ -19,12 +19,12 @@ from shapes import make_model, ragged_batch
 
 from agentrl.core.config import DeepSpeed, Trainer
 from agentrl.core.process import MEETING, place
-from agentrl.trainer.lead import follow, leading
-from agentrl.trainer.learner import Hardware, Learner
-from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
-from agentrl.trainer.ranks import joined
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
+from agentrl.trainer.engines.learner import Hardware, Learner
+from agentrl.trainer.engines.rank0 import follow, leading
+from agentrl.trainer.engines.ranks import joined
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 SIZES = ("1M", "5M", "25M")  # of benchmarks/shapes.py
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory
 from agentrl.core.config import Trainer
 from agentrl.core.types import Status
+from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.presets import Settings, settings
 
 VOCABULARY = 768  # of the tokens drawn
 PROMPT = 20  # tokens before the first turn

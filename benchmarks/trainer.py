@@ -37,13 +37,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agentrl.core.config import Trainer
-from agentrl.trainer.attention import pack, states
+from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.model import load_model
-from agentrl.trainer.packing import MicroBatch, micro_batches
-from agentrl.trainer.presets import Settings, settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.attention import pack, states
+from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.packing import MicroBatch, micro_batches
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100

@@ -35,9 +35,9 @@ from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
 from agentrl.serving.vllm.client import Line
 from agentrl.serving.vllm.engine import VllmEngine
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.presets import settings
-from agentrl.trainer.tuning import Adapter, saved, trained
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.model.trainable import Adapter, saved, trained
 from agentrl.workers.client import Ask, PolicyClient
 
 RANK, ADAPTERS, AT_ONCE = 8, 3, 32

@@ -22,9 +22,9 @@ import zstandard
 from shapes import SHAPES, make_model, small_batch
 
 from agentrl.core.config import Trainer
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 REPEATS = 5
 

@@ -45,9 +45,9 @@ from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Request
 from agentrl.serving.served import Served
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 RUN = "run"
 SERVER = "server"

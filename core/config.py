@@ -222,8 +222,9 @@ class DeepSpeed(Section, frozen=True):
 
 
 class Trainer(Section, frozen=True):
-    """Learning (docs/algorithms.md). Presets are in trainer/presets.py; what is written in the file
-    wins. π is the policy that is trained, π_prox is π before the update, μ is the one that sampled.
+    """Learning (docs/algorithms.md). Presets are in trainer/algorithm/presets.py; what is written
+    in the file wins. π is the policy that is trained, π_prox is π before the update, μ is the one
+    that sampled.
 
     `dual_clip`: of ppo_clip, the ratio's cap where the advantage is negative; `importance`: weighs
     tokens by π_prox/μ, by default not where `old` is behaviour.

@@ -12,8 +12,8 @@ from agentrl.envs.contract import TaskSource
 from agentrl.ops import play, tokenizer
 from agentrl.ops.play import Player
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.trainer import cloning
-from agentrl.trainer.model import copy_tokenizer, save_as
+from agentrl.trainer.model import cloning
+from agentrl.trainer.model.loading import copy_tokenizer, save_as
 from agentrl.workers.template import ChatTemplate
 from agentrl.workers.toolcalls import Style
 

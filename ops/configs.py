@@ -18,7 +18,7 @@ from agentrl.envs.hosting import contained
 from agentrl.ops import hub
 from agentrl.serving.external.upstream import checked
 from agentrl.serving.vllm.launch import check_tracks
-from agentrl.trainer import presets
+from agentrl.trainer.algorithm import presets
 from agentrl.workers import curriculum
 from agentrl.workers.template import ChatTemplate
 

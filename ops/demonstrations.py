@@ -18,7 +18,7 @@ import numpy as np
 from agentrl.core.config import Task
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Message, TaskSource, Tool, ToolCall
-from agentrl.trainer.cloning import Demonstration
+from agentrl.trainer.model.cloning import Demonstration
 from agentrl.workers import toolcalls
 from agentrl.workers.conversation import Conversation
 from agentrl.workers.template import ChatTemplate

@@ -148,7 +148,7 @@ def _checked(config: Config) -> str:
 
 def _ratios(config: Config) -> Iterator[Finding]:
     """Bounds of the ratio that the noise of bfloat16 exceeds by itself."""
-    from agentrl.trainer import presets
+    from agentrl.trainer.algorithm import presets
 
     chosen = presets.settings(config.trainer)
     narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
@@ -204,11 +204,11 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
     yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
     if config.trainer.deepspeed.offload == "none":
         return
-    from agentrl.trainer import extensions
+    from agentrl.trainer.engines import deepspeed_build
 
     section = config.trainer.deepspeed
-    if extensions.built(section.extensions):
-        yield Finding("deepspeed extension", "ok", str(extensions.folder(section.extensions)))
+    if deepspeed_build.built(section.extensions):
+        yield Finding("deepspeed extension", "ok", str(deepspeed_build.folder(section.extensions)))
     else:
         mend = "agentrl deepspeed build CONFIG"
         yield Finding("deepspeed extension", "missing", "not built; offload needs it", mend)

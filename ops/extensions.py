@@ -15,8 +15,8 @@ def build(path: Path | None) -> str:
         raise ConfigError(
             "deepspeed is not installed", mend="pip install 'agentrl-system[deepspeed]'"
         )
-    from agentrl.trainer import extensions
+    from agentrl.trainer.engines import deepspeed_build
 
-    if extensions.built(section.extensions):
-        return f"already built: {extensions.folder(section.extensions)}"
-    return f"built: {extensions.build(section.extensions)}"
+    if deepspeed_build.built(section.extensions):
+        return f"already built: {deepspeed_build.folder(section.extensions)}"
+    return f"built: {deepspeed_build.build(section.extensions)}"

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from agentrl.core.config import Config
 from agentrl.core.types import GroupState
 from agentrl.ops.learning import bounds
-from agentrl.trainer import presets
-from agentrl.trainer.alarms import group_metrics
+from agentrl.trainer.algorithm import presets
+from agentrl.trainer.algorithm.alarms import group_metrics
+from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble
 from agentrl.trainer.inbox import verdict
-from agentrl.trainer.metrics import Recorded, measure
-from agentrl.trainer.presets import Settings
 
 if TYPE_CHECKING:
-    from agentrl.trainer.scoring import Scorer
+    from agentrl.trainer.model.scoring import Scorer
 
 ALL = ""  # the row of the whole update
 OF_POLICY = ("loss", "entropy", "clip_fraction", "max_ratio", "effective_sample_size", "kl")
@@ -140,8 +140,8 @@ def _scored(
     """
     import torch
 
-    from agentrl.trainer.losses.importance import weights
-    from agentrl.trainer.losses.tokens import ratio
+    from agentrl.trainer.algorithm.losses.importance import weights
+    from agentrl.trainer.algorithm.losses.tokens import ratio
 
     current = torch.from_numpy(recorded.logprobs[tokens])
     behaviour = torch.from_numpy(batch.behaviour[tokens])

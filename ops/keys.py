@@ -20,7 +20,7 @@ from msgspec import NODEFAULT
 from agentrl.core.config import NAME, Config, Section, Trainer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.ops.tables import console, plain
-from agentrl.trainer import presets
+from agentrl.trainer.algorithm import presets
 
 HEAD = """# Configuration
 

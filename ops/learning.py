@@ -21,21 +21,21 @@ from agentrl.core.process import place
 from agentrl.core.retry import FOREVER
 from agentrl.db.registry import checkpoints
 from agentrl.ops.runs import Opened, opened, shelf
+from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, settings
 from agentrl.trainer.inbox import Bounds
-from agentrl.trainer.presets import Settings, batch_groups, inbox_bytes, settings
 
 if TYPE_CHECKING:
-    from agentrl.trainer.learner import Learner
-    from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
-    from agentrl.trainer.ranks import Ranks
+    from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
+    from agentrl.trainer.engines.learner import Learner
+    from agentrl.trainer.engines.ranks import Ranks
 
 OVER = b"\0"  # told to ranks in place of a path
 
 
 def learn(config: Config, stop: threading.Event) -> None:
     """Batches in, checkpoints out, until the run is over or `stop`."""
-    from agentrl.trainer.learner import Hardware
-    from agentrl.trainer.learner_torch import TorchLearner
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.torch_learner import TorchLearner
 
     if config.trainer.engine == "deepspeed":
         _rank(config, stop)
@@ -68,7 +68,7 @@ def send_home(config: Config) -> None:
 
 def _joined(config: Config) -> AbstractContextManager["Ranks"]:
     """Raises RankLost, ConfigError."""
-    from agentrl.trainer.ranks import joined
+    from agentrl.trainer.engines.ranks import joined
 
     own = place(os.environ)
     if own is None:
@@ -78,7 +78,7 @@ def _joined(config: Config) -> AbstractContextManager["Ranks"]:
 
 def _rank(config: Config, stop: threading.Event) -> None:
     """One rank. A signal stops the first, which sends the others home."""
-    from agentrl.trainer.lead import follow, leading
+    from agentrl.trainer.engines.rank0 import follow, leading
 
     with _joined(config) as ranks:
         if ranks.rank:
@@ -95,8 +95,8 @@ def _rank(config: Config, stop: threading.Event) -> None:
 
 def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":
     """`first`: what the row of the run's first checkpoint names."""
-    from agentrl.trainer.learner import Hardware
-    from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
+    from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
+    from agentrl.trainer.engines.learner import Hardware
 
     path = _fetched(first, config, stop)
     kind = config.model.device.partition(":")[0]

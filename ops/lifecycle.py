@@ -220,7 +220,7 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
     Raises CheckpointError.
     """
-    from agentrl.trainer.export import fill
+    from agentrl.trainer.model.export import fill
 
     identity = {"checkpoint_id": directory.name, "parent": parent.checkpoint_id}
 

@@ -15,7 +15,7 @@ from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import ConfigError
 from agentrl.ops.shape import Shape
 from agentrl.serving.vllm.launch import rank_bound
-from agentrl.trainer import presets
+from agentrl.trainer.algorithm import presets
 
 MIB, GIB = 2**20, 2**30
 HOST = "this machine"

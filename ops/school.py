@@ -20,8 +20,8 @@ from agentrl.ops import demonstrations
 from agentrl.ops.apprentice import Apprentice, Skill
 from agentrl.ops.demonstrations import Transcript
 from agentrl.ops.interruption import Interruption
-from agentrl.trainer import cloning
-from agentrl.trainer.cloning import Cloner, Demonstration
+from agentrl.trainer.model import cloning
+from agentrl.trainer.model.cloning import Cloner, Demonstration
 from agentrl.trainer.snapshots import State
 
 LOSSES = 10  # steps that a reported loss is the mean of

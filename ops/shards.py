@@ -11,7 +11,7 @@ from dataclasses import replace
 from agentrl.core.config import Config
 from agentrl.ops.parts import HOST, Part
 
-BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.zero.BUCKET`
+BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.engines.zero.BUCKET`
 SHARDED = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3, "reference": 3}  # from ZeRO …
 OFFLOADED = {"optimizer": {"moments", "masters"}, "all": {"moments", "masters", "weights"}}
 KEY = "trainer.deepspeed.zero"

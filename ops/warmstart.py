@@ -31,7 +31,7 @@ from agentrl.ops.demonstrations import Demonstrator
 from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.school import Phase, PhaseRecord, School, Transcripts, Watch
 from agentrl.ops.warmstart_state import WarmstartState
-from agentrl.trainer import cloning
+from agentrl.trainer.model import cloning
 from agentrl.workers.toolcalls import Style
 
 CARD = """\

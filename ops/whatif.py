@@ -31,7 +31,7 @@ from agentrl.ops.tables import console, plain
 from agentrl.trainer.batch import TrainableGroup
 
 if TYPE_CHECKING:
-    from agentrl.trainer.scoring import Scorer
+    from agentrl.trainer.model.scoring import Scorer
 
 NEAR = 1e-3  # of a stored metric, relative: rounding
 NUMBERS = {  # columns of a row, and how each is written
@@ -167,8 +167,8 @@ def _scorer(asked: Asked, config: Config) -> "Scorer | None":
     path, first = (checkpoint_store.fetch(each, config.cache()) for each in asked.paths)
     if not path.is_dir() or manifest.base_of(path) is not None:
         return None
-    from agentrl.trainer.learner import Hardware
-    from agentrl.trainer.scoring import Scorer
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.model.scoring import Scorer
 
     manifest.verify(path)
     hardware = Hardware.configured(config.model, config.trainer)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import ABNORMAL, CURRENT, SOLVED
-from agentrl.trainer.advantages import Floats, group_advantages, task_normalise
-from agentrl.trainer.presets import Settings
-from agentrl.trainer.shares import shares
+from agentrl.trainer.algorithm.advantages import Floats, group_advantages, task_normalise
+from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.algorithm.token_weights import shares
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

@@ -30,8 +30,8 @@ from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates
 from agentrl.db.transitions.updates import ReadyMember
+from agentrl.trainer.algorithm.presets import INBOX_BYTES
 from agentrl.trainer.batch import TrainableGroup, spread
-from agentrl.trainer.presets import INBOX_BYTES
 
 RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules

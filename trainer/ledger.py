@@ -1,7 +1,7 @@
 """The ledger: publishes a checkpoint, then commits the update, its groups and hashes in one go.
 
     save weights ─▶ (snapshot when due) ─▶ one transaction ─▶ CheckpointPublished ─▶ retention
-                                           (with alarms: trainer/watch.py)
+                                           (with alarms: trainer/alarm_recorder.py)
 
 It waits for a disk or an object store that is full or away until the trainer is told to stop; a
 snapshot that could not be saved is tried again at the next update. A trainer whose epoch is no
@@ -31,12 +31,12 @@ from agentrl.db.transitions import refusals, runs, updates
 from agentrl.db.transitions.alarms import Reading
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.trainer import pending, retention
+from agentrl.trainer.alarm_recorder import Watch, tell
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.learner import Learner, Metrics
+from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.pending import UpdateRecord
 from agentrl.trainer.recovery import find_restart
 from agentrl.trainer.stop_rules import StopRules
-from agentrl.trainer.watch import Watch, tell
 from agentrl.trainer.writer import CheckpointWriter, Position
 
 log = get_logger()

@@ -17,11 +17,11 @@ from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
+from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import TrainableGroup, assemble, taught
+from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.inbox import Inbox
-from agentrl.trainer.learner import Learner, Metrics
 from agentrl.trainer.ledger import Ledger
-from agentrl.trainer.presets import Settings
 from agentrl.trainer.writer import Position
 
 log = get_logger()

@@ -16,7 +16,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
 from agentrl.core.trained_hash import ROOT
 from agentrl.trainer import snapshots
-from agentrl.trainer.learner import Learner
+from agentrl.trainer.engines.learner import Learner
 
 BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
 

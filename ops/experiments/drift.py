@@ -21,11 +21,11 @@ from agentrl.core.types import CURRENT
 from agentrl.ops.experiments.findings import Drift, Lag, Mixture
 from agentrl.ops.experiments.statistics import divergence, effective_share
 from agentrl.ops.experiments.training import SKILL, Arm, Rounds, Trainee, rounds
-from agentrl.trainer.attention import pack, states
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.model import load_model
-from agentrl.trainer.packing import micro_batches
-from agentrl.trainer.presets import settings
+from agentrl.trainer.model.attention import pack, states
+from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.packing import micro_batches
 
 LAGS = (10, 25, 50)
 EVERY = 5  # versions between two whose trajectories are kept

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import Settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.snapshots import State
 
 

@@ -25,10 +25,10 @@ from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Traini
 from agentrl.ops.experiments.gradients import Gauge
 from agentrl.ops.experiments.statistics import Visited
 from agentrl.ops.experiments.weighing import Weighing
+from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble, spread
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import Settings, settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 KEPT = {
     *("entropy", "effective_sample_size", "max_ratio", "clip_fraction", "grad_norm"),

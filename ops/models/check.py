@@ -30,7 +30,7 @@ def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
 def _describe_weights(path: Path) -> str:
     import torch
 
-    from agentrl.trainer.model import load_model
+    from agentrl.trainer.model.loading import load_model
 
     model = load_model(path, torch.device("cpu"), torch.bfloat16)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -71,7 +71,7 @@ def _call_style(template: ChatTemplate) -> Finding:
 
 
 def _measure_noise(path: Path) -> str:
-    from agentrl.trainer.precision import bfloat16_noise
+    from agentrl.trainer.model.precision import bfloat16_noise
 
     noise = bfloat16_noise(path)
     return (

@@ -47,7 +47,7 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
 def _convert(found: ModelSource, out: Path, dtype: Dtype) -> None:
     import torch
 
-    from agentrl.trainer import gguf
+    from agentrl.trainer.model import gguf
 
     gguf.convert(found.path, out, getattr(torch, dtype))
 

@@ -9,10 +9,10 @@ from trajectories import trajectory
 
 from agentrl.core.config import Trainer
 from agentrl.ops.experiments.gradients import Gauge, part
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 MODEL = Path(__file__).parents[2] / "models" / "tiny-kg"
 SETTINGS = settings(Trainer(learning_rate=1e-3, task_weights={"kg": 3.0}))

@@ -13,7 +13,7 @@ from agentrl.cli.main import main
 from agentrl.core.config import Config, PolicyServer, Section, Task
 from agentrl.core.errors import ConfigError
 from agentrl.ops import keys
-from agentrl.trainer import presets
+from agentrl.trainer.algorithm import presets
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 COMMAND = "agentrl config keys --markdown > docs/configuration.md"

@@ -18,7 +18,8 @@ from agentrl.ops import memory, shape, shards
 from agentrl.ops.memory import HOST, Machine, Plan
 from agentrl.ops.parts import CONTEXT, GIB, VLLM_WORK, activations, gpu_share, least_of_vllm
 from agentrl.ops.up import up
-from agentrl.trainer import attention, zero
+from agentrl.trainer.engines import zero
+from agentrl.trainer.model import attention
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "tiny"

@@ -20,10 +20,10 @@ from agentrl.serving.checkpoint_loader import Holder, median_gap, tolerance
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Request
 from agentrl.serving.vllm.engine import VllmEngine
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
-from agentrl.trainer.tuning import trained
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.trainable import trained
 
 DTYPE = "bfloat16"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"

@@ -13,10 +13,10 @@ from agentrl.checkpoints.manifest import Manifest
 from agentrl.core.config import Lora, Trainer
 from agentrl.serving.checkpoint_loader import median_gap
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
-from agentrl.trainer.tuning import trained
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.trainable import trained
 
 TINY = ROOT / "models" / "tiny"
 NEAR = {"float32": 1e-4, "bfloat16": 0.06}  # medians

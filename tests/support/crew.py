@@ -51,7 +51,7 @@ class Done:
 
 def write_batch(path: Path, batch: Batch) -> str:
     """A batch as a job names it."""
-    from agentrl.trainer.lead import told
+    from agentrl.trainer.engines.rank0 import told
 
     path.write_bytes(msgspec.msgpack.encode(told(batch)))
     return str(path)
@@ -102,7 +102,7 @@ def start(
 
 def main(folder: Path, timeout_s: float) -> None:
     """One rank, all jobs."""
-    from agentrl.trainer.ranks import joined
+    from agentrl.trainer.engines.ranks import joined
 
     own = place(os.environ)
     assert own is not None
@@ -114,10 +114,10 @@ def main(folder: Path, timeout_s: float) -> None:
 
 
 def _work(job: Job, ranks: Any, out: Path) -> None:
-    from agentrl.trainer.lead import follow, leading
-    from agentrl.trainer.learner import Hardware
-    from agentrl.trainer.learner_deepspeed import DeepSpeedLearner
-    from agentrl.trainer.presets import settings
+    from agentrl.trainer.algorithm.presets import settings
+    from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.rank0 import follow, leading
 
     hardware = Hardware(dtype=job.dtype)
     part = DeepSpeedLearner(
@@ -133,8 +133,8 @@ def _work(job: Job, ranks: Any, out: Path) -> None:
 def _lead(job: Job, lead: Any, out: Path) -> None:
     from safetensors.torch import save_file
 
-    from agentrl.trainer import lead as leading
     from agentrl.trainer import snapshots
+    from agentrl.trainer.engines import rank0 as leading
 
     if job.snapshot:
         lead.load_state(snapshots.load(Path(job.snapshot))[0])

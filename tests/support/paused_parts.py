@@ -19,7 +19,7 @@ from agentrl.db import models
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.db.transitions.updates import UpdateRefused
-from agentrl.trainer.learner import Metrics
+from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.snapshots import State
 from agentrl.workers.worker import Clock, EpisodeWorker
 

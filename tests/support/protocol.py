@@ -31,10 +31,10 @@ from agentrl.db.store import Store, now
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
-from agentrl.trainer.presets import settings
 from agentrl.workers.dispatcher import Dispatcher
 from agentrl.workers.recorder import record
 from agentrl.workers.stream import ItemStream

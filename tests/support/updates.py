@@ -10,10 +10,10 @@ from torch import Tensor
 
 from agentrl.broker.messages import Trajectory
 from agentrl.core.config import DeepSpeed, Lora, Trainer
+from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import Settings, settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 
 MakeTrajectory = Callable[..., Trajectory]
 Tensors = Mapping[str, Tensor]

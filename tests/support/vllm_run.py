@@ -24,9 +24,9 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.presets import settings
-from agentrl.trainer.tuning import Adapter, probe, saved, trained
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.model.trainable import Adapter, probe, saved, trained
 from agentrl.workers.client import Ask, Completion, PolicyClient
 
 CONFIG = """

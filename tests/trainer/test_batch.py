@@ -7,8 +7,8 @@ from agentrl.broker.messages import PolicyRef, Trajectory
 from agentrl.core.config import Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import Status
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import TrainableGroup, assemble, spread, taught
-from agentrl.trainer.presets import settings
 
 MakeTrajectory = Callable[..., Trajectory]
 PLAIN = settings(Trainer(normalise="none"))

@@ -30,7 +30,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
 from agentrl.trainer.batch import Batch, TrainableGroup
-from agentrl.trainer.learner import Metrics
+from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.retention import retain
 from agentrl.trainer.snapshots import State

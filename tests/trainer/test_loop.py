@@ -22,13 +22,13 @@ from agentrl.core.errors import StoreUnavailable
 from agentrl.core.types import RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup
+from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.inbox import Bounds, Inbox
-from agentrl.trainer.learner import Hardware, Metrics
-from agentrl.trainer.learner_torch import TorchLearner
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
-from agentrl.trainer.presets import settings
 
 TRAINER = Trainer(learning_rate=1e-3, task_norm_min_tokens=4, snapshot_every=10)
 SETTINGS = settings(TRAINER)

@@ -10,10 +10,10 @@ from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Trainer
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer import snapshots
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.snapshots import State
 
 MakeTrajectory = Callable[..., Trajectory]

@@ -19,11 +19,11 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.ops import tokenizer
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.trainer.advantages import Floats
+from agentrl.trainer.algorithm.advantages import Floats
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.workers.client import PolicyClient
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
 from agentrl.workers.policies import Sampler

@@ -25,10 +25,10 @@ from agentrl.ops.experiments.findings import Finding
 from agentrl.ops.experiments.strands import Question, play
 from agentrl.ops.experiments.training import Rounds, Trainee, rounds
 from agentrl.serving.local.model import load
+from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.learner import Hardware
-from agentrl.trainer.learner_torch import TorchLearner
-from agentrl.trainer.presets import settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.workers.client import Completion
 from agentrl.workers.policies import Sampler
 

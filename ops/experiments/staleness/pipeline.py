@@ -22,8 +22,8 @@ from agentrl.ops.experiments.staleness.findings import Moment
 from agentrl.ops.experiments.strands import Question, Strand
 from agentrl.ops.experiments.training import KEPT, Rounds, Trainee
 from agentrl.trainer.batch import TrainableGroup, assemble, spread
+from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.inbox import Bounds, too_old
-from agentrl.trainer.learner import Metrics
 
 
 @dataclass(frozen=True, slots=True)

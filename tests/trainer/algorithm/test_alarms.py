@@ -1,0 +1,161 @@
+import math
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.core.config import AlarmName, Alarms
+from agentrl.core.types import GroupState
+from agentrl.db.transitions.alarms import Raised, Reading
+from agentrl.trainer.algorithm.alarms import (
+    RULES,
+    SHARES,
+    edges,
+    entropy_fall,
+    group_metrics,
+    share_readings,
+    update_readings,
+)
+
+CALM = {
+    "grad_norm": 0.3,
+    "db/effective_sample_size": 0.97,
+    "db/mismatch_k3": 0.001,
+    "db/max_ratio": 1.4,
+    "db/clip_fraction": 0.02,
+    "snapshot_failed": 0.0,
+    "db/entropy": 0.2,
+}
+LATE = [{"db/entropy": 0.2}, {"db/entropy": 0.3}, {"db/entropy": 0.4}]
+
+
+def _readings(
+    metrics: dict[str, float],
+    late: Sequence[dict[str, float]] = LATE,
+    *,
+    skipped: str = "",
+    **keys: Any,
+) -> list[Reading]:
+    return update_readings(metrics, late, Alarms(**keys), 1.0, skipped=skipped)
+
+
+def _raised(readings: Sequence[Reading]) -> list[tuple[str, str, float, float]]:
+    return [(r.task, r.name, r.value, r.threshold) for r in readings if r.raised]
+
+
+def test_a_calm_update_raises_nothing_and_tells_of_every_alarm() -> None:
+    readings = _readings(CALM | group_metrics({"db": {GroupState.READY: 9}}))
+    assert _raised(readings) == []
+    assert {each.name for each in readings} == set(get_args(AlarmName))
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "expected"),
+    [
+        ("db/effective_sample_size", 0.49, ("db", "effective_sample_size", 0.49, 0.5)),
+        ("db/mismatch_k3", 0.06, ("db", "mismatch_kl", 0.06, 0.05)),
+        ("db/max_ratio", 101.0, ("db", "max_ratio", 101.0, 100.0)),
+        ("db/clip_fraction", 0.31, ("db", "clip_fraction", 0.31, 0.3)),
+        ("grad_norm", 10.5, ("", "grad_norm", 10.5, 10.0)),
+    ],
+)
+def test_each_threshold_is_of_its_own_metric(
+    metric: str, value: float, expected: tuple[str, str, float, float]
+) -> None:
+    assert _raised(_readings(CALM | {metric: value})) == [expected]
+    (threshold,) = [r.threshold for r in _readings(CALM) if r.name == expected[1]]
+    assert _raised(_readings(CALM | {metric: threshold})) == []
+
+
+def test_entropy_is_too_low_or_falls_too_fast() -> None:
+    low = _readings(CALM | {"db/entropy": 0.009}, late=[])
+    assert _raised(low) == [("db", "entropy", 0.009, 0.01)]
+    fallen = _raised(_readings(CALM | {"db/entropy": 0.12}))  # 1 - 0.12 / 0.3
+    assert fallen == [("db", "entropy_fall", pytest.approx(0.6), 0.5)]
+    assert entropy_fall("db", CALM, LATE) == pytest.approx(1 / 3)
+    assert entropy_fall("db", CALM, [*LATE[:2], {"os/entropy": 9.0}]) is None
+    long = [{"db/entropy": 0.4}] * 10 + [{"db/entropy": 99.0}]
+    assert entropy_fall("db", CALM, long) == pytest.approx(0.5)
+
+
+def test_large_gradients_are_told_in_terms_of_where_they_are_clipped() -> None:
+    (reading,) = [
+        r
+        for r in update_readings(CALM | {"grad_norm": 6.0}, [], Alarms(), 0.5, skipped="")
+        if r.name == "grad_norm"
+    ]
+    assert (reading.threshold, reading.raised) == (5.0, True)
+
+
+def test_a_skipped_update_is_an_alarm_of_its_own() -> None:
+    assert _raised(_readings({}, skipped="loss is not finite")) == [("", "skipped", 1.0, 0.0)]
+
+
+def test_a_snapshot_that_failed_is_an_alarm_until_one_is_saved() -> None:
+    assert _raised(_readings({"snapshot_failed": 1.0})) == [("", "snapshot_failed", 1.0, 0.0)]
+    assert "snapshot_failed" not in {reading.name for reading in _readings({})}, "none was due"
+
+
+def test_shares_are_of_groups_that_closed_or_are_ready() -> None:
+    counts = {
+        "db": {GroupState.FILTERED: 9, GroupState.STALE: 0, GroupState.READY: 1},
+        "os": {GroupState.FILTERED: 2, GroupState.STALE: 3, GroupState.READY: 5},
+        "kg": {GroupState.FAILED: 4},
+    }
+    metrics = group_metrics(counts)
+    assert metrics["db/zero_spread_share"] == 0.9
+    assert (metrics["os/zero_spread_share"], metrics["os/stale_share"]) == (0.2, 0.3)
+    assert (metrics["kg/groups"], metrics["kg/failed_groups"]) == (0.0, 4.0)
+    assert "kg/stale_share" not in metrics
+    told = _raised(share_readings(metrics, Alarms()))
+    assert told == [("db", "zero_spread_share", 0.9, 0.8), ("os", "stale_share", 0.3, 0.2)]
+    assert share_readings(metrics, Alarms(min_groups=11)) == []
+
+
+def test_each_alarm_can_be_switched_off_and_then_ends() -> None:
+    loud = dict.fromkeys(CALM, 1e9) | {"db/effective_sample_size": 0.0, "db/entropy": 0.0}
+    loud |= group_metrics({"db": {GroupState.FILTERED: 90, GroupState.STALE: 60}})
+    loud["db/zero_spread_share"] = 0.9
+    every = _readings(loud, skipped="x")
+    assert {name for _, name, _, _ in _raised(every)} == set(get_args(AlarmName))
+    for name in get_args(AlarmName):
+        some = _readings(loud, skipped="x", off=[name])
+        assert {r.name for r in some if not r.raised} == {name}
+    standing = [_standing("db", "max_ratio")]
+    told = edges(_readings(loud, skipped="x", off=list(get_args(AlarmName))), standing)
+    assert [(each.name, each.raised) for each, _ in told] == [("max_ratio", False)]
+
+
+def test_an_alarm_is_told_of_when_it_begins_and_when_it_ends() -> None:
+    high = Reading("db", "max_ratio", 200.0, 100.0, raised=True)
+    calm = Reading("db", "max_ratio", 2.0, 100.0, raised=False)
+    other = _standing("os", "max_ratio")
+    assert edges([high], [other]) == [(high, None)]
+    stands = _standing("db", "max_ratio")
+    assert edges([high], [stands, other]) == []
+    assert edges([calm], [stands, other]) == [(calm, stands)]
+    assert edges([calm], [other]) == []
+    assert edges([], [stands]) == []
+
+
+def _standing(task: str, name: str) -> Raised:
+    return Raised(task, name, 1.0, 0.0, 3, 60.0, 1000.0)
+
+
+names = st.sampled_from(["grad_norm", "loss", *(f"a/{r.metric}" for r in (*RULES, *SHARES))])
+metric_maps = st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(metrics=metric_maps, late=st.lists(metric_maps, max_size=12), skipped=st.sampled_from("x "))
+def test_told_twice_the_second_time_says_nothing(
+    metrics: dict[str, float], late: list[dict[str, float]], skipped: str
+) -> None:
+    readings = _readings(metrics, late, skipped=skipped.strip())
+    assert len({(r.task, r.name) for r in readings}) == len(readings)
+    told = edges(readings, [])
+    assert [each for each, _ in told] == [r for r in readings if r.raised]
+    standing = [_standing(each.task, each.name) for each, _ in told]
+    assert edges(readings, standing) == []
+    assert not any(math.isnan(r.value) for r in readings if r.name != "entropy_fall")

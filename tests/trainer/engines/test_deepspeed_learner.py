@@ -1,0 +1,240 @@
+"""Torch's engine and DeepSpeed's, on the same batches: the same updates, snapshots, checkpoints."""
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import crew
+import numpy as np
+import pytest
+import torch
+from backends import NEEDS_DEEPSPEED
+from torch import Tensor
+from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
+
+from agentrl.core.config import Trainer
+from agentrl.trainer import snapshots
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), NEEDS_DEEPSPEED]
+
+RANKS = (1, 2)
+
+
+def _equal() -> dict[str, Trainer]:
+    """Every sharding with both optimizers, with one and with several passes, packed and not."""
+    found = {}
+    for stage in (0, 1, 2, 3):
+        for rule in ("adamw", "sgd"):
+            for budget in (100, 100_000):
+                name = f"zero{stage}-{rule}-{budget}"
+                found[name] = sharded(BASE, stage, optimizer=rule, micro_batch_tokens=budget)
+    found["zero3-apart"] = sharded(BASE, 3, packing=False)
+    found["zero2-again"] = sharded(BASE, 2, gradient_checkpointing=True)
+    found["zero3-again"] = sharded(BASE, 3, gradient_checkpointing=True)
+    found["zero3-lora"] = sharded(BASE, 3, lora=LORA)
+    found["zero2-lora-kl"] = sharded(BASE, 2, lora=LORA, kl_weight=0.1)
+    found["zero3-kl"] = sharded(BASE, 3, kl_weight=0.1)
+    found["zero2-gspo"] = sharded(
+        BASE, 2, loss="gspo", old="behaviour", clip_high=0.5, mixed_sequences=True
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def batches(make_trajectory: MakeTrajectory) -> list[Batch]:
+    return [ragged(make_trajectory, seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def lonely(make_trajectory: MakeTrajectory) -> Batch:
+    """One trajectory with loss tokens: whoever else is there has nothing to do."""
+    members = (make_trajectory([(3, 8)], 10, reward=1.0), make_trajectory([], 6, seed=1))
+    return assemble([TrainableGroup("g", "db", members)], settings(BASE))
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=["1 rank", "2 ranks"])
+def done(
+    request: pytest.FixtureRequest,
+    tiny: Path,
+    batches: list[Batch],
+    lonely: Batch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[dict[str, crew.Done], Path]:
+    """Everything that ranks do in these tests, done once; and the folder of what they wrote."""
+    folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
+    paths = [crew.write_batch(folder / f"b{n}", each) for n, each in enumerate(batches)]
+    spoilt = [crew.write_batch(folder / f"x{n}", each) for n, each in enumerate(_spoilt(batches))]
+    alone = crew.write_batch(folder / "alone", lonely)
+
+    def job(name: str, trainer: Trainer, given: list[str], **more: Any) -> crew.Job:
+        return crew.Job(name, str(tiny), trainer, given, **more)
+
+    jobs = [job(name, trainer, paths) for name, trainer in _equal().items()]
+    for stage in (0, 1, 2, 3):
+        plain = sharded(BASE, stage)
+        bad = [*spoilt] if stage < 3 else [spoilt[0], spoilt[2]]  # ZeRO 3 adds norms up in fp64
+        jobs.append(job(f"spoilt{stage}", plain, [paths[0], *bad, paths[1]]))
+        jobs.append(job(f"alone{stage}", plain, [alone]))
+        jobs.append(job(f"half{stage}", plain, paths[:1], save=str(folder / f"half{stage}")))
+        other = sharded(BASE, 3 - stage)
+        snapshot = str(folder / f"half{stage}.snapshot")
+        jobs.append(job(f"resumed{stage}", other, paths[1:], snapshot=snapshot))
+    _torch_half(tiny, batches[0], folder / "torch.snapshot")
+    given = {"snapshot": str(folder / "torch.snapshot")}
+    jobs += [job(f"moved{stage}", sharded(BASE, stage), paths[1:], **given) for stage in (0, 2, 3)]
+    adapter = sharded(BASE, 3, lora=LORA)
+    jobs.append(job("adapter", adapter, paths, save=str(folder / "adapter")))
+    low = sharded(BASE, 3)
+    jobs.append(job("low", low, paths, dtype="bfloat16", save=str(folder / "low")))
+    return crew.run(jobs, request.param, folder), folder
+
+
+def _spoilt(batches: list[Batch]) -> list[Batch]:
+    """Whose loss is not finite; whose gradient's norm is not; which have no loss token."""
+    batch = batches[0]
+    chosen = np.flatnonzero(batch.loss_mask)
+    bad, huge = batch.advantages.copy(), batch.advantages.copy()
+    bad[chosen[5]] = np.nan
+    huge[chosen] = np.where(huge[chosen] > 0, 1e30, -1e30)
+    nothing = np.zeros_like(batch.loss_mask)
+    silent = replace(batch, loss_mask=nothing, shares=nothing.astype(np.float32))
+    return [replace(batch, advantages=bad), replace(batch, advantages=huge), silent]
+
+
+def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
+    learner = TorchLearner(tiny, settings(BASE), Hardware())
+    learner.update(batch)
+    snapshots.save(path, learner.state(), checkpoint_id="c", version=1, parent=None)
+
+
+@pytest.mark.parametrize("name", sorted(_equal()))
+def test_the_same_batches_give_the_same_updates_as_on_torch(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], name: str
+) -> None:
+    trainer, ours = _equal()[name], done[0][name]
+    before, after, metrics = on_torch(tiny, trainer, batches)
+    assert set(ours.tensors) == set(after)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < 1e-4
+    if trainer.optimizer == "adamw":
+        for key in ("exp_avg/", "exp_avg_sq/", "step/"):
+            assert off(flat(ours.tensors, key), flat(after, key)) < 1e-4
+    found = dict(ours.metrics[-1])
+    assert found.keys() == metrics.keys()
+    for key in found.keys() - {"seconds"}:
+        assert found[key] == pytest.approx(metrics[key], rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_what_is_not_finite_moves_nothing_on_any_rank_and_the_next_update_is_as_if_not_asked(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
+) -> None:
+    ours = done[0][f"spoilt{stage}"]
+    reasons = ["loss is not finite", "gradient norm is not finite", "no loss token"]
+    assert ours.skipped == ["", *(reasons if stage < 3 else reasons[::2]), ""]
+    before, after, _ = on_torch(tiny, BASE, batches)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < 1e-4
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_rank_without_work_takes_part(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path, lonely: Batch, stage: int
+) -> None:
+    before, after, _ = on_torch(tiny, BASE, [lonely])
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    found = flat(done[0][f"alone{stage}"].tensors, "weights/")
+    assert off(found - start, end - start) < 1e-4
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_snapshot_goes_on_under_another_sharding_as_if_nothing_had_been(
+    done: tuple[dict[str, crew.Done], Path], stage: int
+) -> None:
+    through = done[0][f"zero{3 - stage}-adamw-100"].tensors
+    resumed, half = done[0][f"resumed{stage}"].tensors, done[0][f"half{stage}"].tensors
+    assert off(flat(half, "weights/"), flat(through, "weights/")) > 1e-4
+    for key in ("weights/", "exp_avg/", "exp_avg_sq/", "step/"):
+        assert off(flat(resumed, key), flat(through, key)) < 1e-6
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_snapshot_of_torch_goes_on_under_deepspeed(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
+) -> None:
+    before, after, _ = on_torch(tiny, BASE, batches)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    found = flat(done[0][f"moved{stage}"].tensors, "weights/")
+    assert off(found - start, end - start) < 1e-4
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_snapshot_of_deepspeed_goes_on_under_torch(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
+) -> None:
+    learner = TorchLearner(tiny, settings(BASE), Hardware())
+    learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot")[0])
+    assert learner.update(batches[1]).skipped == ""
+    before, after, _ = on_torch(tiny, BASE, batches)
+    start, end = flat(before, "weights/"), flat(after, "weights/")
+    found = flat(learner.state().tensors, "weights/")
+    assert off(found - start, end - start) < 1e-4
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_checkpoint_loads_in_plain_transformers_and_says_what_its_probe_says(
+    done: tuple[dict[str, crew.Done], Path], stage: int
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    ours, path = done[0][f"half{stage}"], done[1] / f"half{stage}"
+    model = AutoModelForCausalLM.from_pretrained(path)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, ours.tensors[f"weights/{name}"]), name
+    assert (path / "tokenizer.json").is_file()
+    assert ours.probe == pytest.approx(_probe(model), abs=1e-5)
+
+
+def test_an_adapter_loads_in_plain_peft_and_says_what_its_probe_says(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(tiny)
+    model = PeftModel.from_pretrained(base, done[1] / "adapter")
+    assert done[0]["adapter"].probe == pytest.approx(_probe(model), abs=1e-5)
+
+
+def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
+    done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch]
+) -> None:
+    from safetensors.torch import load_file
+
+    ours, path = done[0]["low"], done[1] / "low"
+    learner = TorchLearner(tiny, settings(BASE), Hardware(dtype="bfloat16"))
+    before = learner.state().tensors
+    for batch in batches:
+        learner.update(batch)
+    start, end = flat(before, "weights/"), flat(learner.state().tensors, "weights/")
+    assert off(flat(ours.tensors, "weights/") - start, end - start) < 0.1
+    saved = load_file(path / "model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
+    apart = [abs(a - b) for a, b in zip(ours.probe, learner.probe().logprobs, strict=True)]
+    assert statistics.median(apart) < 0.05
+    assert max(apart) < 0.3
+
+
+def _probe(model: Any) -> list[float]:
+    from agentrl.trainer.model.trainable import probe_by
+
+    def said(ids: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+        return logits
+
+    return probe_by(said, model).logprobs

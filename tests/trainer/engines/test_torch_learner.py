@@ -1,0 +1,224 @@
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from updates import ragged
+
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Lora, Trainer
+from agentrl.trainer.algorithm.advantages import Floats
+from agentrl.trainer.algorithm.metrics import Recorded
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.batch import Batch, assemble
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.engines.torch_learner import TorchLearner
+from agentrl.trainer.model.loading import load_model
+
+MakeTrajectory = Callable[..., Trajectory]
+CPU = Hardware()
+SETTINGS = settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
+
+
+@pytest.fixture
+def batch(make_trajectory: MakeTrajectory) -> Batch:
+    return ragged(make_trajectory, chosen=SETTINGS)
+
+
+def _weights(learner: TorchLearner) -> dict[str, Tensor]:
+    return {k: v for k, v in learner.state().tensors.items() if k.startswith("weights/")}
+
+
+def _plain_logprobs(path: Path, batch: Batch) -> Floats:
+    """One trajectory at a time through plain transformers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    logprobs = np.zeros(batch.tokens.size, np.float32)
+    start = 0
+    for length in batch.lengths:
+        tokens = torch.from_numpy(batch.tokens[start : start + length])
+        with torch.no_grad():
+            logits = model(tokens[None]).logits[0, :-1]
+        scaled = logits / torch.from_numpy(batch.temperature[start + 1 : start + length])[:, None]
+        every = scaled.log_softmax(-1)
+        logprobs[start + 1 : start + length] = every.gather(1, tokens[1:, None])[:, 0]
+        start += length
+    return logprobs * batch.loss_mask
+
+
+def test_log_probabilities_are_those_of_a_plain_forward(tiny: Path, batch: Batch) -> None:
+    expected = _plain_logprobs(tiny, batch)
+    own = replace(batch, behaviour=expected)
+    metrics = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=100), CPU).update(own).values
+    assert np.abs(_recorded(tiny, batch).logprobs - expected).max() < 1e-5
+    assert metrics["mismatch_k3"] < 1e-9
+    assert metrics["max_ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["effective_sample_size"] == pytest.approx(1.0, abs=1e-6)
+
+
+def _recorded(path: Path, batch: Batch) -> Recorded:
+    return TorchLearner(path, replace(SETTINGS, micro_batch_tokens=100), CPU)._accumulate(batch)
+
+
+def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(
+    tiny: Path, batch: Batch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    learner = TorchLearner(tiny, replace(SETTINGS, micro_batch_tokens=64), CPU)
+    metrics = learner.update(batch).values
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    total = torch.zeros(())
+    start = 0
+    for length in batch.lengths:
+        span = slice(start + 1, start + length)
+        tokens = torch.from_numpy(batch.tokens[start : start + length])
+        temperature = torch.from_numpy(batch.temperature[span])[:, None]
+        scaled = model(tokens[None]).logits[0, :-1] / temperature
+        current = scaled.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        weight = (current.detach() - torch.from_numpy(batch.behaviour[span])).exp().clamp(max=2.0)
+        ratio = (current - current.detach()).exp()
+        chosen = torch.from_numpy(batch.loss_mask[span])
+        total = total - (weight * ratio * torch.from_numpy(batch.advantages[span]))[chosen].sum()
+        start += length
+    torch.autograd.backward(total / int(batch.loss_mask.sum()))
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    for name, parameter in model.named_parameters():
+        found = learner.state().tensors[f"weights/{name}"]
+        assert torch.allclose(found, parameter.detach(), atol=2e-6), name
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Trainer(),
+        Trainer(preset="paper"),
+        Trainer(loss="cispo", aggregate="group_mean", task_weights={"kg": 2.0}),
+        Trainer(loss="gspo", old="behaviour", clip_high=0.5, mixed_sequences=True),
+        Trainer(optimizer="sgd"),
+        Trainer(preset="paper", lora=Lora(rank=4)),
+    ],
+    ids=["default", "paper", "cispo", "gspo", "sgd", "lora"],
+)
+def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
+    tiny: Path, make_trajectory: MakeTrajectory, config: Trainer
+) -> None:
+    chosen = replace(settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
+    batch = ragged(make_trajectory, chosen=chosen)
+    before = _flat(TorchLearner(tiny, chosen, CPU), "weights/")
+    changes = []
+    for budget, packing, again in ((100_000, 1, 0), (60, 1, 0), (100_000, 0, 0), (60, 1, 1)):
+        engine = replace(chosen, micro_batch_tokens=budget, packing=bool(packing))
+        engine = replace(engine, gradient_checkpointing=bool(again))
+        learner = TorchLearner(tiny, engine, CPU)
+        learner.update(batch)
+        changes.append(_flat(learner, "weights/") - before)
+    # Adam's first step magnifies rounding where the gradient is ~0.
+    near = 1e-5 if chosen.optimizer == "sgd" else 1e-3
+    assert max(_relative(changes[0], change) for change in changes[1:]) < near
+
+
+def _flat(learner: TorchLearner, prefix: str) -> Tensor:
+    tensors = learner.state().tensors
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors) if prefix in name])
+
+
+def _relative(one: Tensor, many: Tensor) -> float:
+    assert one.norm() > 0
+    return float((one - many).norm() / one.norm())
+
+
+def test_a_loss_that_is_not_finite_moves_nothing_and_says_so(tiny: Path, batch: Batch) -> None:
+    learner = TorchLearner(tiny, SETTINGS, CPU)
+    before = _weights(learner)
+    poisoned = batch.advantages.copy()
+    poisoned[np.flatnonzero(batch.loss_mask)[5]] = math.nan
+    metrics = learner.update(replace(batch, advantages=poisoned))
+    assert metrics.skipped == "loss is not finite"
+    assert all(math.isfinite(value) for value in metrics.values.values())
+    assert all(torch.equal(before[name], now) for name, now in _weights(learner).items())
+    assert learner.update(batch).skipped == ""
+
+
+def test_a_batch_without_loss_tokens_moves_nothing_and_says_so(tiny: Path, batch: Batch) -> None:
+    learner = TorchLearner(tiny, SETTINGS, CPU)
+    nothing = np.zeros_like(batch.loss_mask)
+    masked = replace(batch, loss_mask=nothing, shares=nothing.astype(np.float32))
+    assert learner.update(masked).skipped == "no loss token"
+    assert learner.update(assemble([], SETTINGS)).skipped == "no loss token"
+
+
+def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) -> None:
+    values = TorchLearner(tiny, SETTINGS, CPU).update(batch).values
+    expected = _plain_logprobs(tiny, batch)
+    difference = (expected - batch.behaviour).astype(np.float64)
+    for suffix, freshness in (("_fresh", batch.fresh), ("_lagged", ~batch.fresh)):
+        part = difference[batch.loss_mask & freshness]
+        assert values[f"mismatch_k1{suffix}"] == pytest.approx(-part.mean(), rel=1e-4)
+        assert values[f"mismatch_k3{suffix}"] == pytest.approx(
+            (np.exp(part) - part - 1).mean(), rel=1e-4
+        )
+        weights = np.exp(part)
+        share = weights.sum() ** 2 / (weights**2).sum() / weights.size
+        assert values[f"effective_sample_size{suffix}"] == pytest.approx(share, rel=1e-4)
+        assert values[f"loss_tokens{suffix}"] == part.size
+    weights = np.exp(difference[batch.loss_mask & (batch.token_tasks == 1)])
+    share = weights.sum() ** 2 / (weights**2).sum() / weights.size
+    assert values["kg/effective_sample_size"] == pytest.approx(share, rel=1e-4)
+    assert values["kg/max_ratio"] == pytest.approx(weights.max(), rel=1e-4)
+    assert (values["db/success"], values["db/reward"], values["db/normalised"]) == (0.5, 0.5, 1.0)
+    assert values["tokens"] == batch.tokens.size
+    assert values["loss_tokens"] == values["db/loss_tokens"] + values["kg/loss_tokens"]
+    assert 0 < values["entropy"] < math.log(96)
+
+
+def test_the_paper_preset_holds_the_policy_near_its_reference(tiny: Path, batch: Batch) -> None:
+    chosen = settings(Trainer(preset="paper", learning_rate=1e-3))
+    learner = TorchLearner(tiny, chosen, CPU)
+    assert learner.update(batch).values["kl"] == pytest.approx(0.0, abs=1e-9)
+    assert learner.update(batch).values["kl"] > 1e-6
+    assert "kl" not in TorchLearner(tiny, SETTINGS, CPU).update(batch).values
+
+
+def test_a_head_in_chunks_gives_the_same_gradient(tiny: Path, batch: Batch) -> None:
+    whole = TorchLearner(tiny, SETTINGS, CPU)
+    chunked = TorchLearner(tiny, SETTINGS, Hardware(chunk_logits=96 * 5))
+    whole.update(batch)
+    chunked.update(batch)
+    for name, tensor in _weights(whole).items():
+        assert torch.allclose(tensor, _weights(chunked)[name], atol=1e-6)
+
+
+def test_saved_weights_load_in_plain_transformers_with_the_tokenizer_files(
+    tiny: Path, batch: Batch, tmp_path: Path
+) -> None:
+    learner = TorchLearner(tiny, SETTINGS, CPU)
+    learner.update(batch)
+    learner.save(tmp_path / "saved")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / "saved" / name).read_bytes() == (tiny / name).read_bytes()
+    loaded = load_model(tmp_path / "saved", torch.device("cpu"))
+    for name, parameter in loaded.named_parameters():
+        assert torch.equal(parameter, learner.state().tensors[f"weights/{name}"])
+
+
+def test_bfloat16_computes_low_and_keeps_masters_in_fp32(
+    tiny: Path, batch: Batch, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    learner = TorchLearner(tiny, replace(SETTINGS, learning_rate=1e-6), Hardware(dtype="bfloat16"))
+    before = _weights(learner)
+    assert learner.update(batch).skipped == ""
+    assert any(not torch.equal(before[name], now) for name, now in _weights(learner).items())
+    learner.save(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}

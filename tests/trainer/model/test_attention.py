@@ -1,0 +1,173 @@
+"""Packed trajectories against the same ones alone, in models of several architectures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model.attention import PROBE, pack, states
+
+LENGTHS = (40, 1, 23, 9, 60)
+SHAPE = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "initializer_range": 0.3,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+}
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+TOKENS = {"bos_token_id": 1, "eos_token_id": 2}
+MODELS: dict[str, Any] = {
+    "qwen3": transformers.Qwen3Config(**SHAPE),
+    "llama": transformers.LlamaConfig(**SHAPE),
+    "gemma3 with windows": transformers.Gemma3TextConfig(
+        **SHAPE, sliding_window=6, layer_types=LAYERS
+    ),
+    "qwen3 with windows": transformers.Qwen3Config(
+        **SHAPE, use_sliding_window=True, sliding_window=25, max_window_layers=1
+    ),
+    "mistral with windows": transformers.MistralConfig(**SHAPE, sliding_window=5),
+    "gpt2": transformers.GPT2Config(**GPT2, **TOKENS, initializer_range=0.3),
+    "mixtral": transformers.MixtralConfig(**SHAPE),
+}
+
+
+def _model(config: Any) -> Any:
+    torch.manual_seed(0)
+    auto: Any = transformers.AutoModelForCausalLM
+    return auto.from_config(config, attn_implementation="sdpa").eval()
+
+
+def _gradients(model: Any, hidden: Tensor) -> Tensor:
+    """Of every logit at once, each with a weight of its own; [all parameters]."""
+    logits = model.get_output_embeddings()(hidden)
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    model.zero_grad()
+    (logits * weights).sum().backward()
+    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat([logits.detach().flatten(), *found])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(name: str) -> None:
+    model = _model(MODELS[name])
+    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    apart = [states(model, each, (each.numel(),)) for each in torch.split(tokens, list(LENGTHS))]
+    expected = _gradients(model, torch.cat(apart))
+    pack(model)
+    found = _gradients(model, states(model, tokens, LENGTHS))
+    count = sum(LENGTHS) * 96
+    for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
+        assert one.norm() > 1
+        assert (one - other).norm() < 1e-5 * one.norm()
+    alone = states(model, tokens[:40], (40,))
+    assert torch.allclose(alone, apart[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_states_that_are_read_and_their_gradients_need_no_others(name: str) -> None:
+    model = _model(MODELS[name])
+    tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
+    read = torch.randperm(sum(LENGTHS), generator=torch.Generator().manual_seed(3))[:50]
+    pack(model)
+    expected = _gradients(model, states(model, tokens, LENGTHS)[read])
+    found = _gradients(model, states(model, tokens, LENGTHS, read))
+    assert (expected - found).norm() < 1e-5 * expected.norm()
+    whole = states(model, tokens, LENGTHS)
+    assert torch.allclose(whole[read], states(model, tokens, LENGTHS, read), atol=1e-5)
+
+
+def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> None:
+    model = _model(MODELS["qwen3"])
+    pack(model)
+    seen: list[int] = []
+    for layer in model.base_model.layers:
+        layer.mlp.up_proj.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+    read = torch.tensor([3, 44, 100])
+    states(model, torch.arange(sum(LENGTHS)) % 96, LENGTHS, read)
+    states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
+    model(input_ids=torch.arange(40)[None], use_cache=False)
+    assert seen == [133, 133, 3, 40, 40, 1, 40, 40, 40]  # one where none is read
+
+
+class Attended(TorchFunctionMode):
+    """The types of queries, keys and values that each attention is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[tuple[torch.dtype, ...]] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.dtypes.add(tuple(each.dtype for each in args[:3]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama", "mistral with windows"])
+def test_under_autocast_queries_keys_and_values_have_one_low_type(name: str) -> None:
+    """Else a GPU's kernels take no groups of heads, and keys and values are repeated for them."""
+    model = _model(MODELS[name])
+    pack(model)
+    tokens = torch.arange(sum(LENGTHS)) % 96
+    with Attended() as attended, torch.autocast("cpu", dtype=torch.bfloat16):
+        states(model, tokens, LENGTHS)
+    assert attended.dtypes == {(torch.bfloat16,) * 3}
+
+
+def test_rows_of_a_padded_batch_are_still_answered_by_a_packed_model() -> None:
+    model = _model(MODELS["qwen3 with windows"])
+    rows = torch.arange(80).reshape(2, 40)
+    expected = model(input_ids=rows, use_cache=False).logits
+    pack(model)
+    assert torch.allclose(model(input_ids=rows, use_cache=False).logits, expected, atol=1e-5)
+
+
+def test_a_packed_model_is_saved_as_any_other(tmp_path: Path) -> None:
+    model = _model(MODELS["llama"])
+    pack(model)
+    model.save_pretrained(tmp_path)
+    assert "packed" not in (tmp_path / "config.json").read_text()
+    auto: Any = transformers.AutoModelForCausalLM
+    row = torch.arange(30)[None]
+    assert torch.allclose(auto.from_pretrained(tmp_path)(row).logits, model(row).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (transformers.Gemma2Config(**SHAPE, sliding_window=6), "softcap cannot be packed"),
+        (
+            transformers.FalconConfig(
+                vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+            ),
+            "FalconForCausalLM: packed trajectories see each other",
+        ),
+        (
+            transformers.Qwen3Config(**SHAPE, layer_types=["chunked_attention"] * 3),
+            "Qwen3ForCausalLM: its attention cannot be packed",
+        ),
+    ],
+    ids=["softcap", "own mask", "chunks"],
+)
+def test_a_model_whose_attention_is_not_plainly_causal_is_refused_by_name(
+    config: Any, reason: str
+) -> None:
+    model = _model(config)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        pack(model)
+    assert caught.value.mend == "set trainer.packing = false"
+
+
+def test_a_probe_has_more_than_one_trajectory() -> None:
+    assert len(PROBE) > 1

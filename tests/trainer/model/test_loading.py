@@ -1,0 +1,65 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GraniteConfig
+
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model.loading import load_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def copy(tiny: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny, tmp_path / "copy"))
+
+
+def test_a_model_that_scales_its_logits_after_the_head_is_refused(tmp_path: Path) -> None:
+    config = GraniteConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        logits_scaling=8.0,
+        initializer_range=0.5,
+    )
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="changes its logits after the head"):
+        load_model(tmp_path, CPU)
+
+
+def test_an_absent_weight_is_named_and_never_drawn_at_random(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"absent weight model\.norm\.weight"):
+        load_model(copy, CPU)
+
+
+def test_damaged_weights_are_one_clear_line(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError) as caught:
+        load_model(copy, CPU)
+    assert str(copy) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_a_pickle_are_not_read(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    torch.save(weights, copy / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="safetensors"):
+        load_model(copy, CPU)
+
+
+def test_dropout_is_off_and_weights_are_fp32(tiny: Path) -> None:
+    model = load_model(tiny, CPU)
+    assert not model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

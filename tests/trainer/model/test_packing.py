@@ -1,0 +1,105 @@
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.broker.messages import Trajectory
+from agentrl.core.config import Trainer
+from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.model.packing import MicroBatch, balanced, empty, micro_batches
+
+MakeTrajectory = Callable[..., Trajectory]
+Shapes = list[tuple[int, int, int]]
+PLAIN = settings(Trainer(normalise="none"))
+SHAPES = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=12
+)
+
+
+def _batch(make_trajectory: MakeTrajectory, shapes: Shapes) -> Batch:
+    """Trajectories of one span each: tokens before it, in it, after it."""
+    members = tuple(
+        make_trajectory([(start, start + size)], start + size + rest, seed=seed)
+        for seed, (start, size, rest) in enumerate(shapes)
+    )
+    return assemble([TrainableGroup("g", "db", members)], PLAIN)
+
+
+def _hold_every_loss_token_once(batch: Batch, micros: Sequence[MicroBatch]) -> None:
+    """And before each stand exactly the tokens of its trajectory that precede it."""
+    first = np.repeat(np.cumsum(batch.lengths) - batch.lengths, batch.lengths)
+    seen: list[int] = []
+    for micro in micros:
+        assert sum(micro.lengths) == micro.tokens.size
+        starts = np.cumsum(micro.lengths) - micro.lengths
+        seen += micro.sources.tolist()
+        for place, source, owner in zip(micro.predicts, micro.sources, micro.owners, strict=True):
+            assert starts[owner] <= place < starts[owner] + micro.lengths[owner]
+            fed = micro.tokens[starts[owner] : place + 1].tolist()
+            assert fed == batch.tokens[first[source] : source].tolist()
+    assert sorted(seen) == np.flatnonzero(batch.loss_mask).tolist()
+
+
+@given(SHAPES, st.integers(1, 40))
+def test_micro_batches_hold_every_loss_token_once_within_the_budget(
+    make_trajectory: MakeTrajectory, shapes: Shapes, budget: int
+) -> None:
+    batch = _batch(make_trajectory, shapes)
+    micros = micro_batches(batch, budget)
+    _hold_every_loss_token_once(batch, micros)
+    sizes = [micro.tokens.size for micro in micros]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(len(m.lengths) == 1 or m.tokens.size <= budget for m in micros)
+    assert all(m.predicts.size for m in micros)
+
+
+@given(SHAPES, st.integers(1, 40), st.integers(1, 4))
+def test_ranks_get_the_same_number_of_micro_batches_and_every_loss_token_once(
+    make_trajectory: MakeTrajectory, shapes: Shapes, budget: int, ranks: int
+) -> None:
+    batch = _batch(make_trajectory, shapes)
+    dealt = balanced(batch, budget, ranks)
+    assert len(dealt) == ranks
+    assert len({len(each) for each in dealt}) == 1
+    _hold_every_loss_token_once(batch, [m for each in dealt for m in each])
+    again = balanced(batch, budget, ranks)
+    places = [[[m.sources.tolist() for m in each] for each in found] for found in (dealt, again)]
+    assert places[0] == places[1]
+
+
+def test_the_longest_fill_first_and_the_short_ones_fill_the_rest(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    shapes = [(size - 1, 2, 3) for size in (4, 9, 5, 2, 6)]  # the span's last token is not fed
+    micros = micro_batches(_batch(make_trajectory, shapes), 11)
+    assert [micro.lengths for micro in micros] == [(9, 2), (6, 5), (4,)]
+
+
+def test_ranks_share_the_tokens_evenly_even_of_a_batch_that_fits_one_pass(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    shapes = [(size - 1, 2, 0) for size in (8, 7, 5, 4)]
+    dealt = balanced(_batch(make_trajectory, shapes), 1000, 2)
+    assert [[m.lengths for m in each] for each in dealt] == [[(8, 4)], [(7, 5)]]
+
+
+def test_a_rank_without_work_gets_passes_that_train_nothing(
+    make_trajectory: MakeTrajectory,
+) -> None:
+    one, two, three = balanced(_batch(make_trajectory, [(3, 2, 0)]), 100, 3)
+    assert [m.lengths for m in one] == [(4,)]
+    for (idle,) in (two, three):
+        assert (idle.tokens.size, idle.predicts.size, idle.lengths) == (1, 0, (1,))
+    assert balanced(_batch(make_trajectory, [(3, 0, 2)]), 100, 2) == [[], []]
+    assert empty().sources.size == 0
+
+
+@pytest.mark.parametrize("budget", [1, 4096])
+def test_a_batch_without_loss_tokens_has_no_micro_batch(
+    make_trajectory: MakeTrajectory, budget: int
+) -> None:
+    assert micro_batches(_batch(make_trajectory, [(3, 0, 2), (0, 0, 0)]), budget) == []
+    assert micro_batches(assemble([], PLAIN), budget) == []

@@ -1,0 +1,176 @@
+import dataclasses
+from typing import Any
+
+import pytest
+import structlog
+from world import World
+
+from agentrl.broker.messages import body_sha256
+from agentrl.core.config import Alarms, Config, Task
+from agentrl.core.types import UpdateState
+from agentrl.db.store import Store
+from agentrl.db.transitions import alarms, runs, updates
+from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.updates import NewUpdate, TrainedMember
+from agentrl.trainer.alarm_recorder import Watch, tell
+
+LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    world = World.begin(store)
+    world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
+    return world
+
+
+def _watch(world: World, **keys: Any) -> Watch:
+    return Watch(Config(tasks={"dbbench": Task()}, alarms=Alarms(**keys)), world.run_id)
+
+
+def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "") -> NewUpdate:
+    """The update to `version`, of one group that is ready."""
+    bodies = world.ready(100 + version)
+    return NewUpdate(
+        update_id=f"u{version}",
+        run_id=world.run_id,
+        epoch=1,
+        state=UpdateState.SKIPPED if skipped else UpdateState.COMMITTED,
+        reason=skipped,
+        checkpoint=world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}"),
+        members=[
+            TrainedMember(b.episode_id, b.group_id, b.fence, body_sha256(b), 9) for b in bodies
+        ],
+        metrics=metrics,
+        started_at=0.0,
+    )
+
+
+def _commit(
+    world: World, version: int, metrics: dict[str, float], skipped: str = "", **keys: Any
+) -> list[tuple[str, bool]]:
+    """What is told with the update."""
+    new = _new(world, version, metrics, skipped)
+    told = world.store.transact(lambda session: _watch(world, **keys).commit(session, new))
+    return [(each.name, each.raised) for each in told]
+
+
+def _stand(world: World) -> list[str]:
+    with world.store.read() as session:
+        return [each.name for each in alarms.raised(session, world.run_id)]
+
+
+def test_an_alarm_has_a_row_when_it_begins_and_a_row_when_it_ends(world: World) -> None:
+    assert _commit(world, 1, LOUD) == [("max_ratio", True)]
+    assert _commit(world, 2, LOUD) == []
+    assert _stand(world) == ["max_ratio"]
+    assert _commit(world, 3, CALM) == [("max_ratio", False)]
+    assert _stand(world) == []
+    assert _commit(world, 4, LOUD) == [("max_ratio", True)]
+    rows = world.ask(
+        "SELECT update_id, version, task, value, threshold, ended_at IS NULL, raised_at "
+        "FROM alarms ORDER BY alarm_id"
+    )
+    assert [(*row[:5], bool(row[5])) for row in rows] == [
+        ("u1", 1, "dbbench", 500.0, 100.0, True),
+        ("u3", 3, "dbbench", 2.0, 100.0, False),
+        ("u4", 4, "dbbench", 500.0, 100.0, True),
+    ]
+    assert rows[0][6] == rows[1][6] < rows[2][6]
+
+
+def test_an_update_that_is_refused_leaves_no_alarm(world: World) -> None:
+    new = dataclasses.replace(_new(world, 1, LOUD), epoch=0)
+    with pytest.raises(updates.TrainerReplaced):
+        world.store.transact(lambda session: _watch(world).commit(session, new))
+    assert world.ask("SELECT * FROM alarms") == []
+
+
+def test_a_commit_that_is_repeated_tells_the_same_and_writes_nothing(world: World) -> None:
+    new = _new(world, 1, LOUD)
+    twice = [world.store.transact(lambda s: _watch(world).commit(s, new)) for _ in "ab"]
+    assert twice[0] == twice[1]
+    assert [each.name for each in twice[0]] == ["max_ratio"]
+    assert world.ask("SELECT COUNT(*) FROM alarms") == [(1,)]
+
+
+def test_what_a_rolled_back_update_told_is_untold(world: World) -> None:
+    _commit(world, 1, LOUD)
+    _commit(world, 2, CALM)
+    _commit(world, 3, CALM | {"grad_norm": 99.0})
+    assert _stand(world) == ["grad_norm"]
+    world.sql("UPDATE updates SET state = 'rolled_back' WHERE version > 1")
+    assert _stand(world) == ["max_ratio"]
+
+
+def test_a_skipped_update_is_told_of_with_its_reason(world: World) -> None:
+    assert _commit(world, 1, {}, "loss is not finite") == [("skipped", True)]
+    assert _commit(world, 2, {}) == [("skipped", False)]
+
+
+def test_the_fall_of_entropy_is_from_updates_of_late(world: World) -> None:
+    for version in (1, 2, 3):
+        assert _commit(world, version, {"dbbench/entropy": 0.4}) == []
+    assert _commit(world, 4, {"dbbench/entropy": 0.1}) == [("entropy_fall", True)]
+
+
+def test_groups_without_spread_since_the_last_update_are_counted(world: World) -> None:
+    for position in range(8):
+        world.ready(position, (1.0, 1.0))
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 1e10")
+    assert _commit(world, 1, {}) == [("zero_spread_share", True)]
+    (share,) = world.ask("SELECT value FROM alarms")[0]
+    assert share == pytest.approx(8 / 9)
+    world.sql("UPDATE groups SET closed_at = 1 WHERE state = 'filtered'")
+    metrics = _metrics(world, "u1")
+    assert (metrics["dbbench/groups"], metrics["dbbench/failed_groups"]) == (9.0, 0.0)
+    _commit(world, 2, {}, min_groups=1)
+    assert _metrics(world, "u2")["dbbench/zero_spread_share"] == 0.0
+    assert _stand(world) == []
+
+
+def _metrics(world: World, update_id: str) -> dict[str, float]:
+    with world.store.read() as session:
+        metrics: dict[str, float] = session.get_one(updates.Update, update_id).metrics
+        return metrics
+
+
+def test_a_run_whose_groups_never_train_is_not_silent(world: World) -> None:
+    for position in range(3):
+        world.ready(position, (1.0, 1.0))
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 1e9 WHERE position < 2")
+    watch = _watch(world, min_groups=2)
+    watch.look(world.store, 0, epoch=1)  # two of three: one still waits with spread
+    assert _stand(world) == []
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 1e9")
+    watch.look(world.store, 0, epoch=2)  # another trainer's
+    assert _stand(world) == []
+    with structlog.testing.capture_logs() as lines:
+        watch.look(world.store, 0, epoch=1)
+        watch.look(world.store, 0, epoch=1)
+    assert [line["alarm"] for line in lines] == ["zero_spread_share"]
+    assert _stand(world) == ["zero_spread_share"]
+    assert world.ask("SELECT update_id, version, value FROM alarms") == [(None, 0, 1.0)]
+
+
+def test_what_is_ready_but_not_learned_from_is_not_counted_yet(world: World) -> None:
+    for position in range(5):
+        world.ready(position, (1.0, 1.0))
+    world.sql("UPDATE groups SET state = 'filtered', closed_at = 1 WHERE position < 4")
+    assert _commit(world, 1, {}, min_groups=5, max_zero_spread_share=0.7) == [
+        ("zero_spread_share", True)
+    ]
+    assert world.ask("SELECT value FROM alarms") == [(0.8,)]
+    _watch(world, min_groups=1).look(world.store, 1, epoch=1)
+    assert _stand(world) == ["zero_spread_share"]  # only an update ends it
+
+
+def test_the_log_warns_once_and_says_why() -> None:
+    skipped = Reading("", "skipped", 1.0, 0.0, raised=True)
+    ended = Reading("db", "max_ratio", 2.0, 100.0, raised=False)
+    with structlog.testing.capture_logs() as lines:
+        tell([skipped, ended], 4, "no loss token")
+    assert [(line["log_level"], line["event"], line["reason"]) for line in lines] == [
+        ("warning", "alarm raised", "no loss token"),
+        ("info", "alarm ended", ""),
+    ]

@@ -1,0 +1,96 @@
+"""The watch: commits an update together with its alarms, and looks at groups between two updates.
+
+    metrics + groups since the last update ─▶ trainer/algorithm/alarms.py ─▶ rows, in the same
+    transaction rows that a commit or a look wrote ─▶ one line of the log each
+
+A run whose every group is without spread has no update; that is why it also looks in between.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from agentrl.core.config import Config
+from agentrl.core.logging import get_logger
+from agentrl.db.models import Run
+from agentrl.db.queries import episode_outcomes
+from agentrl.db.store import Store
+from agentrl.db.transitions import alarms, updates
+from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.updates import NewUpdate
+from agentrl.trainer.algorithm.alarms import (
+    LATE,
+    edges,
+    group_metrics,
+    share_readings,
+    update_readings,
+)
+
+log = get_logger()
+
+
+class Watch:
+    """Of one run; used by one thread."""
+
+    def __init__(self, config: Config, run_id: str) -> None:
+        self._config = config.alarms
+        self._max_grad_norm = config.trainer.max_grad_norm
+        self._run_id = run_id
+
+    def commit(self, session: Session, new: NewUpdate) -> list[Reading]:
+        """`updates.commit_update` with metrics of groups; returns what is to be told.
+
+        Safe to repeat: what stands already is read back.
+        """
+        learned = {member.group_id for member in new.members}
+        counted = group_metrics(alarms.groups_since_update(session, self._run_id, learned))
+        late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
+        standing = alarms.raised(session, self._run_id)
+        new = dataclasses.replace(new, metrics=new.metrics | counted)
+        if updates.commit_update(session, new):
+            readings = update_readings(
+                new.metrics, late, self._config, self._max_grad_norm, skipped=new.reason
+            )
+            told = edges(readings, standing)
+            version = new.checkpoint.version
+            alarms.add(session, self._run_id, new.update_id, version, told)
+            session.flush()
+        return alarms.of_update(session, new.update_id)
+
+    def look(self, store: Store, version: int, epoch: int) -> None:
+        """Raise what groups tell while no update comes; the next one knows whether it ends.
+
+        Groups that have become ready this moment may yet turn out to have no spread.
+        """
+        if store.ask(self._seen):
+            tell(store.transact(lambda session: self._record(session, version, epoch)), version)
+
+    def _seen(self, session: Session) -> list[tuple[Reading, alarms.Raised | None]]:
+        metrics = group_metrics(alarms.groups_since_update(session, self._run_id))
+        readings = share_readings(metrics, self._config)
+        raised = [reading for reading in readings if reading.raised]
+        return edges(raised, alarms.raised(session, self._run_id)) if raised else []
+
+    def _record(self, session: Session, version: int, epoch: int) -> list[Reading]:
+        run = session.get_one(Run, self._run_id, with_for_update=True, populate_existing=True)
+        if run.trainer_epoch != epoch:
+            return []
+        told = self._seen(session)
+        alarms.add(session, self._run_id, None, version, told)
+        return [reading for reading, _ in told]
+
+
+def tell(told: Sequence[Reading], version: int, reason: str = "") -> None:
+    """A warning where an alarm begins, a notice where it ends. `reason`: of a skipped update."""
+    for each in told:
+        say, what = (log.warning, "alarm raised") if each.raised else (log.info, "alarm ended")
+        say(
+            what,
+            alarm=each.name,
+            task=each.task,
+            value=each.value,
+            threshold=each.threshold,
+            version=version,
+            reason=reason if each.name == "skipped" else "",
+        )

@@ -1,0 +1,15 @@
+"""CISPO: the importance weight is clipped, never the token's gradient."""
+
+from agentrl.trainer.algorithm.losses.tokens import TokenLoss, Tokens, ratio
+from agentrl.trainer.algorithm.presets import Clip
+
+
+def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
+    """L = −w · sg(clip(r, 1 − low, 1 + high)) · A · log π; r = π/π_old (arXiv:2506.13585).
+
+    Equations 4 and 5. Every token keeps a gradient; a token that is clipped keeps it at the bound.
+    """
+    ratios = ratio(tokens.current, tokens.old).detach()
+    bounded = ratios.clamp(1.0 - clip.low, 1.0 + clip.high)
+    values = -tokens.weights * bounded * tokens.advantages * tokens.current
+    return TokenLoss(values, bounded != ratios)

@@ -1,0 +1,88 @@
+"""What an update says about itself: pure functions of what the forward pass recorded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentrl.trainer.algorithm.advantages import Floats
+from agentrl.trainer.batch import Batch, Bools, Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """What the learner found at each token, [N] as in the Batch; zero outside the loss mask.
+
+    `logprobs` of the policy before the update, `entropy` in nats, `loss`, `kl` to the reference,
+    NaN without one; `clipped` tokens have no gradient.
+    """
+
+    logprobs: Floats
+    entropy: Floats
+    loss: Floats
+    kl: Floats
+    clipped: Bools
+
+    @classmethod
+    def empty(cls, tokens: int) -> "Recorded":
+        logprobs, entropy, loss, kl = np.zeros((4, tokens), np.float32)
+        kl.fill(np.nan)
+        return cls(logprobs, entropy, loss, kl, np.zeros(tokens, np.bool_))
+
+    def put(self, places: Ints, found: Mapping[str, Floats]) -> None:
+        """Write what was found, by name, [K] each, of the K tokens at `places`."""
+        for name, values in found.items():
+            getattr(self, name)[places] = values
+
+
+def measure(batch: Batch, recorded: Recorded) -> dict[str, float]:
+    """The metrics of the batch and, as `task/name`, of each task; only finite ones are kept.
+
+    `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ.
+    `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens. These three also of
+    `_fresh` and `_lagged` tokens, with their number, `loss_tokens`. `max_ratio`: largest w.
+    `success`: share of trajectories with a score of at least 1.
+    """
+    values = {"tokens": float(batch.tokens.size), "kl": _mean(recorded.kl[batch.loss_mask])}
+    values |= _of_tokens(batch, recorded, batch.loss_mask)
+    values |= _of_trajectories(batch, np.ones(batch.lengths.size, np.bool_))
+    token_tasks = batch.token_tasks
+    for index, task in enumerate(batch.tasks):
+        own = _of_tokens(batch, recorded, batch.loss_mask & (token_tasks == index))
+        own |= _of_trajectories(batch, batch.task_ids == index)
+        own["normalised"] = float(task not in batch.unnormalised)
+        values |= {f"{task}/{name}": value for name, value in own.items()}
+    return {name: value for name, value in values.items() if np.isfinite(value)}
+
+
+def _of_tokens(batch: Batch, recorded: Recorded, chosen: Bools) -> dict[str, float]:
+    log_ratio = recorded.logprobs.astype(np.float64) - batch.behaviour
+    weights = np.exp(np.clip(log_ratio[chosen], -20.0, 20.0))
+    values = {
+        "loss": _mean(recorded.loss[chosen]),
+        "entropy": _mean(recorded.entropy[chosen]),
+        "clip_fraction": _mean(recorded.clipped[chosen]),
+        "max_ratio": float(weights.max(initial=0.0)),
+    }
+    parts = {"": chosen, "_fresh": chosen & batch.fresh, "_lagged": chosen & ~batch.fresh}
+    for suffix, part in parts.items():
+        difference = np.clip(log_ratio[part], -20.0, 20.0)
+        weights = np.exp(difference)
+        values[f"loss_tokens{suffix}"] = float(part.sum())
+        values[f"effective_sample_size{suffix}"] = _mean(weights) ** 2 / _mean(weights**2)
+        values[f"mismatch_k1{suffix}"] = -_mean(difference)
+        values[f"mismatch_k3{suffix}"] = _mean(np.expm1(difference) - difference)
+    return values
+
+
+def _of_trajectories(batch: Batch, chosen: Bools) -> dict[str, float]:
+    return {
+        "trajectories": float(chosen.sum()),
+        "reward": _mean(batch.rewards[chosen]),
+        "success": _mean(batch.successes[chosen]),
+    }
+
+
+def _mean(values: Floats | Bools) -> float:
+    """NaN, and so left out, where there is nothing to average."""
+    return float(np.mean(values, dtype=np.float64)) if values.size else float("nan")

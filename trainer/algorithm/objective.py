@@ -1,0 +1,118 @@
+"""The loss of a micro-batch as one number to differentiate, whatever engine does that.
+
+MicroBatch ─▶ states of the policy ─▶ scores of its loss tokens ─▶ loss of each ─▶ Σ share · loss
+          └─▶ states of the reference ─▶ their scores ─▶ KL ─┘
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentrl.trainer.algorithm.losses import cispo, gspo, importance, kl, ppo_clip
+from agentrl.trainer.algorithm.losses.tokens import TokenLoss, Tokens
+from agentrl.trainer.algorithm.metrics import Recorded
+from agentrl.trainer.algorithm.presets import Clip, Settings
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.model.attention import states
+from agentrl.trainer.model.packing import MicroBatch
+from agentrl.trainer.model.scores import Scores, scores
+
+LOSSES: Mapping[str, Callable[[Tokens, Clip], TokenLoss]] = {
+    "ppo_clip": ppo_clip.token_loss,
+    "cispo": cispo.token_loss,
+    "gspo": gspo.token_loss,
+}
+
+
+class Fields(NamedTuple):
+    """Of the K loss tokens of a micro-batch, each [K], on the device; `owners`: its trajectory."""
+
+    targets: Tensor
+    behaviour: Tensor
+    temperature: Tensor
+    advantages: Tensor
+    shares: Tensor
+    owners: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What `settings` say is to be minimised.
+
+    `reference` is entered around forward passes of the model as the run began with it; asked for
+    only where `kl_weight` > 0. `score`: what `agentrl.trainer.model.scores.scores` does, for an
+    engine that must know of it.
+    """
+
+    settings: Settings
+    hardware: Hardware
+    reference: Callable[[], AbstractContextManager[Any]]
+    score: Callable[..., Scores] = scores
+
+    def loss(self, model: Any, micro: MicroBatch, batch: Batch, recorded: Recorded) -> Tensor:
+        """The micro-batch's part of the update's loss, a scalar; all parts sum to the loss.
+
+        `model`: a causal language model of transformers. What is found of each token is written
+        to `recorded`. An empty micro-batch gives 0, with a gradient of 0 for every weight.
+        """
+        fields = self._fields(micro, batch)
+        current, entropy = self._scores(model, micro, fields)
+        old, behaviour = current.detach(), fields.behaviour
+        if self.settings.old == "behaviour":
+            old = behaviour
+        weights = importance.weights(old, behaviour, self.settings.importance)
+        if (self.settings.loss, self.settings.old) == ("gspo", "behaviour"):
+            log_ratios = current.detach() - behaviour
+            sequence = gspo.sequence_log_ratios(log_ratios, fields.owners, len(micro.lengths))
+            old = current.detach() - sequence
+        tokens = Tokens(current, old, fields.advantages, weights)
+        loss, clipped = LOSSES[self.settings.loss](tokens, self.settings.clip)
+        found = {"logprobs": current, "entropy": entropy, "clipped": clipped}
+        if self.settings.kl_weight > 0:
+            penalty = kl.k3(current, self._anchor(micro, fields))
+            found["kl"] = penalty
+            loss = loss + self.settings.kl_weight * penalty
+        recorded.put(micro.sources, _on_host({**found, "loss": loss}))
+        return (loss * fields.shares).sum()
+
+    def _anchor(self, micro: MicroBatch, fields: Fields) -> Tensor:
+        """[K] log-probabilities under the reference."""
+        with torch.no_grad(), self.reference() as first:
+            return self._scores(first, micro, fields)[0]
+
+    def _scores(self, model: Any, micro: MicroBatch, fields: Fields) -> Scores:
+        """[K] log-probabilities and entropies; only loss tokens pass the head."""
+        head = model.get_output_embeddings()
+        rows = max(1, self.hardware.chunk_logits // model.config.get_text_config().vocab_size)
+        predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
+        with self.precision():
+            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths, predicts)
+        with self.precision(reuse_casts=True):  # every chunk passes the same head
+            return self.score(head, hidden, fields.temperature, fields.targets, rows)
+
+    def _fields(self, micro: MicroBatch, batch: Batch) -> Fields:
+        chosen = (batch.tokens, batch.behaviour, batch.temperature, batch.advantages, batch.shares)
+        arrays = [*(each[micro.sources] for each in chosen), micro.owners]
+        return Fields(*(torch.from_numpy(each).to(self.hardware.device) for each in arrays))
+
+    def precision(self, *, reuse_casts: bool = False) -> torch.autocast:
+        """Entered around forward passes: products in the hardware's dtype.
+
+        reuse_casts: keep the cast of each weight until the end. Without it a layer that is computed
+        again, or gathered by ZeRO 3, leaves no copy of its weights behind.
+        """
+        dtype: torch.dtype = getattr(torch, self.hardware.dtype)
+        kind, low = torch.device(self.hardware.device).type, dtype != torch.float32
+        dtype_of = dtype if low else None
+        return torch.autocast(kind, dtype=dtype_of, enabled=low, cache_enabled=reuse_casts)
+
+
+def _on_host(found: Mapping[str, Tensor]) -> dict[str, Any]:
+    """[K] arrays by name, in one transfer."""
+    rows = torch.stack([each.detach().float() for each in found.values()]).cpu().numpy()
+    return dict(zip(found, rows, strict=True))

@@ -1,0 +1,210 @@
+"""The hyper-parameters of learning: a preset, overridden by what the configuration names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentrl.core.config import Dispatch, Lora, Sampling, Trainer
+from agentrl.core.errors import ConfigError
+
+Kind = Literal["none", "truncated", "icepop"]
+
+CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**27}  # by kind of device
+INBOX_BYTES = 512 * 1024 * 1024  # least of what the inbox may hold by default
+BYTES_PER_TOKEN = 18  # of an episode in memory: its arrays have 10, its texts about 8
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Bounds of the ratio. `dual`: the one where the advantage is negative, of `ppo_clip` only."""
+
+    low: float
+    high: float
+    dual: float
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """Token weights π_prox/μ and their bounds; see trainer/algorithm/losses/importance.py."""
+
+    kind: Kind
+    least: float = 0.0
+    most: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All the learner obeys, filled in. `norm_floor`: least σ to divide advantages by."""
+
+    learning_rate: float
+    weight_decay: float
+    warmup_updates: int
+    max_grad_norm: float
+    loss: Literal["ppo_clip", "cispo", "gspo"]
+    old: Literal["behaviour", "proximal"]
+    clip: Clip
+    importance: Importance
+    mixed_sequences: bool
+    kl_weight: float
+    advantage: Literal["centred", "std", "leave_one_out"]
+    normalise: Literal["none", "task", "environment"]
+    task_norm_min_tokens: int
+    norm_floor: float
+    aggregate: Literal["token_mean", "group_mean"]
+    task_weights: Mapping[str, float]
+    abnormal_reward: float | None
+    turn_penalty: float
+    token_penalty: float
+    micro_batch_tokens: int
+    packing: bool
+    gradient_checkpointing: bool
+    optimizer: Literal["adamw", "sgd"]
+    lora: Lora
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {
+        "learning_rate": 1e-6,
+        "loss": "ppo_clip",
+        "old": "proximal",
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "dual_clip": 3.0,
+        "importance": "truncated",
+        "kl_weight": 0.0,
+        "advantage": "centred",
+        "normalise": "task",
+        "aggregate": "token_mean",
+        "abnormal_reward": None,
+    },
+    "paper": {
+        "learning_rate": 1e-6,
+        "loss": "ppo_clip",
+        "old": "behaviour",
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "dual_clip": 3.0,
+        "importance": "none",
+        "kl_weight": 1e-4,
+        "advantage": "std",
+        "normalise": "task",
+        "aggregate": "token_mean",
+        "abnormal_reward": -0.2,
+    },
+}
+CLIPS = {  # of losses whose ratios are not those of the presets
+    "cispo": {"clip_low": 1.0, "clip_high": 4.0},
+    "gspo": {"clip_low": 3e-4, "clip_high": 4e-4},
+}
+WEIGHTS: Mapping[Kind, Importance] = {
+    "none": Importance("none"),
+    "truncated": Importance("truncated", most=2.0),
+    "icepop": Importance("icepop", least=0.5, most=5.0),
+}
+NORM_FLOOR = 0.1
+
+
+def settings(config: Trainer) -> Settings:
+    """The preset's values where the configuration is silent.
+
+    Raises ConfigError for what contradicts itself: `old = "behaviour"` with importance weights (the
+    ratio π/μ already corrects for the behaviour policy), bounds that no loss reads.
+    """
+    _check_engine(config)
+    values = _chosen(config)
+    importance = _importance(config, values.pop("importance"), values["old"])
+    if config.dual_clip is not None and values["loss"] != "ppo_clip":
+        raise ConfigError(f"trainer.dual_clip: {values['loss']} has no dual clip", mend="remove it")
+    clip = Clip(values.pop("clip_low"), values.pop("clip_high"), values.pop("dual_clip"))
+    if clip.low > 1.0:
+        raise ConfigError("trainer.clip_low: a ratio is never below 0", mend="at most 1")
+    return Settings(
+        weight_decay=config.weight_decay,
+        warmup_updates=config.warmup_updates,
+        max_grad_norm=config.max_grad_norm,
+        clip=clip,
+        importance=importance,
+        mixed_sequences=config.mixed_sequences,
+        task_norm_min_tokens=config.task_norm_min_tokens,
+        norm_floor=NORM_FLOOR,
+        task_weights=config.task_weights,
+        turn_penalty=config.turn_penalty,
+        token_penalty=config.token_penalty,
+        micro_batch_tokens=config.micro_batch_tokens,
+        packing=config.packing,
+        gradient_checkpointing=config.gradient_checkpointing,
+        optimizer=config.optimizer,
+        lora=config.lora,
+        **values,
+    )
+
+
+def given(key: str) -> dict[str, Any]:
+    """What a key of [trainer] is where it is absent, by preset, loss or `importance`."""
+    bound = {"min_weight": "least", "max_weight": "most"}.get(key)
+    if bound:
+        return {kind: value for kind, each in WEIGHTS.items() if (value := getattr(each, bound))}
+    return {name: values[key] for name, values in (PRESETS | CLIPS).items() if key in values}
+
+
+def chunk_logits(trainer: Trainer, device: str) -> int:
+    """Logits that exist at once while a loss is computed. device: as torch names it."""
+    kind = device.partition(":")[0]
+    return trainer.chunk_logits or CHUNK_LOGITS.get(kind, CHUNK_LOGITS["cpu"])
+
+
+def batch_groups(trainer: Trainer, dispatch: Dispatch) -> tuple[int, int]:
+    """The fewest and the most groups of a batch."""
+    fewest = trainer.min_groups or dispatch.groups_per_update
+    return fewest, trainer.max_groups or 2 * fewest
+
+
+def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int:
+    """Bytes of episodes that the trainer holds in memory while it gathers a batch.
+
+    Raises ConfigError where the configured bound is less than a batch may need.
+    """
+    groups = batch_groups(trainer, dispatch)[1]
+    need = groups * dispatch.group_size * sampling.max_tokens * BYTES_PER_TOKEN
+    if trainer.inbox_bytes is None:
+        return max(INBOX_BYTES, need)
+    if trainer.inbox_bytes < need:
+        raise ConfigError(
+            f"trainer.inbox_bytes {trainer.inbox_bytes}: a batch of {groups} groups of "
+            f"{dispatch.group_size} episodes of up to {sampling.max_tokens} tokens may need {need}",
+            mend="a larger value, or fewer trainer.max_groups",
+        )
+    return trainer.inbox_bytes
+
+
+def _check_engine(config: Trainer) -> None:
+    section = config.deepspeed
+    if config.engine == "torch" and config.ranks > 1:
+        mend = 'set trainer.engine = "deepspeed", or leave it at 1'
+        raise ConfigError("trainer.ranks: the engine torch is one process", mend=mend)
+    if section.offload != "none" and section.zero == 0:
+        raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", mend="zero = 2")
+    if section.offload == "all" and section.zero != 3:
+        raise ConfigError('trainer.deepspeed.offload: only ZeRO 3 offloads "all"', mend="zero = 3")
+
+
+def _chosen(config: Trainer) -> dict[str, Any]:
+    preset = PRESETS[config.preset]
+    named = {name: getattr(config, name) for name in preset if getattr(config, name) is not None}
+    return preset | CLIPS.get(named.get("loss", preset["loss"]), {}) | named
+
+
+def _importance(config: Trainer, kind: Kind, old: str) -> Importance:
+    if old == "behaviour":
+        if config.importance not in (None, "none") or config.max_weight is not None:
+            raise ConfigError(
+                'trainer.importance: old = "behaviour" refuses importance weights',
+                mend='importance = "none" without bounds, or old = "proximal"',
+            )
+        kind = "none"
+    usual = WEIGHTS[kind]
+    for name, used in (("min_weight", kind == "icepop"), ("max_weight", kind != "none")):
+        if getattr(config, name) is not None and not used:
+            raise ConfigError(f'trainer.{name}: importance = "{kind}" has no such bound')
+    least = usual.least if config.min_weight is None else config.min_weight
+    return Importance(kind, least, config.max_weight or usual.most)

@@ -1,0 +1,1 @@
+"""What computes an update: torch in one process, DeepSpeed over ranks."""

@@ -1,0 +1,282 @@
+"""One rank's part in a learner whose weights and moments DeepSpeed spreads over ranks.
+
+    the update's batch ─▶ micro-batches, dealt over ranks ─▶ this rank's, one after the other
+      ─▶ Objective.loss through the engine ─▶ engine.backward ─▶ (last) engine.step, or none
+
+Every rank makes as many passes as every other, empty ones among them: each is a meeting of all.
+The shares of the update's loss sum to one over all ranks, and DeepSpeed divides by their number:
+each rank's loss is multiplied by it.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from agentrl.checkpoints.manifest import Probe
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.objective import Objective
+from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines import deepspeed_build, zero
+from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.engines.ranks import Ranks
+from agentrl.trainer.model import optimizer, trainable
+from agentrl.trainer.model.packing import MicroBatch, balanced
+from agentrl.trainer.model.scores import Scores, scores
+from agentrl.trainer.model.trainable import Tuned, trained, tuned
+from agentrl.trainer.snapshots import State, random_state, set_random_state
+
+FOUND = ("logprobs", "entropy", "loss", "kl", "clipped")  # of a Recorded
+
+
+class Scoring(nn.Module):
+    """The head and all that is done with it, as one module.
+
+    Ranks pass their tokens through the head in as many chunks as each has; ZeRO 3 gathers the head
+    once, before the first, on all of them.
+    """
+
+    def __init__(self, head: nn.Module) -> None:
+        """Raises CheckpointError for a head that is more than a product."""
+        super().__init__()
+        if not isinstance(head, nn.Linear):
+            raise CheckpointError(f"{type(head).__name__}: DeepSpeed needs a linear head")
+        self.head = head
+
+    def forward(self, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
+        """See agentrl.trainer.model.scores.scores."""
+        head = partial(linear, weight=self.head.weight, bias=self.head.bias)
+        return scores(head, hidden, temperature, targets, most)
+
+
+class Net(nn.Module):
+    """All that ZeRO shards: the model and, where the KL term needs one of its own, the reference.
+
+    Called with what to compute: DeepSpeed's hooks are around its call.
+    """
+
+    def __init__(self, tuned: Tuned) -> None:
+        super().__init__()
+        self.model = tuned.model
+        with tuned.reference() as first:
+            self.first = None if first is tuned.model or first is None else first
+        if self.first is not None:
+            self.first.requires_grad_(requires_grad=False)
+        models = [each for each in (self.model, self.first) if each is not None]
+        self.scorings = nn.ModuleList([Scoring(each.get_output_embeddings()) for each in models])
+
+    def forward(self, compute: Callable[[], Tensor]) -> Tensor:
+        return compute()
+
+    def score(self, head: nn.Module, *given: Any) -> Scores:
+        """In place of agentrl.trainer.model.scores.scores: by the module that holds this head."""
+        scoring = next(each for each in self.scorings if each.head is head)
+        found: Scores = scoring(*given)
+        return found
+
+
+class DeepSpeedLearner:
+    """A Part. What is trained is held in fp32; dropout is off: ratios start at one."""
+
+    def __init__(
+        self,
+        model_path: Path,
+        settings: Settings,
+        hardware: Hardware,
+        section: DeepSpeed,
+        ranks: Ranks,
+    ) -> None:
+        """`model_path`: the run's first checkpoint, see TorchLearner.
+
+        Raises CheckpointError, and ConfigError also where DeepSpeed or an extension is missing.
+        """
+        if hardware.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"model.device: no {hardware.device} here", mend='set it to "cpu"')
+        torch.set_num_threads(hardware.threads)
+        library = zero.imported(hardware.device)
+        self._settings = settings
+        self._dtype: torch.dtype = getattr(torch, hardware.dtype)
+        self._ranks = ranks
+        self._sharded = section.zero == 3
+        self._tuned = tuned(model_path, settings, hardware)
+        self._net = Net(self._tuned)
+        self._objective = Objective(
+            settings, hardware, self._tuned.reference, score=self._net.score
+        )
+        self._engine = _engine(library, self._net, settings, section, ranks)
+        self._shards = zero.Shards(library, self._engine, section.zero)
+        self._updates = 0
+        self._generators: dict[str, Tensor] = {}  # of a state that is being placed
+
+    def update(self, batch: Batch) -> Metrics:
+        """See Learner.update. Skipped, where it is, on all ranks alike."""
+        began = time.perf_counter()
+        recorded = Recorded.empty(batch.tokens.size)
+        rate = optimizer.learning_rate(self._settings, self._updates)
+        skipped, norm = "no loss token", 0.0
+        if batch.shares.any():
+            optimizer.set_rate(self._engine.basic_optimizer, rate)
+            skipped, norm = self._learn(batch, recorded)
+            self._updates += not skipped
+        values = measure(batch, recorded)
+        values |= {"learning_rate": rate, "seconds": time.perf_counter() - began}
+        if math.isfinite(norm):
+            values["grad_norm"] = norm
+        return Metrics(values, skipped)
+
+    def weights(self) -> dict[str, Tensor]:
+        """See Part.weights."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in trained(self._net.model).items():
+            with self._shards.whole(parameter) as gathered:
+                if self._ranks.rank == 0:
+                    found |= trainable.saved({name: gathered}, self._dtype)
+        return found
+
+    def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """See Part.write; weights are in the hardware's dtype."""
+        self._tuned.save(directory, weights)
+
+    def probe(self) -> Probe:
+        """See Learner.probe; where weights are sharded, products alone are in the saved type."""
+        model = self._net.model
+        if not self._sharded:
+            return trainable.probe(model, self._dtype)
+
+        def said(ids: Tensor) -> Tensor:
+            with self._objective.precision():
+                found: Tensor = self._net(lambda: model(input_ids=ids, use_cache=False).logits)
+            return found
+
+        return trainable.probe_by(said, model)
+
+    def state(self) -> State:
+        """See Part.state."""
+        generators = random_state()
+        tensors = dict(generators.tensors)
+        self._shards.link()
+        for name, parameter in trained(self._net.model).items():
+            moments = self._shards.moments(parameter)
+            with self._shards.whole(parameter) as gathered:
+                if self._ranks.rank == 0:
+                    tensors[f"weights/{name}"] = gathered.detach().cpu().clone()
+                    tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
+        return State(tensors, {"updates": self._updates, **generators.values})
+
+    def check(self, shapes: Mapping[str, list[int]]) -> None:
+        """See Part.check; then there is room for the state's moments."""
+        zero.check_shapes(trained(self._net.model), shapes)
+        keys = {name.split("/")[1] for name in shapes if name.startswith("optimizer/")}
+        self._shards.make_room(keys)
+
+    def place(self, name: str, tensor: Tensor) -> None:
+        """See Part.place."""
+        kind, _, rest = name.partition("/")
+        parameters = trained(self._net.model)
+        if kind == "weights":
+            self._shards.set_weight(parameters[rest], tensor)
+        elif kind == "optimizer":
+            key, _, own = rest.partition("/")
+            self._shards.set_moment(parameters[own], key, tensor)
+        else:
+            self._generators[name] = tensor
+
+    def placed(self, values: Mapping[str, Any]) -> None:
+        """See Part.placed."""
+        self._updates = int(values["updates"])
+        set_random_state(State(self._generators, values))
+
+    def _learn(self, batch: Batch, recorded: Recorded) -> tuple[str, float]:
+        """All passes and the step: why there was none, and the norm of the gradient."""
+        budget = self._settings.micro_batch_tokens if self._settings.packing else 1
+        own = balanced(batch, budget, self._ranks.size)[self._ranks.rank]
+        for micro in own[:-1]:
+            self._pass(micro, batch, recorded, last=False)
+        total = self._pass(own[-1], batch, recorded, last=True)
+        norm, stepped = self._step(total)
+        self._gather(recorded, own)
+        if stepped:
+            return "", norm
+        return (
+            "gradient norm is not finite" if math.isfinite(total) else "loss is not finite"
+        ), norm
+
+    def _pass(self, micro: MicroBatch, batch: Batch, recorded: Recorded, *, last: bool) -> float:
+        """Add one micro-batch's gradient; the update's whole loss, of the last one.
+
+        A loss that is not finite anywhere makes the gradient not finite everywhere.
+        """
+        engine = self._engine
+        engine.set_gradient_accumulation_boundary(last)
+        loss = engine(lambda: self._objective.loss(self._net.model, micro, batch, recorded))
+        total = 0.0
+        if last:
+            total = float(self._ranks.summed(np.array([recorded.loss.sum(dtype=np.float64)]))[0])
+            if not math.isfinite(total):
+                loss = loss * math.nan
+        engine.backward(loss * self._ranks.size, scale_wrt_gas=False)
+        return total
+
+    def _step(self, total: float) -> tuple[float, bool]:
+        """The norm over all ranks' gradients, and whether the optimizer has stepped.
+
+        ZeRO steps over no gradient that is not finite; without ZeRO it is for us to say.
+        """
+        engine, bound = self._engine, self._settings.max_grad_norm
+        if engine.zero_optimization():
+            engine.step()
+            return float(engine.get_global_grad_norm()), bool(engine.was_step_applied())
+        norm = float(nn.utils.clip_grad_norm_(trained(self._net.model).values(), bound))
+        if math.isfinite(norm) and math.isfinite(total):
+            engine.step()
+            return norm, True
+        engine.zero_grad()
+        return norm, False
+
+    def _gather(self, recorded: Recorded, own: list[MicroBatch]) -> None:
+        """Let every rank know what all have found of their tokens."""
+        places = np.concatenate([micro.sources for micro in own])
+        every = np.zeros((len(FOUND), recorded.loss.size))
+        for row, name in zip(every, FOUND, strict=True):
+            row[places] = getattr(recorded, name)[places]
+        counted = np.zeros(recorded.loss.size)
+        counted[places] = 1.0
+        *rows, seen = self._ranks.summed(np.vstack([every, counted]))
+        chosen = np.flatnonzero(seen)
+        recorded.put(chosen, {name: row[chosen] for name, row in zip(FOUND, rows, strict=True)})
+
+
+def _engine(library: Any, net: Net, settings: Settings, section: DeepSpeed, ranks: Ranks) -> Any:
+    """DeepSpeed's engine around the net; the net is the same on every rank then."""
+    from deepspeed.utils import groups
+
+    if section.zero == 3:
+        library.utils.set_z3_leaf_modules(net, [Scoring])
+    parameters = trained(net.model).values()
+    if section.offload != "none" and settings.optimizer == "adamw":
+        deepspeed_build.load(section.extensions)
+        chosen: Any = library.ops.adam.DeepSpeedCPUAdam(
+            optimizer.groups(parameters, settings), lr=settings.learning_rate, adamw_mode=True
+        )
+    else:
+        chosen = optimizer.make(parameters, settings)
+    ranks.meet()  # who has loaded waits for who has not
+    library.init_distributed(verbose=False)
+    groups._WORLD_GROUP = ranks.group()  # noqa: SLF001  # else one whose waits take 30 minutes
+    engine, *_ = library.initialize(
+        model=net,
+        optimizer=chosen,
+        config=zero.configuration(section, settings.max_grad_norm),
+        dist_init_required=False,
+    )
+    return engine

@@ -1,0 +1,200 @@
+"""Rank 0 leads: it alone knows database and broker; every rank does each of its commands with it.
+
+    rank 0   train(…, Lead) ─ update, save, … ─▶ Part.update, …
+                    └── command (and batch, or state) ──▶ every other rank: follow ─▶ Part.update, …
+
+A command is one msgpack body; the tensors of a state follow it one by one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentrl.checkpoints.manifest import Probe
+from agentrl.core.errors import CheckpointError, RankLost
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.learner import Metrics
+from agentrl.trainer.engines.ranks import Ranks
+from agentrl.trainer.snapshots import State
+
+ARRAYS: Mapping[str, str] = {  # of a Batch, with the types in which they travel
+    "tokens": "<i8",
+    "loss_mask": "|b1",
+    "behaviour": "<f4",
+    "temperature": "<f4",
+    "advantages": "<f4",
+    "fresh": "|b1",
+    "shares": "<f4",
+    "lengths": "<i8",
+    "task_ids": "<i8",
+    "rewards": "<f4",
+    "successes": "|b1",
+}
+
+
+class Part(Protocol):
+    """One rank's part in a learner. Every rank makes the same calls in the same order."""
+
+    def update(self, batch: Batch) -> Metrics:
+        """See Learner.update; every rank gets the same batch and returns the same."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """On rank 0 what is trained, whole, on the host, as it is saved; nothing elsewhere."""
+
+    def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Save the weights; called on rank 0 alone."""
+
+    def probe(self) -> Probe:
+        """See Learner.probe."""
+
+    def state(self) -> State:
+        """See Learner.state; whole on rank 0, without tensors elsewhere."""
+
+    def check(self, shapes: Mapping[str, list[int]]) -> None:
+        """Raise CheckpointError where a state of such tensors does not fit."""
+
+    def place(self, name: str, tensor: Tensor) -> None:
+        """Take what is this rank's of a tensor of a state, given whole to every rank."""
+
+    def placed(self, values: Mapping[str, Any]) -> None:
+        """All tensors have been placed; `values` of the state."""
+
+
+class Heard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """What rank 0 tells."""
+
+
+class Update(Heard, frozen=True):
+    """`fields`: the arrays of the batch as bytes."""
+
+    fields: dict[str, bytes]
+    tasks: list[str]
+    unnormalised: list[str]
+
+
+class Save(Heard, frozen=True):
+    pass
+
+
+class Ask(Heard, frozen=True):
+    """`what`: probe or state."""
+
+    what: str
+
+
+class Load(Heard, frozen=True):
+    """The tensors follow in this order. `shapes`, `types`: by name."""
+
+    shapes: dict[str, list[int]]
+    types: dict[str, str]
+    values: dict[str, Any]
+
+
+class End(Heard, frozen=True):
+    pass
+
+
+Command = Update | Save | Ask | Load | End
+
+
+class Lead:
+    """A Learner: rank 0's part, which takes the others along."""
+
+    def __init__(self, part: Part, ranks: Ranks) -> None:
+        self._part = part
+        self._ranks = ranks
+
+    def update(self, batch: Batch) -> Metrics:
+        """See Learner.update."""
+        self._tell(told(batch))
+        return self._part.update(batch)
+
+    def save(self, directory: Path) -> None:
+        """See Learner.save: every rank gives its shards, rank 0 writes."""
+        self._tell(Save())
+        self._part.write(directory, self._part.weights())
+
+    def probe(self) -> Probe:
+        """See Learner.probe."""
+        self._tell(Ask("probe"))
+        return self._part.probe()
+
+    def state(self) -> State:
+        """See Learner.state: whole, whatever the number of ranks."""
+        self._tell(Ask("state"))
+        return self._part.state()
+
+    def load_state(self, state: State) -> None:
+        """See Learner.load_state; of a state that any engine made, on any number of ranks."""
+        shapes = {name: list(tensor.shape) for name, tensor in state.tensors.items()}
+        self._part.check(shapes)
+        types = {name: str(t.dtype).removeprefix("torch.") for name, t in state.tensors.items()}
+        self._tell(Load(shapes, types, dict(state.values)))
+        for name, tensor in state.tensors.items():
+            self._part.place(name, self._ranks.shared(tensor))
+        self._part.placed(state.values)
+
+    def end(self) -> None:
+        """Send the others home."""
+        with suppress(RankLost):  # then there is nobody to send
+            self._tell(End())
+
+    def _tell(self, command: Command) -> None:
+        self._ranks.tell(msgspec.msgpack.encode(command))
+
+
+@contextmanager
+def leading(part: Part, ranks: Ranks) -> Iterator[Lead]:
+    """The others end with rank 0, however it ends."""
+    lead = Lead(part, ranks)
+    try:
+        yield lead
+    finally:
+        lead.end()
+
+
+def follow(part: Part, ranks: Ranks) -> None:
+    """Do what rank 0 does until it says that it ends. Raises RankLost when it is gone."""
+    asked: Mapping[str, Callable[[], object]] = {"probe": part.probe, "state": part.state}
+    while True:
+        command = msgspec.msgpack.decode(ranks.hear(), type=Command)
+        match command:
+            case Update():
+                part.update(heard(command))
+            case Save():
+                part.weights()
+            case Ask():
+                asked[command.what]()
+            case Load():
+                _load(part, ranks, command)
+            case End():
+                return
+
+
+def _load(part: Part, ranks: Ranks, command: Load) -> None:
+    part.check(command.shapes)
+    for name, shape in command.shapes.items():
+        blank = torch.empty(shape, dtype=getattr(torch, command.types[name]))
+        part.place(name, ranks.shared(blank))
+    part.placed(command.values)
+
+
+def told(batch: Batch) -> Update:
+    fields = {name: getattr(batch, name).astype(kind).tobytes() for name, kind in ARRAYS.items()}
+    return Update(fields, list(batch.tasks), sorted(batch.unnormalised))
+
+
+def heard(command: Update) -> Batch:
+    """Raises CheckpointError for arrays that are not those of a batch."""
+    if command.fields.keys() != ARRAYS.keys():
+        raise CheckpointError("rank 0 runs another version", mend="install one version everywhere")
+    arrays: dict[str, Any] = {
+        name: np.frombuffer(command.fields[name], kind).copy() for name, kind in ARRAYS.items()
+    }
+    return Batch(**arrays, tasks=tuple(command.tasks), unnormalised=frozenset(command.unnormalised))

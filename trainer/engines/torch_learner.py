@@ -1,0 +1,125 @@
+"""The learner of one process on torch: accumulate micro-batches, then one optimizer step."""
+
+import math
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentrl.checkpoints.manifest import Probe
+from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.objective import Objective
+from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.learner import Hardware, Metrics
+from agentrl.trainer.model import optimizer
+from agentrl.trainer.model.packing import micro_batches
+from agentrl.trainer.model.trainable import probe, saved, trained, tuned
+from agentrl.trainer.snapshots import State, random_state, set_random_state
+
+
+class TorchLearner:
+    """A Learner. What is trained is held in fp32; dropout is off: ratios start at one."""
+
+    def __init__(self, model_path: Path, settings: Settings, hardware: Hardware) -> None:
+        """`model_path`: the run's first checkpoint, on resume too: the KL term's reference is it.
+
+        Raises CheckpointError for a model that cannot be used here, ConfigError for a device that
+        is not or an adapter that does not fit.
+        """
+        if hardware.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"model.device: no {hardware.device} here", mend='set it to "cpu"')
+        torch.set_num_threads(hardware.threads)
+        self._settings = settings
+        self._dtype: torch.dtype = getattr(torch, hardware.dtype)
+        self._tuned = tuned(model_path, settings, hardware)
+        self._model = self._tuned.model
+        self._objective = Objective(settings, hardware, self._tuned.reference)
+        self._optimizer = optimizer.make(trained(self._model).values(), settings)
+        self._updates = 0
+
+    def update(self, batch: Batch) -> Metrics:
+        """One optimizer step, or none: no loss token, a loss or the norm not finite."""
+        began = time.perf_counter()
+        recorded = self._accumulate(batch)
+        norm = self._clip_gradients()
+        skipped = _reason(batch, float(recorded.loss.sum()), norm)
+        rate = optimizer.learning_rate(self._settings, self._updates)
+        if not skipped:
+            optimizer.set_rate(self._optimizer, rate)
+            self._optimizer.step()
+            self._updates += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        values = measure(batch, recorded)
+        values |= {"learning_rate": rate, "seconds": time.perf_counter() - began}
+        if math.isfinite(norm):
+            values["grad_norm"] = norm
+        return Metrics(values, skipped)
+
+    def save(self, directory: Path) -> None:
+        """See Learner.save; weights are written in the hardware's dtype."""
+        self._tuned.save(directory, saved(trained(self._model), self._dtype))
+
+    def probe(self) -> Probe:
+        """See Learner.probe."""
+        return probe(self._model, self._dtype)
+
+    def state(self) -> State:
+        """See Learner.state; a copy, which later updates leave alone."""
+        generators = random_state()
+        parameters = trained(self._model)
+        tensors = {f"weights/{name}": p.detach().cpu().clone() for name, p in parameters.items()}
+        for name, parameter in parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer/{key}/{name}"] = value.detach().cpu().clone()
+        values = {"updates": self._updates, **generators.values}
+        return State(tensors | dict(generators.tensors), values)
+
+    def load_state(self, state: State) -> None:
+        """See Learner.load_state."""
+        parameters = trained(self._model)
+        expected = {f"weights/{name}" for name in parameters}
+        found = {name for name in state.tensors if name.startswith("weights/")}
+        if found != expected:
+            raise CheckpointError(f"the snapshot does not fit the model: {min(found ^ expected)}")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                _fill(parameter, state.tensors[f"weights/{name}"], name)
+        self._optimizer.state.clear()
+        device = self._model.device
+        for path, tensor in state.tensors.items():
+            kind, _, rest = path.partition("/")
+            key, _, name = rest.partition("/")
+            if kind == "optimizer":
+                self._optimizer.state[parameters[name]][key] = tensor.to(device, copy=True)
+        self._updates = int(state.values["updates"])
+        set_random_state(state)
+
+    def _accumulate(self, batch: Batch) -> Recorded:
+        """Add the gradient of the whole update; what was found of each token."""
+        recorded = Recorded.empty(batch.tokens.size)
+        budget = self._settings.micro_batch_tokens if self._settings.packing else 1
+        for micro in micro_batches(batch, budget):
+            loss = self._objective.loss(self._model, micro, batch, recorded)
+            torch.autograd.backward(loss)
+        return recorded
+
+    def _clip_gradients(self) -> float:
+        bound = self._settings.max_grad_norm
+        return float(torch.nn.utils.clip_grad_norm_(trained(self._model).values(), bound))
+
+
+def _reason(batch: Batch, loss: float, norm: float) -> str:
+    if not batch.shares.any():
+        return "no loss token"
+    if not math.isfinite(loss):
+        return "loss is not finite"
+    return "" if math.isfinite(norm) else "gradient norm is not finite"
+
+
+def _fill(parameter: Tensor, value: Tensor, name: str) -> None:
+    if parameter.shape != value.shape:
+        raise CheckpointError(f"the snapshot does not fit the model: shape of {name}")
+    parameter.copy_(value)

@@ -1,0 +1,1 @@
+"""The model that learns: its files, its forward pass, what it costs in memory."""

@@ -1,0 +1,149 @@
+"""Attention over trajectories that lie end to end in one row: none sees another.
+
+[1, heads, T, D] ─▶ split by trajectory ─▶ causal attention of each ─▶ joined
+
+transformers calls `attend` in place of its own attention and hands it the lengths that the model
+was called with. Cost and memory are those of the trajectories alone; a mask over the row would cost
+T² of both.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model.last_layer import READ, spare
+
+NAME = "agentrl_packed"
+LENGTHS = "packed_lengths"  # the keyword that transformers hands through
+UNKNOWN = ("softcap", "s_aux", "position_bias")  # changes of the scores that `attend` leaves out
+PROBE = (5, 12, 9)  # lengths of its trajectories
+NEAR = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-3}  # relative, of states
+MEND = "set trainer.packing = false"
+
+
+def pack(model: Any) -> None:
+    """Make a model that transformers loaded keep trajectories of a row apart.
+
+    Raises CheckpointError, which names the model, where what it says of a trajectory would depend
+    on its neighbours.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+    kind, config = type(model).__name__, model.config.get_text_config()
+    chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
+    if chunked or not getattr(model, "_supports_flash_attn", False):
+        raise CheckpointError(f"{kind}: its attention cannot be packed", mend=MEND)
+    tokens = (torch.arange(sum(PROBE)) * 7 + 3) % config.vocab_size
+    read = torch.arange(0, tokens.numel(), 2)
+    with torch.no_grad():
+        alone = [states(model, each, (each.numel(),)) for each in torch.split(tokens, list(PROBE))]
+        model.set_attn_implementation(NAME)
+        together = torch.split(states(model, tokens, PROBE), list(PROBE))
+        model.spares = spare(model)
+        some = states(model, tokens, PROBE, read)
+    for apart, joint in zip(alone, together, strict=True):
+        if not _near(joint, apart, model.dtype):
+            raise CheckpointError(f"{kind}: packed trajectories see each other", mend=MEND)
+    model.spares &= _near(some, torch.cat(alone)[read.to(some.device)], model.dtype)
+
+
+def _near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    return bool((found - expected).norm() <= NEAR[dtype] * expected.norm())
+
+
+def states(
+    model: Any, tokens: Tensor, lengths: tuple[int, ...], read: Tensor | None = None
+) -> Tensor:
+    """[T, H] last hidden states of the trajectories whose tokens [T] lie end to end.
+
+    Several need a model that `pack` has prepared. `read`: [K] places; [K, H] of those alone.
+    """
+    options: dict[str, Any] = {}
+    if len(lengths) > 1:
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        options = {"position_ids": positions[None].to(model.device), LENGTHS: lengths}
+    read = None if read is None else read.to(model.device)
+    if read is not None and getattr(model, "spares", False):
+        # Of none, one: ZeRO 3 meets at each module, in the order of the graph, alike on every rank.
+        options[READ] = read if read.numel() else read.new_zeros(1)
+    row = tokens[None].to(model.device)
+    output = model.base_model(input_ids=row, use_cache=False, **options)
+    found: Tensor = output.last_hidden_state[0]
+    return found if read is None else found.index_select(0, read)
+
+
+def attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """What transformers asks of an attention: ([B, T, heads, D], no weights).
+
+    query: [B, heads, T, D]; key, value: [B, key heads, T, D]. Without lengths each of the B rows is
+    one trajectory. Raises CheckpointError for scores or masks that are not plain causal ones.
+    """
+    found = [name for name in UNKNOWN if options.get(name) is not None]
+    if found or mask is not None or options.get("is_causal") is False:
+        what = ", ".join(found) or "a mask of its own"
+        raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", mend=MEND)
+    # Under autocast rotary positions and norms leave queries and keys in fp32, values in bf16.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if query.shape[1] != key.shape[1] and not _groups(query):
+        times = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
+    lengths = list(options.get(LENGTHS) or query.shape[2:3])
+    window, scale = options.get("sliding_window"), options.get("scaling")
+    parts = (torch.split(each, lengths, dim=2) for each in (query, key, value))
+    outputs = [
+        _windowed(q, k, v, window, scale)
+        if window is not None and q.shape[2] > window
+        else _causal(q, k, v, scale)
+        for q, k, v in zip(*parts, strict=True)
+    ]
+    apart = [each.transpose(1, 2) for each in outputs]
+    return (torch.cat(apart, dim=1) if len(apart) > 1 else apart[0].contiguous()), None
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    return scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+    )
+
+
+def _windowed(
+    query: Tensor, key: Tensor, value: Tensor, window: int, scale: float | None
+) -> Tensor:
+    """Each token sees itself and the `window` − 1 before it; memory is linear in T.
+
+    Tokens in blocks of a window's size: a block sees itself and the block before it.
+    """
+    length, blocks = query.shape[2], -(-query.shape[2] // window)
+    q, k, v = (_in_blocks(each, blocks, window) for each in (query, key, value))
+    first = _causal(q[:, 0], k[:, 0], v[:, 0], scale)
+    at = torch.arange(window, device=query.device)[:, None]
+    seen = torch.arange(2 * window, device=query.device)
+    rest = scaled_dot_product_attention(
+        q[:, 1:].flatten(0, 1),
+        torch.cat([k[:, :-1], k[:, 1:]], dim=3).flatten(0, 1),
+        torch.cat([v[:, :-1], v[:, 1:]], dim=3).flatten(0, 1),
+        (seen > at) & (seen <= at + window),
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    every = torch.cat([first[:, None], rest.reshape_as(q[:, 1:])], dim=1)
+    return every.transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+
+def _in_blocks(states: Tensor, blocks: int, size: int) -> Tensor:
+    """[B, heads, T, D] as [B, blocks, heads, size, D], with zeros behind what there is."""
+    batch, heads, length, width = states.shape
+    filled = pad(states, (0, 0, 0, blocks * size - length))
+    return filled.reshape(batch, heads, blocks, size, width).transpose(1, 2)
+
+
+def _groups(query: Tensor) -> bool:
+    """Whether torch's linear-memory kernels take fewer heads of keys than of queries here."""
+    return query.device.type == "cpu" or query.dtype in (torch.float16, torch.bfloat16)

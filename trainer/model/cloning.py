@@ -1,0 +1,196 @@
+"""Behaviour cloning: a causal language model learns to say what demonstrators said.
+
+    demonstrations ─▶ batches, packed end to end ─▶ cross-entropy on their own tokens ─▶ step
+
+Muon orthogonalises the updates of matrices, AdamW moves the rest. A policy of a million parameters
+learned to copy names from its prompt this way, and did not with AdamW alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agentrl.core.config import Dtype
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model.attention import pack, states
+from agentrl.trainer.model.loading import load_model
+from agentrl.trainer.model.scores import scores
+from agentrl.trainer.snapshots import State
+
+POOL = 16  # batches whose demonstrations are sorted by length together
+WARMUP = 20  # steps
+MATRICES = 6.0  # Muon's learning rate over AdamW's
+CHUNK_LOGITS = 2**25  # logits held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One episode. `token_ids` int32 [T]; `mask` uint8 [T], 1 where the demonstrator spoke."""
+
+    token_ids: NDArray[np.int32]
+    mask: NDArray[np.uint8]
+
+
+class Cloner:
+    """Holds a model and its optimizers over one phase of `steps` steps.
+
+    `rate`: AdamW's learning rate; Muon's is `MATRICES` times it. They rise over the first steps,
+    then fall linearly, to a tenth at the last one. `dtype`: of the products; weights and optimizer
+    states stay as they are.
+    """
+
+    def __init__(self, model: Any, rate: float, steps: int, dtype: Dtype = "float32") -> None:
+        self.model = model
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._is_packed = _try_pack(model)
+        self._steps, self._done = steps, 0
+        embeddings = {id(weight) for weight in _embeddings(model)}
+        every = [weight for weight in model.parameters() if weight.requires_grad]
+        matrices = [w for w in every if w.ndim == 2 and id(w) not in embeddings]
+        held = {id(weight) for weight in matrices}
+        rest = [weight for weight in every if id(weight) not in held]
+        self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
+            (torch.optim.Muon(matrices, weight_decay=0.0), MATRICES * rate),
+            (torch.optim.AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0), rate),
+        ]
+
+    def step(self, demonstrations: Sequence[Demonstration]) -> float:
+        """One optimizer step on a batch; its mean loss in nats a token."""
+        rows = [demonstrations] if self._is_packed else [[each] for each in demonstrations]
+        count = sum(int(each.mask[1:].sum()) for each in demonstrations)
+        mean = 0.0
+        for row in rows:
+            loss = self._loss(row) / count
+            loss.backward()  # type: ignore[no-untyped-call]
+            mean += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        scale = self._scale()
+        for optimizer, rate in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self._done += 1
+        return mean
+
+    def state(self) -> State:
+        """Weights, optimizer states and the steps done: enough to go on bit by bit."""
+        tensors = {f"model/{name}": weight for name, weight in self.model.named_parameters()}
+        for number, (optimizer, _) in enumerate(self._optimizers):
+            for index, entries in optimizer.state_dict()["state"].items():
+                found = {f"optimizer/{number}/{index}/{k}": value for k, value in entries.items()}
+                tensors |= found
+        return State({name: each.detach() for name, each in tensors.items()}, {"done": self._done})
+
+    def load_state(self, state: State) -> None:
+        """Go on from a state of the same model. Raises CheckpointError where it is of another."""
+        entries: list[dict[int, dict[str, Tensor]]] = [{} for _ in self._optimizers]
+        own = dict(self.model.named_parameters())
+        for name, tensor in state.tensors.items():
+            kind, _, rest = name.partition("/")
+            if kind == "optimizer":
+                number, index, key = rest.split("/")
+                entries[int(number)].setdefault(int(index), {})[key] = tensor
+            elif rest not in own or own[rest].shape != tensor.shape:
+                raise CheckpointError(f"{rest}: not a weight of this model")
+            else:
+                own[rest].data.copy_(tensor)
+        for (optimizer, _), found in zip(self._optimizers, entries, strict=True):
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": found, "param_groups": groups})
+        self._done = int(state.values["done"])
+
+    def _loss(self, row: Sequence[Demonstration]) -> Tensor:
+        """Summed negative log-likelihood of the demonstrators' tokens, nats."""
+        tokens, lengths, learned = _join(row)
+        head = self.model.get_output_embeddings()
+        low = self._dtype != torch.float32
+        with torch.autocast("cpu", dtype=self._dtype if low else None, enabled=low):
+            hidden = states(self.model, tokens, lengths, learned - 1)
+            most = max(1, CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
+            ones = torch.ones(len(learned))
+            return -scores(head, hidden, ones, tokens[learned], most)[0].sum()
+
+    def _scale(self) -> float:
+        rise = (self._done + 1) / (WARMUP + 1)
+        return min(rise, max(0.1, 1.0 - 0.9 * self._done / self._steps))
+
+
+def batches(
+    demonstrations: Sequence[Demonstration], tokens: int, random: Random
+) -> Iterator[list[Demonstration]]:
+    """For ever: batches of like length, at most `tokens` padded tokens (at least one episode)."""
+    if not demonstrations:
+        raise ValueError("no demonstration to learn from")
+    while True:
+        order = random.sample(demonstrations, len(demonstrations))
+        longest = max(len(demonstration.mask) for demonstration in order)
+        pool = POOL * max(1, tokens // longest)
+        for start in range(0, len(order), pool):
+            alike = sorted(order[start : start + pool], key=lambda each: len(each.mask))
+            cut = list(_cut(alike, tokens))
+            random.shuffle(cut)
+            yield from cut
+
+
+def new_model(shape: dict[str, Any], seed: int) -> Any:
+    """A Qwen3 with random weights in fp32; `shape`: values of its config."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    model: Any = Qwen3ForCausalLM(Qwen3Config(**shape))  # type: ignore[no-untyped-call]
+    return model.float()
+
+
+def load(path: Path) -> Any:
+    """A model to clone into. Raises CheckpointError."""
+    return load_model(path, torch.device("cpu"))
+
+
+def _cut(alike: Sequence[Demonstration], tokens: int) -> Iterator[list[Demonstration]]:
+    """Runs of ascending length whose padded size stays within `tokens`."""
+    batch: list[Demonstration] = []
+    for demonstration in alike:
+        if batch and (len(batch) + 1) * len(demonstration.mask) > tokens:
+            yield batch
+            batch = []
+        batch.append(demonstration)
+    yield batch
+
+
+def _embeddings(model: Any) -> list[Tensor]:
+    modules = (model.get_input_embeddings(), model.get_output_embeddings())
+    return [module.weight for module in modules if module is not None]
+
+
+def _try_pack(model: Any) -> bool:
+    """Whether several demonstrations may lie in one row of this model."""
+    try:
+        pack(model)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _join(row: Sequence[Demonstration]) -> tuple[Tensor, tuple[int, ...], Tensor]:
+    """Tokens [T] end to end, lengths, and places [K] in T of the tokens to learn.
+
+    What follows a demonstration's last token to learn is left out.
+    """
+    masks = []
+    for each in row:
+        mask = each.mask.astype(bool)
+        mask[0] = False  # nothing predicts an episode's first token
+        last = np.flatnonzero(mask)
+        masks.append(mask[: last[-1] + 1] if last.size else mask[:1])
+    tokens = np.concatenate([e.token_ids[: len(m)] for e, m in zip(row, masks, strict=True)])
+    places = np.flatnonzero(np.concatenate(masks))
+    lengths = tuple(map(len, masks))
+    return torch.from_numpy(tokens.astype(np.int64)), lengths, torch.from_numpy(places)

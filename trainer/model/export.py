@@ -1,0 +1,46 @@
+"""A checkpoint as a directory that plain transformers loads."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from agentrl.checkpoints import manifest
+from agentrl.checkpoints.directories import verify, whole_directory
+from agentrl.checkpoints.manifest import base_of
+from agentrl.core.errors import CheckpointError
+from agentrl.trainer.model.loading import copy_tokenizer
+
+
+def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:
+    """Verify a checkpoint and copy it; `merge_lora` folds an adapter into its base.
+
+    Raises CheckpointError for a corrupt checkpoint, an existing `out`, or a merge without peft.
+    """
+    verify(checkpoint_dir)
+    with whole_directory(out) as partial:
+        fill(checkpoint_dir, partial, merge_lora=merge_lora)
+
+
+def fill(checkpoint_dir: Path, out: Path, *, merge_lora: bool) -> None:
+    """As `export`, into a directory that is there, of a checkpoint that is verified."""
+    base = base_of(checkpoint_dir) if merge_lora else None
+    if base is not None:
+        _merge(checkpoint_dir, base, out)
+    else:
+        ignored = shutil.ignore_patterns(manifest.FILE)
+        shutil.copytree(checkpoint_dir, out, ignore=ignored, dirs_exist_ok=True)
+
+
+def _merge(adapter: Path, base: Path, out: Path) -> None:
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise CheckpointError("merging LoRA needs peft", mend="pip install peft") from error
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        base, local_files_only=True, use_safetensors=True, dtype="auto"
+    )
+    PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(out)
+    copy_tokenizer(base, out)
+    copy_tokenizer(adapter, out)

@@ -1,0 +1,40 @@
+"""How gradients move weights: the optimizer of `trainer.optimizer` and its learning rate."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentrl.trainer.algorithm.presets import Settings
+
+
+def make(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    """AdamW or plain gradient descent, whose decay spares vectors: norms and biases."""
+    every = groups(parameters, settings)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(every, lr=settings.learning_rate)
+    return torch.optim.AdamW(every, lr=settings.learning_rate, fused=True)
+
+
+def groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
+    """As torch's optimizers take them: what decays, and what does not."""
+    listed = list(parameters)
+    return [
+        {"params": [p for p in listed if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in listed if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The learning rate of the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def learning_rate(settings: Settings, updates: int) -> float:
+    """Linear warm-up over `warmup_updates`, then constant."""
+    rate = settings.learning_rate
+    if updates < settings.warmup_updates:
+        return rate * (updates + 1) / (settings.warmup_updates + 1)
+    return rate

@@ -1,0 +1,51 @@
+"""What an update finds of each token before it steps, without stepping."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.trainer.algorithm.metrics import Recorded
+from agentrl.trainer.algorithm.objective import Objective
+from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.batch import Batch
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.model.packing import micro_batches
+from agentrl.trainer.model.trainable import Whole
+
+Reference = Callable[[], AbstractContextManager[Any]]
+
+
+class Scorer:
+    """The policy of a checkpoint that holds all of its weights."""
+
+    def __init__(self, path: Path, first: Path, hardware: Hardware) -> None:
+        """`first`: the run's first checkpoint, the reference of a KL term.
+
+        Both are loaded where they are first needed. Raises CheckpointError.
+        """
+        torch.set_num_threads(hardware.threads)
+        self._path, self._first, self._hardware = path, first, hardware
+        self._models: dict[Path, Any] = {}
+
+    def score(self, batch: Batch, settings: Settings) -> Recorded:
+        """As TorchLearner records it: the same micro-batches through the same objective."""
+        recorded = Recorded.empty(batch.tokens.size)
+        model = self._model(self._path, settings)
+        objective = Objective(
+            settings, self._hardware, lambda: nullcontext(self._model(self._first, settings))
+        )
+        budget = settings.micro_batch_tokens if settings.packing else 1
+        with torch.no_grad():
+            for micro in micro_batches(batch, budget):
+                objective.loss(model, micro, batch, recorded)
+        return recorded
+
+    def _model(self, path: Path, settings: Settings) -> Any:
+        if path not in self._models:
+            plain = replace(settings, kl_weight=0.0)  # its reference is asked for here
+            self._models[path] = Whole(path, plain, self._hardware).model
+        return self._models[path]
