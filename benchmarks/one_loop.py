@@ -26,7 +26,7 @@ from agentrl.core.config import Config
 from agentrl.core.errors import PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
-from agentrl.workers.client import NotServed, PolicyClient
+from agentrl.workers.policies.client import NotServed, PolicyClient
 from agentrl.workers.worker import EpisodeWorker
 
 BLOCKING = 16  # threads for what blocks: as many as the store has connections

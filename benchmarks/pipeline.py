@@ -48,9 +48,9 @@ from agentrl.db.transitions import groups
 from agentrl.serving.policy import Followed, serve_policy
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.workers import app as celery
-from agentrl.workers.dispatcher import Dispatcher
+from agentrl.workers.dispatch.dispatcher import Dispatcher
+from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.recorder import record
-from agentrl.workers.stream import ItemStream
 from agentrl.workers.worker import EpisodeWorker, leave_in_time
 
 SIZE, BATCH = 8, 8

@@ -40,8 +40,8 @@ from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.policy import Followed, serve_policy
-from agentrl.workers.client import Ask, NotServed, PolicyClient
-from agentrl.workers.policies import PolicyPool, Sampler
+from agentrl.workers.policies.client import Ask, NotServed, PolicyClient
+from agentrl.workers.policies.pool import PolicyPool, Sampler
 
 EPISODES, STEPS = 64, 200
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")

@@ -61,8 +61,8 @@ from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import alarms, episodes, groups, lifecycle, runs, streams, updates
 from agentrl.envs.contract import Item
-from agentrl.workers.dispatcher import Dispatcher
-from agentrl.workers.stream import ItemStream
+from agentrl.workers.dispatch.dispatcher import Dispatcher
+from agentrl.workers.dispatch.item_stream import ItemStream
 
 Question = Callable[[Session], Any]
 ADMISSION, LOOKERS = "admission", ("dashboard", "search", "checkpoints", "report", "view")

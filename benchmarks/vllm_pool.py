@@ -38,7 +38,7 @@ from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model.trainable import Adapter, saved, trained
-from agentrl.workers.client import Ask, PolicyClient
+from agentrl.workers.policies.client import Ask, PolicyClient
 
 RANK, ADAPTERS, AT_ONCE = 8, 3, 32
 PROMPT, SAMPLED = 60, 32  # tokens

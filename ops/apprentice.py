@@ -14,8 +14,8 @@ from agentrl.ops.play import Player
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.loading import copy_tokenizer, save_as
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style
 
 ATTEMPTS = 8
 VOCABULARY = 768

@@ -19,8 +19,8 @@ from agentrl.ops import hub
 from agentrl.serving.external.upstream import checked
 from agentrl.serving.vllm.launch import check_tracks
 from agentrl.trainer.algorithm import presets
-from agentrl.workers import curriculum
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.dispatch import curriculum
 
 
 def show(path: Path, *, as_json: bool) -> str:

@@ -19,10 +19,10 @@ from agentrl.core.config import Task
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Message, TaskSource, Tool, ToolCall
 from agentrl.trainer.model.cloning import Demonstration
-from agentrl.workers import toolcalls
-from agentrl.workers.conversation import Conversation
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style
+from agentrl.workers.conversation import toolcalls
+from agentrl.workers.conversation.conversation import Conversation
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from agentrl.envs.contract import (
     ToolCall,
 )
 from agentrl.ops.envshow import Chosen, described, opened, said, value_of
-from agentrl.workers.toolcalls import fitted
+from agentrl.workers.conversation.toolcalls import fitted
 
 PROMPT = "> "
 _JSON = json.JSONDecoder()

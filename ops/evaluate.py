@@ -24,9 +24,9 @@ from agentrl.core.types import CURRENT, SOLVED, TRAINABLE, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Environment, Item, TaskSource
-from agentrl.workers.client import PolicyClient
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime
-from agentrl.workers.policies import Sampler
+from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.pool import Sampler
 from agentrl.workers.worker import Clock, kit
 
 log = get_logger()

@@ -12,9 +12,9 @@ from typing import Protocol
 from agentrl.core.types import SOLVED
 from agentrl.envs.contract import Environment, Item, TaskSource
 from agentrl.serving.request import Completion, Request
-from agentrl.workers.conversation import Conversation
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style
+from agentrl.workers.conversation.conversation import Conversation
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style
 from agentrl.workers.turn import act
 
 OPEN_EPISODES = 128

@@ -25,9 +25,9 @@ from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.hosting import hosting
 from agentrl.ops import hub, roles
 from agentrl.ops.tape import Difference, Tape
-from agentrl.workers.client import PolicyClient
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
-from agentrl.workers.policies import Sampler
+from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.pool import Sampler
 from agentrl.workers.worker import Clock, kit
 
 UNBOUNDED = 1 << 30  # tokens: what was sampled has its place

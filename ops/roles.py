@@ -1,7 +1,7 @@
 """The processes of a run: each opens what it needs and hands over to its loop.
 
     role        loop
-    dispatcher  workers/dispatcher.py   Dispatcher.serve
+    dispatcher  workers/dispatch/dispatcher.py   Dispatcher.serve
     worker      workers/worker.py       EpisodeWorker.run, called by Celery's threads
     recorder    workers/recorder.py     record
     trainer     trainer/loop.py         train
@@ -48,9 +48,9 @@ def sources(config: Config) -> dict[str, TaskSource]:
 
 def dispatcher(config: Config, stop: threading.Event) -> None:
     from agentrl.workers.app import Sender, celery_app
-    from agentrl.workers.dispatcher import EXPIRES, Dispatcher
-    from agentrl.workers.levels import told
-    from agentrl.workers.stream import ItemStream
+    from agentrl.workers.dispatch.dispatcher import EXPIRES, Dispatcher
+    from agentrl.workers.dispatch.item_stream import ItemStream
+    from agentrl.workers.dispatch.run_metrics import told
 
     with opened(config, stop) as run:
         streams = {

@@ -33,7 +33,7 @@ from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops import configs, hub, moved
 from agentrl.workers.app import celery_app, purge
-from agentrl.workers.template import TEMPLATE
+from agentrl.workers.conversation.template import TEMPLATE
 
 LOOK_S = 0.05  # between two tries to be the one who begins the run
 

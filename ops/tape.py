@@ -26,10 +26,10 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
 )
-from agentrl.workers.client import Ask, Completes, Completion
-from agentrl.workers.conversation import Conversation
+from agentrl.workers.conversation.conversation import Conversation
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import ANSWER_KEPT
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.policies.client import Ask, Completes, Completion
 
 PROMPT = -1  # the step of what differs before any
 

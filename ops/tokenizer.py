@@ -47,7 +47,7 @@ def train(texts: Iterable[str], size: int, atoms: Sequence[str] = OPENINGS + CLO
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write what transformers and `agentrl.workers.template` read of a tokenizer."""
+    """Write what transformers and `agentrl.workers.conversation.template` read of a tokenizer."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END,

@@ -32,7 +32,7 @@ from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.school import Phase, PhaseRecord, School, Transcripts, Watch
 from agentrl.ops.warmstart_state import WarmstartState
 from agentrl.trainer.model import cloning
-from agentrl.workers.toolcalls import Style
+from agentrl.workers.conversation.toolcalls import Style
 
 CARD = """\
 # {name}

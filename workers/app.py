@@ -25,7 +25,7 @@ from agentrl.core.config import Config
 from agentrl.core.errors import BrokerUnavailable
 
 TASK = "agentrl.run_episode"
-EMBEDDED = "agentrl.workers.files:Transport"
+EMBEDDED = "agentrl.workers.celery_files:Transport"
 # Seconds, for each episode at once, for which a thread waits for Python's lock before it asks for
 # it. With Python's 5 ms a thousand threads that could all go on spend their time on asking; with
 # much more than that for a few, the lease's thread waits behind those that compute (docs/adr/0019).

@@ -24,12 +24,12 @@ from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Counting, Environment, Outcome
-from agentrl.workers.client import Ask, Completes, Completion, NotServed
-from agentrl.workers.conversation import Conversation, Converse
-from agentrl.workers.interpreter import Interpreter
-from agentrl.workers.policies import NoLivePolicy, Sampler
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style
+from agentrl.workers.conversation.conversation import Conversation, Converse
+from agentrl.workers.conversation.interpreter import Interpreter
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style
+from agentrl.workers.policies.client import Ask, Completes, Completion, NotServed
+from agentrl.workers.policies.pool import NoLivePolicy, Sampler
 from agentrl.workers.turn import act, of_agent
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps

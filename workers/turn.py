@@ -8,8 +8,8 @@ from numbers import Real
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import TRAINABLE
 from agentrl.envs.contract import Environment, Outcome, ToolCall
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style, parse
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style, parse
 
 
 def act(

@@ -48,11 +48,11 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs
 from agentrl.db.transitions.episodes import Claimed, Result
 from agentrl.envs.contract import Environment, Item, TaskSource
-from agentrl.workers.client import Completes, PolicyClient
+from agentrl.workers.attempt_telemetry import watched
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
-from agentrl.workers.policies import NoLivePolicy, PolicyPool, Sampler
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.watched import watched
+from agentrl.workers.policies.client import Completes, PolicyClient
+from agentrl.workers.policies.pool import NoLivePolicy, PolicyPool, Sampler
 
 GRACE_S = 3.5  # between SIGTERM and leaving whatever still runs
 LAST_WORD_S = 1.0  # how long the store is waited for then

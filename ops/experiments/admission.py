@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from agentrl.core.config import Config
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.experiments.arena import Job
-from agentrl.workers.curriculum import next_task, owed, shares
-from agentrl.workers.stream import ItemStream
+from agentrl.workers.dispatch.curriculum import next_task, owed, shares
+from agentrl.workers.dispatch.item_stream import ItemStream
 
 
 class Admission:

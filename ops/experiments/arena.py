@@ -29,10 +29,10 @@ from agentrl.serving.local.kv import Prefixes
 from agentrl.serving.local.model import load
 from agentrl.serving.request import Completion as Answer
 from agentrl.serving.request import Request
-from agentrl.workers.client import Completion, PolicyClient
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, Stopped
-from agentrl.workers.policies import Sampler
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.policies.client import Completion, PolicyClient
+from agentrl.workers.policies.pool import Sampler
 
 CACHE_TOKENS = 131_072  # of kept keys and values, all policies together
 MAX_ROWS = 512  # of one policy's batch

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.workers.client import Ask, Completion, PolicyClient
 from agentrl.workers.episode import Stopped
+from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 T = TypeVar("T")
 OPEN_EPISODES = 512

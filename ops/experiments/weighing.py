@@ -8,9 +8,9 @@ from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Sampling
 from agentrl.core.types import SOLVED
 from agentrl.ops.experiments.arena import Arena, Job
-from agentrl.workers.adaptive import Attempt, Beliefs, OffPolicy, Weigh, learn, weigher
-from agentrl.workers.policies import Sampler
-from agentrl.workers.statistics import shares
+from agentrl.workers.policies.adaptive import Attempt, Beliefs, OffPolicy, Weigh, learn, weigher
+from agentrl.workers.policies.pool import Sampler
+from agentrl.workers.policies.statistics import shares
 
 OFF_POLICY = {
     "kl_fresh": "mismatch_k3_fresh",

@@ -11,8 +11,8 @@ from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import ToolCall, strings
 from agentrl.ops import memory, shape
 from agentrl.ops.findings import Finding, try_finding
-from agentrl.workers import toolcalls
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation import toolcalls
+from agentrl.workers.conversation.template import ChatTemplate
 
 TOOL = strings("look", "Look at a thing.", "thing")
 

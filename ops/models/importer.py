@@ -14,7 +14,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.ops import hub, shape
 from agentrl.ops.models import source as sources
 from agentrl.ops.models.source import ModelSource
-from agentrl.workers.template import TEMPLATE, ChatTemplate
+from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
 CARD = "README.md"
 SUPPLIED = "tools_chatml.jinja"

@@ -37,7 +37,8 @@ from agentrl.envs.gateway import chat
 from agentrl.serving import wire as policy_wire
 from agentrl.serving.request import Limits, RequestError, check
 from agentrl.serving.vllm import wire as vllm_wire
-from agentrl.workers import client, interpreter, toolcalls
+from agentrl.workers.conversation import interpreter, toolcalls
+from agentrl.workers.policies import client
 
 FEW, MANY = 400, 100_000
 TURN = 8_000  # characters: a turn is bounded by its tokens

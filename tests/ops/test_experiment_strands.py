@@ -6,8 +6,8 @@ import pytest
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.experiments.strands import Question, Work, play
-from agentrl.workers.client import Ask, Completion, PolicyClient
 from agentrl.workers.episode import Stopped
+from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 POLICY = LivePolicy("s", "", "current", "c", 0)
 

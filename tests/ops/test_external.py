@@ -32,7 +32,7 @@ from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configs import check
 from agentrl.ops.eval import Wish, evaluate
-from agentrl.workers.policies import PolicyPool
+from agentrl.workers.policies.pool import PolicyPool
 
 OPTIONS = {"style": "compact", "items": 40, "test_items": 8}
 FILE = """

@@ -12,8 +12,8 @@ from agentrl.envs.contract import Message, ToolCall, strings
 from agentrl.ops.models import source as sources
 from agentrl.ops.models.check import check_model
 from agentrl.ops.models.importer import CARD, import_model
-from agentrl.workers import toolcalls
-from agentrl.workers.template import TEMPLATE, ChatTemplate
+from agentrl.workers.conversation import toolcalls
+from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
 LOOK = strings("look", "Look at a thing.", "thing")
 CHATML = (

@@ -24,7 +24,7 @@ from agentrl.ops.continuation import Wish, go_on
 from agentrl.ops.replay import replay, replay_all
 from agentrl.ops.runs import begin
 from agentrl.ops.tape import Tape
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 FILE = """

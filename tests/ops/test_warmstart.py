@@ -18,7 +18,7 @@ from agentrl.ops.school import Phase, Progress
 from agentrl.ops.tokenizer import OPENINGS
 from agentrl.ops.warming import Interrupted, ProgressLines, make
 from agentrl.ops.warmstart import WarmstartOptions, warmstart
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
 
 TASKS = {
     name: Task(options={"style": "compact", "items": 20, "test_items": 4}, max_turns=2)

@@ -11,8 +11,8 @@ from world import World
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config import Config, Dispatch, Task
 from agentrl.envs.contract import Item
-from agentrl.workers.dispatcher import Dispatcher
-from agentrl.workers.stream import ItemStream
+from agentrl.workers.dispatch.dispatcher import Dispatcher
+from agentrl.workers.dispatch.item_stream import ItemStream
 
 PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, lease_s=60.0)
 BOUND = 4

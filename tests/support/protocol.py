@@ -35,9 +35,9 @@ from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
-from agentrl.workers.dispatcher import Dispatcher
+from agentrl.workers.dispatch.dispatcher import Dispatcher
+from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.recorder import record
-from agentrl.workers.stream import ItemStream
 
 PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, max_attempts=2)
 BOUND = 4  # groups open at once

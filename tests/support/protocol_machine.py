@@ -26,7 +26,7 @@ from protocol_stores import Beside, CheckedStore, Database
 
 from agentrl.core.errors import EnvironmentFailure, PolicyError
 from agentrl.core.types import RunState
-from agentrl.workers.policies import NoLivePolicy
+from agentrl.workers.policies.pool import NoLivePolicy
 
 RUNS = 2
 ENDS: list[Any] = [

@@ -18,10 +18,10 @@ from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.demonstrations import Demonstrator, Transcript
-from agentrl.workers.client import Ask, Completion
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
-from agentrl.workers.policies import Sampler
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.policies.client import Ask, Completion
+from agentrl.workers.policies.pool import Sampler
 
 
 class Shown:

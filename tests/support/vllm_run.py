@@ -27,7 +27,7 @@ from agentrl.db.transitions import runs
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model.trainable import Adapter, probe, saved, trained
-from agentrl.workers.client import Ask, Completion, PolicyClient
+from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 CONFIG = """
 [run]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.ops import tokenizer
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
 
 
 @pytest.fixture(scope="session")

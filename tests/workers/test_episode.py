@@ -26,10 +26,10 @@ from agentrl.envs.contract import Outcome, ToolCall
 from agentrl.serving.request import Limits as EngineLimits
 from agentrl.serving.request import Request
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.client import Ask, Completion, PolicyClient
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
-from agentrl.workers.policies import NoLivePolicy, Sampler
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.policies.client import Ask, Completion, PolicyClient
+from agentrl.workers.policies.pool import NoLivePolicy, Sampler
 
 NOWHERE = Path()
 LIMITS = Limits(max_turns=8, deadline_s=30.0, policy_wait_s=5.0)

@@ -24,10 +24,10 @@ from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.workers.client import PolicyClient
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
-from agentrl.workers.policies import Sampler
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.pool import Sampler
 
 EPISODES = 6
 TOLERANCE = 1e-4

@@ -29,8 +29,8 @@ from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.workers.client import Completion
-from agentrl.workers.policies import Sampler
+from agentrl.workers.policies.client import Completion
+from agentrl.workers.policies.pool import Sampler
 
 ROUNDS = (1, 8, 2, 4, 1, 8)  # groups played at once
 LOADS = 5

@@ -19,10 +19,10 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import Limits as EngineLimits
 from agentrl.serving.request import Request
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.client import PolicyClient
+from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
-from agentrl.workers.policies import Sampler
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.pool import Sampler
 
 TALKS = """
 messages, lengths = [user("?")], []

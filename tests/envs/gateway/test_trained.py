@@ -14,7 +14,7 @@ from agentrl.db.models import StoredTrajectory
 from agentrl.db.queries import progress
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 

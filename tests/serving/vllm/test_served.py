@@ -17,7 +17,7 @@ from running import eventually
 from scraping import dashboard, named, scraped, with_values
 from vllm_run import Asked, VllmRun, vllm_run
 
-from agentrl.workers.client import NotServed
+from agentrl.workers.policies.client import NotServed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 ADAPTERS = 4

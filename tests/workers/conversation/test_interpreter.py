@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, ToolCall, strings
-from agentrl.workers.interpreter import Interpreter, Reply, messages, said
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style, parse, render
+from agentrl.workers.conversation.interpreter import Interpreter, Reply, messages, said
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style, parse, render
 
 LOOK, PUT = strings("look", "Look.", "thing"), strings("put", "Put.", "thing", "place")
 TOOLS = (LOOK, PUT)

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, Tool, ToolCall, strings
-from agentrl.workers.toolcalls import STYLES, Style, parse
+from agentrl.workers.conversation.toolcalls import STYLES, Style, parse
 
 TEMPLATE = "chat_template.jinja"
 _ANSWER = "⁂answer⁂"  # stands for an assistant's text

@@ -6,7 +6,7 @@ Special tokens (`<|python_tag|>`, `[TOOL_CALLS]`, `<|eot_id|>`) are gone once to
 import pytest
 
 from agentrl.envs.contract import Tool, ToolCall
-from agentrl.workers.toolcalls import STYLES, Style, parse, render
+from agentrl.workers.conversation.toolcalls import STYLES, Style, parse, render
 
 WEATHER = Tool(
     "get_weather",

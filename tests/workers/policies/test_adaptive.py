@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.core.config import Sampling
-from agentrl.workers.adaptive import (
+from agentrl.workers.policies.adaptive import (
     Attempt,
     OffPolicy,
     best_weights,

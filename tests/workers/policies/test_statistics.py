@@ -12,8 +12,8 @@ from world import World
 from agentrl.core.config import Config, Sampling, Task
 from agentrl.db.queries.episode_outcomes import Played
 from agentrl.db.store import Store
-from agentrl.workers.policies import PolicyPool, Sampler
-from agentrl.workers.statistics import attempts, look, off_policy
+from agentrl.workers.policies.pool import PolicyPool, Sampler
+from agentrl.workers.policies.statistics import attempts, look, off_policy
 
 CONFIG = Config(
     tasks={"dbbench": Task(), "kg": Task()}, sampling=Sampling(strategy="adaptive", floor=0.1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from steps import grows_linearly, steps
 
 from agentrl.envs.contract import Tool, ToolCall, strings
-from agentrl.workers.toolcalls import Style, parse, render
+from agentrl.workers.conversation.toolcalls import Style, parse, render
 
 STYLES: tuple[Style, ...] = get_args(Style)
 ACT = strings("take_action", "Act.", "action")

@@ -15,9 +15,9 @@ import msgspec
 from agentrl.core.errors import PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Message, Tool, ToolCall
-from agentrl.workers.client import UNREADABLE, Ask, Completes, Completion
-from agentrl.workers.template import ChatTemplate
-from agentrl.workers.toolcalls import Style, parse, render
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style, parse, render
+from agentrl.workers.policies.client import UNREADABLE, Ask, Completes, Completion
 
 NO_ANSWER = "(no answer)"  # to a call that the environment answered together with another
 

@@ -18,9 +18,9 @@ from agentrl.db.transitions import mixtures, streams
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.mixtures import Decision
 from agentrl.db.transitions.streams import Latest, Place
-from agentrl.workers import curriculum
-from agentrl.workers.standing import Admitted, LatestItems
-from agentrl.workers.stream import ItemStream
+from agentrl.workers.dispatch import curriculum
+from agentrl.workers.dispatch.admission_cache import Admitted, LatestItems
+from agentrl.workers.dispatch.item_stream import ItemStream
 
 SAME = 1e-9  # shares that differ by less do not
 

@@ -11,7 +11,7 @@ from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import Limits
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.client import LARGEST, Ask, NotServed, PolicyClient
+from agentrl.workers.policies.client import LARGEST, Ask, NotServed, PolicyClient
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 

@@ -5,8 +5,8 @@
     waits for `dispatch.tick_s`
     ends      with its run; `exhausted` when every item is retired
 
-Which groups come next: workers/admission.py. Everything is counted from rows, so a restart forgets
-nothing; a row lease makes it the only one.
+Which groups come next: workers/dispatch/admission.py. Everything is counted from rows, so a restart
+forgets nothing; a row lease makes it the only one.
 """
 
 import threading
@@ -28,9 +28,9 @@ from agentrl.db.models import Run
 from agentrl.db.registry.checkpoints import close_abandoned, live_policies
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, refusals, runs
-from agentrl.workers.admission import Admission
-from agentrl.workers.policies import newest_per_server
-from agentrl.workers.stream import ItemStream
+from agentrl.workers.dispatch.admission import Admission
+from agentrl.workers.dispatch.item_stream import ItemStream
+from agentrl.workers.policies.pool import newest_per_server
 
 AWAY_S = 1.0  # most time between two ticks while the broker is away
 BACKOFF = Backoff(longest_s=AWAY_S, stopping_s=0.0)

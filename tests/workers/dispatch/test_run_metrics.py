@@ -15,7 +15,7 @@ from agentrl.core.exposition import exported
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms
 from agentrl.db.transitions.alarms import Reading
-from agentrl.workers.levels import look
+from agentrl.workers.dispatch.run_metrics import look
 
 
 @pytest.fixture

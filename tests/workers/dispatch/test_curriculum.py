@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentrl.core.config import Config, Dispatch, Task
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.streams import Latest
-from agentrl.workers.curriculum import (
+from agentrl.workers.dispatch.curriculum import (
     Rest,
     after,
     check,

@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.core.config import Config
 from agentrl.db.queries.episode_outcomes import Played, recent_episodes, recent_metrics
 from agentrl.db.store import Store
-from agentrl.workers.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
+from agentrl.workers.policies.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
 
 UPDATES = 4  # whose metrics say how far lagged tokens are from the policy trained
 PARTS = ("fresh", "lagged")

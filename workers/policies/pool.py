@@ -19,8 +19,8 @@ from agentrl.core.threads import vital_thread
 from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import Store
-from agentrl.workers.adaptive import Weigh
-from agentrl.workers.statistics import look
+from agentrl.workers.policies.adaptive import Weigh
+from agentrl.workers.policies.statistics import look
 
 LOOK_S = 0.02  # least time between two looks at the registry, whoever wants one
 PERIOD_S = 1.0  # most time between two looks

@@ -7,7 +7,7 @@ from world import World
 from agentrl.db.store import Store
 from agentrl.db.transitions import streams
 from agentrl.db.transitions.streams import Latest
-from agentrl.workers.standing import Admitted, LatestItems
+from agentrl.workers.dispatch.admission_cache import Admitted, LatestItems
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
-from agentrl.workers.adaptive import OffPolicy, learn, weigher
-from agentrl.workers.policies import PolicyPool, Sampler, newest_per_server, shares
+from agentrl.workers.policies.adaptive import OffPolicy, learn, weigher
+from agentrl.workers.policies.pool import PolicyPool, Sampler, newest_per_server, shares
 
 DRAWS = 4000
 GO_ON = threading.Event()

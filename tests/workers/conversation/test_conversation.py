@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, strings
 from agentrl.ops import tokenizer
-from agentrl.workers.conversation import Conversation
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.conversation import Conversation
+from agentrl.workers.conversation.template import ChatTemplate
 
 TOOLS = (strings("look", "Look at a thing.", "thing"),)
 FIRST = (Message("system", "dbbench"), Message("user", "which mug?"))

@@ -17,7 +17,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, refusals, runs
 from agentrl.db.transitions.episodes import Claimed
-from agentrl.workers.dispatcher import ADMITTED, AWAIT_S, Dispatcher
+from agentrl.workers.dispatch.dispatcher import ADMITTED, AWAIT_S, Dispatcher
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Item
-from agentrl.workers.stream import ItemStream
+from agentrl.workers.dispatch.item_stream import ItemStream
 
 
 def _stream(count: int, seed: int) -> ItemStream:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentrl.envs.contract import Message, Tool
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)

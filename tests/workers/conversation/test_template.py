@@ -6,7 +6,7 @@ import pytest
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, strings
 from agentrl.ops import tokenizer
-from agentrl.workers.template import ChatTemplate
+from agentrl.workers.conversation.template import ChatTemplate
 
 TOOL = strings("look", "Look at a thing.", "thing")
 QWEN_LIKE = """\

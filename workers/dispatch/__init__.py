@@ -1,0 +1,1 @@
+"""Which groups are admitted and when: the dispatcher and what it decides by."""

@@ -1,0 +1,1 @@
+"""Which policy samples the next step, and the client that asks it."""
