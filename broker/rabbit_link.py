@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import pika
 
-from agentrl.core import metrics
 from agentrl.core.errors import BrokerUnavailable
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # back-off between connections
 STEADY_S = 5.0  # a connection that lasted so long starts the back-off anew

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import tenacity
 
-from agentrl.core import metrics
 from agentrl.core.errors import in_words
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
 
 FOREVER = math.inf
 

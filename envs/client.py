@@ -18,10 +18,10 @@ import msgspec
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from agentrl.core import tracing
 from agentrl.core.config import Envs, secret
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import tracing
 from agentrl.envs import registry, wire
 from agentrl.envs.contract import (
     Environment,

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from agentrl.core import metrics, tracing
 from agentrl.core.access import admits, loopback
 from agentrl.core.errors import AgentRLError, ItemError, in_words
 from agentrl.core.http import Application, Handler, Request, Response
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.envs import wire
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.controller import Controller

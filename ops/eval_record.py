@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core import metrics
 from agentrl.core.config import Config, External
+from agentrl.core.telemetry import metrics
 from agentrl.core.types import Status
 from agentrl.db.models import Evaluation, EvaluationEpisode
 from agentrl.db.store import Store

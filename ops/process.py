@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.core import exposition, loading, logging, otlp
+from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import (
     AgentRLError,
@@ -25,6 +25,7 @@ from agentrl.core.errors import (
     StoreUnavailable,
 )
 from agentrl.core.process import TOLD, place
+from agentrl.core.telemetry import exposition, otlp
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs

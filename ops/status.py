@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.core import loading
 from agentrl.core.config import Config
-from agentrl.core.exposition import address
+from agentrl.core.telemetry.exposition import address
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import progress

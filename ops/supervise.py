@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from agentrl.core import metrics
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import process_began
+from agentrl.core.telemetry import metrics
 from agentrl.ops import ending
 from agentrl.ops.hosts import hosts_envs
 from agentrl.ops.locks import only_one

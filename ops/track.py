@@ -15,9 +15,10 @@ from typing import IO
 
 import msgspec
 
-from agentrl.core import exposition, loading, logging, metrics
+from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, in_words
+from agentrl.core.telemetry import exposition, metrics
 from agentrl.core.types import RUN_OVER
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import tracker_cursor

@@ -19,9 +19,10 @@ from typing import TypeVar
 from rich.console import Console
 from sqlalchemy.orm import Session
 
-from agentrl.core import exposition, loading, logging
+from agentrl.core import loading, logging
 from agentrl.core.config import Config, secret
 from agentrl.core.errors import AgentRLError, StoreError
+from agentrl.core.telemetry import exposition
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals

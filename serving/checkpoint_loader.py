@@ -19,9 +19,9 @@ from typing import Protocol
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core import metrics
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
 from agentrl.db.models import Checkpoint
 from agentrl.serving.request import Engine, EngineAway
 

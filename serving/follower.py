@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.core import metrics
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.tracks import parse, wanted

@@ -17,10 +17,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrl.core import metrics, tracing
 from agentrl.core.access import admits
 from agentrl.core.errors import PolicyError
 from agentrl.core.http import HttpServer, content
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
 from agentrl.serving.request import Engine, RequestError, check
 from agentrl.serving.served import NotServedError, Served

@@ -5,7 +5,7 @@ import re
 from running import ROOT
 from scraping import dashboard, named
 
-from agentrl.core import metrics
+from agentrl.core.telemetry import metrics
 
 
 def test_the_table_of_docs_watching_is_what_the_code_declares() -> None:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.core import metrics, tracing
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
 from agentrl.trainer.algorithm.presets import Settings

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from agentrl.core import metrics, tracing
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.db.transitions.episodes import Claimed
 
 

@@ -25,7 +25,6 @@ from agentrl.broker.messages import (
     body_sha256,
 )
 from agentrl.broker.topology import TRAJECTORIES
-from agentrl.core import metrics, tracing
 from agentrl.core.config import Config
 from agentrl.core.errors import (
     AgentRLError,
@@ -41,6 +40,7 @@ from agentrl.core.errors import (
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER
 from agentrl.core.structs import prepare_structs
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.threads import vital_thread
 from agentrl.core.types import Reason, Status
 from agentrl.db.models import Worker

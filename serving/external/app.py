@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core import metrics, tracing
 from agentrl.core.access import admits
 from agentrl.core.errors import AgentRLError
 from agentrl.core.http import Application, Handler, Request, Response
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
 from agentrl.serving.external.upstream import Closed, Unavailable, Upstream
 from agentrl.serving.request import RequestError

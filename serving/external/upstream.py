@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 
-from agentrl.core import metrics
 from agentrl.core.config import External
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
 
 BACKOFF_S = 0.5  # before the second try, doubled for each further one
 LONGEST_S = 30.0  # of a wait between two tries

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from agentrl.checkpoints import manifest
-from agentrl.core import metrics
 from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics
 from agentrl.serving.request import Completion, EngineAway, Limits, Request, check
 from agentrl.serving.scripted import limits_of
 from agentrl.serving.vllm.adapter import (

@@ -83,7 +83,7 @@ def launch(config: Config, server: PolicyServer) -> Launch:
         *("--max-num-seqs", str(server.max_batch), "--seed", str(config.run.seed)),
         *("--disable-uvicorn-access-log", "--worker-extension-cls", "vllm_worker.Weights"),
     ]
-    if not config.metrics.port:  # else they are asked for (core/metrics.py VLLM)
+    if not config.metrics.port:  # else they are asked for (core/telemetry/metrics.py VLLM)
         command += ["--disable-log-stats"]
     environment = {
         "DO_NOT_TRACK": "1",

@@ -8,7 +8,7 @@ from collector import Collector, Heard, collecting
 from running import ROOT, agentrl, eventually
 from scraping import asked, dashboard, free_port, named, scraped, with_values
 
-from agentrl.core import tracing
+from agentrl.core.telemetry import tracing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 

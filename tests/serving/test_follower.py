@@ -12,7 +12,7 @@ from scraping import free_port, scraped
 from agentrl.checkpoints import manifest
 from agentrl.core.config import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.core.exposition import exported
+from agentrl.core.telemetry.exposition import exported
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, open_store

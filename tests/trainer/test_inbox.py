@@ -25,7 +25,7 @@ from agentrl.broker.messages import (
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
 from agentrl.core.config import Metrics
 from agentrl.core.errors import BrokerError
-from agentrl.core.exposition import exported
+from agentrl.core.telemetry.exposition import exported
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import Store

@@ -20,11 +20,11 @@ from agentrl import broker
 from agentrl.broker.api import Broker, Publisher, Waiting
 from agentrl.broker.messages import EpisodeFinished, Message, RunEpisode
 from agentrl.broker.topology import recorder_queue
-from agentrl.core import tracing
 from agentrl.core.config import Config, Dispatch, Model, Task
 from agentrl.core.config import Worker as WorkerConfig
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.core.tracing import Sink, Span
+from agentrl.core.telemetry import tracing
+from agentrl.core.telemetry.tracing import Sink, Span
 from agentrl.core.types import EpisodeState, GroupState, Reason, Status
 from agentrl.db.models import Worker
 from agentrl.db.store import Store

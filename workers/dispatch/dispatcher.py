@@ -18,11 +18,11 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core import metrics, tracing
 from agentrl.core.config import Config
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
+from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
 from agentrl.db.models import Run
 from agentrl.db.registry.checkpoints import close_abandoned, live_policies

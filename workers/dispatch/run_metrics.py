@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from agentrl.broker.api import Broker
-from agentrl.core import metrics
 from agentrl.core.errors import AgentRLError
 from agentrl.core.logging import get_logger
-from agentrl.core.metrics import Gauge
+from agentrl.core.telemetry import metrics
+from agentrl.core.telemetry.metrics import Gauge
 from agentrl.db.queries import run_gauges
 from agentrl.db.queries.run_gauges import Levels
 from agentrl.db.store import Store

@@ -9,9 +9,9 @@ import msgspec
 import urllib3
 from msgspec import Meta
 
-from agentrl.core import tracing
 from agentrl.core.config import secret
 from agentrl.core.errors import PolicyError
+from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy
 
 CONNECT_S = 5.0  # to a policy server

@@ -15,9 +15,9 @@ from running import eventually, fakes_of
 from scraping import asked, free_port
 
 from agentrl.core import config as sections
-from agentrl.core import metrics
 from agentrl.core.config import Config, Metrics, PolicyServer, Task, Vllm
-from agentrl.core.exposition import exported
+from agentrl.core.telemetry import metrics
+from agentrl.core.telemetry.exposition import exported
 from agentrl.serving.request import EngineAway
 from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.serving.vllm.launch import launch

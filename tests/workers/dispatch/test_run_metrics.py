@@ -11,7 +11,7 @@ from scraping import free_port, scraped
 from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.core.config import Metrics
-from agentrl.core.exposition import exported
+from agentrl.core.telemetry.exposition import exported
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms
 from agentrl.db.transitions.alarms import Reading

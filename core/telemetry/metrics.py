@@ -1,8 +1,8 @@
 """What processes count and measure of themselves; every name that Prometheus can be asked for.
 
-Declared here and used where the thing happens. Until core/exposition.py binds them, which it does
-where `metrics.port` is set, adding to one is a comparison. Labels have few values: tasks, statuses,
-tracks; never an id of an episode, a group or a checkpoint.
+Declared here and used where the thing happens. Until core/telemetry/exposition.py binds them, which
+it does where `metrics.port` is set, adding to one is a comparison. Labels have few values: tasks,
+statuses, tracks; never an id of an episode, a group or a checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence

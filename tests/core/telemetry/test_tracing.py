@@ -7,12 +7,12 @@ import pytest
 from collector import collecting
 from scraping import free_port, scraped
 
-from agentrl.core import otlp, tracing
 from agentrl.core.config import Metrics, Tracing
 from agentrl.core.errors import ConfigError
-from agentrl.core.exposition import exported
-from agentrl.core.otlp import Sender
-from agentrl.core.tracing import Mark, Span
+from agentrl.core.telemetry import otlp, tracing
+from agentrl.core.telemetry.exposition import exported
+from agentrl.core.telemetry.otlp import Sender
+from agentrl.core.telemetry.tracing import Mark, Span
 
 
 def test_a_trace_follows_from_run_episode_and_fence_alone() -> None:

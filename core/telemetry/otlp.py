@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentrl.core import metrics, tracing
 from agentrl.core.config import Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.core.tracing import Sink, Span
+from agentrl.core.telemetry import metrics, tracing
+from agentrl.core.telemetry.tracing import Sink, Span
 
 HELD = 8192  # spans that wait; more are dropped
 BATCH = 512

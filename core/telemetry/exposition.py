@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core import metrics
 from agentrl.core.access import admits, loopback, origin
 from agentrl.core.config import Metrics, secret
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.core.metrics import Foreign, Histogram, Instrument
+from agentrl.core.telemetry import metrics
+from agentrl.core.telemetry.metrics import Foreign, Histogram, Instrument
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric

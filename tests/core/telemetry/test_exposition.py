@@ -8,10 +8,10 @@ import pytest
 from running import eventually
 from scraping import asked, free_port
 
-from agentrl.core import metrics
 from agentrl.core.config import Metrics
 from agentrl.core.errors import ConfigError
-from agentrl.core.exposition import PLACES, exported
+from agentrl.core.telemetry import metrics
+from agentrl.core.telemetry.exposition import PLACES, exported
 
 
 def test_what_is_counted_is_exported_with_run_and_process_and_other_roles_are_not() -> None:

@@ -9,7 +9,8 @@
              └─ train     trainer
 
 An attempt's trace and root span follow from (run, episode, fence), so every process knows them;
-servers hear theirs in W3C's `traceparent`. Until core/otlp.py gives a sink, nothing is recorded.
+servers hear theirs in W3C's `traceparent`. Until core/telemetry/otlp.py gives a sink, nothing is
+recorded.
 """
 
 import hashlib

@@ -1,0 +1,1 @@
+"""What a process says of itself: metrics and traces."""
