@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core import loading
 from agentrl.core.config import Config
-from agentrl.ops import parts, shape
+from agentrl.ops.configuration import model_spec
+from agentrl.ops.doctor import memory_items
 
 SIZES = {  # hidden, layers, inner, heads, heads of keys, their width, vocabulary
     "1M": (128, 4, 320, 4, 2, 32, 768),
@@ -86,7 +87,7 @@ def train(config: Config, scratch: Path) -> None:
     mask = np.arange(count) % 60 < 40
     mask[::TOKENS] = False
     batch = Batch(
-        tokens=drawn.integers(0, shape.read(model).vocabulary, count),
+        tokens=drawn.integers(0, model_spec.read(model).vocabulary, count),
         loss_mask=mask,
         behaviour=np.full(count, -5.0, np.float32),
         temperature=np.ones(count, np.float32),
@@ -146,7 +147,7 @@ def measured(arm: str, model: Path) -> int:
 def planned(arm: str, model: Path) -> int:
     """What the plan says of it."""
     process = "policy p" if arm == "engine" else "trainer"
-    found = parts.parts(configured(model, arm), shape.read(model), {})
+    found = memory_items.parts(configured(model, arm), model_spec.read(model), {})
     return sum(part.size for part in found if part.process == process)
 
 

@@ -47,8 +47,8 @@ from agentrl.db.queries import progress
 from agentrl.db.registry.checkpoints import live_policies
 from agentrl.db.store import Store, open_store
 from agentrl.envs import registry
-from agentrl.ops.process import run_role
-from agentrl.ops.runs import begin
+from agentrl.ops.processes.entry import run_role
+from agentrl.ops.runs.begin import begin
 from agentrl.serving import policy
 from agentrl.trainer.engines import torch_learner
 

@@ -36,8 +36,8 @@ def chaos(
 
     Example: agentrl chaos configs/chaos.toml --kills 20 --seed 1
     """
+    from agentrl.ops.chaos.experiment import Wish, chaos
     from agentrl.ops.chaos.faults import Means
-    from agentrl.ops.chaos.trial import Wish, chaos
 
     commands = {"broker": restart_broker, "store": restart_store}
     restarts = {service: command for service, command in commands.items() if command}

@@ -27,7 +27,7 @@ def show(
 
     Example: agentrl config show configs/quickstart.toml
     """
-    from agentrl.ops.configs import show as written
+    from agentrl.ops.configuration.configs import show as written
 
     print(written(config, as_json=as_json), end="")
 
@@ -37,7 +37,7 @@ def check(config: Path = CONFIG) -> None:
 
     Example: agentrl config check configs/quickstart.toml
     """
-    from agentrl.ops.configs import report
+    from agentrl.ops.configuration.configs import report
 
     print(report(config))
 
@@ -53,7 +53,7 @@ def keys(
     """
     if as_json and markdown:
         raise typer.BadParameter("--json or --markdown, not both")
-    from agentrl.ops.keys import tell
+    from agentrl.ops.configuration.keys import tell
 
     tell(section, as_json=as_json, markdown=markdown)
 
@@ -69,7 +69,7 @@ def doctor(
 
     Example: agentrl doctor configs/quickstart.toml
     """
-    from agentrl.ops.doctor import doctor as examine
+    from agentrl.ops.doctor.doctor import doctor as examine
 
     if not examine(config, as_json=as_json):
         raise typer.Exit(2)

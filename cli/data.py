@@ -20,7 +20,7 @@ def list_datasets(data: str = DATA, as_json: bool = JSON) -> None:
 
     Example: agentrl data list --data ~/benchmarks
     """
-    from agentrl.ops.datalist import list_datasets as show_all
+    from agentrl.ops.tasks.data import list_datasets as show_all
 
     show_all(data, as_json=as_json)
 
@@ -30,7 +30,7 @@ def show(task: str = TASK, data: str = DATA, as_json: bool = JSON) -> None:
 
     Example: agentrl data show alfworld
     """
-    from agentrl.ops.datalist import show as show_task
+    from agentrl.ops.tasks.data import show as show_task
 
     show_task(task, data, as_json=as_json)
 
@@ -40,7 +40,7 @@ def check(tasks: list[str] = TASKS, data: str = DATA, as_json: bool = JSON) -> N
 
     Example: agentrl data check dbbench kg
     """
-    from agentrl.ops.datalist import check as read
+    from agentrl.ops.tasks.data import check as read
 
     raise typer.Exit(0 if read(tasks or [], data, as_json=as_json) else 1)
 
@@ -54,6 +54,6 @@ def build(
 
     Example: agentrl data build webshop
     """
-    from agentrl.ops.datalist import build as make
+    from agentrl.ops.tasks.data import build as make
 
     make(task, data, out)

@@ -27,7 +27,7 @@ def show_all(
 
     Example: agentrl dead list configs/quickstart.toml
     """
-    from agentrl.ops.dead import show_all as listed
+    from agentrl.ops.runs.dead_letters import show_all as listed
 
     listed(config, as_json=as_json)
 
@@ -41,7 +41,7 @@ def show(
 
     Example: agentrl dead show configs/quickstart.toml 0f3c9a41d2be
     """
-    from agentrl.ops.dead import show as shown
+    from agentrl.ops.runs.dead_letters import show as shown
 
     shown(config, letter, out)
 
@@ -55,6 +55,6 @@ def requeue(
 
     Example: agentrl dead requeue configs/quickstart.toml 0f3c9a41d2be
     """
-    from agentrl.ops.dead import requeue as put_back
+    from agentrl.ops.runs.dead_letters import requeue as put_back
 
     print(put_back(config, letters or [], every=every))

@@ -24,6 +24,6 @@ def build(config: Path | None = OPTIONAL) -> None:
 
     Example: agentrl deepspeed build configs/quickstart.toml
     """
-    from agentrl.ops.extensions import build as compiled
+    from agentrl.ops.doctor.extensions import build as compiled
 
     print(compiled(config))

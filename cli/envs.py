@@ -36,7 +36,7 @@ def list_tasks(as_json: bool = JSON) -> None:
 
     Example: agentrl envs list --json
     """
-    from agentrl.ops.envshow import list_tasks as show_all
+    from agentrl.ops.tasks.show import list_tasks as show_all
 
     show_all(as_json=as_json)
 
@@ -57,7 +57,7 @@ def show(
 
     Example: agentrl envs show dbbench --difficulty hard --item 3
     """
-    from agentrl.ops.envshow import Chosen, given, show_item
+    from agentrl.ops.tasks.show import Chosen, given, show_item
 
     options = given(option, difficulty=difficulty, origin=origin, data=data)
     show_item(Chosen(task, options, split, item, docker, image), gold=gold)
@@ -80,8 +80,8 @@ def play(
 
     Example: agentrl envs play alfworld --item 3
     """
-    from agentrl.ops.envplay import play as begin
-    from agentrl.ops.envshow import Chosen, given
+    from agentrl.ops.tasks.play import play as begin
+    from agentrl.ops.tasks.show import Chosen, given
 
     options = given(option, difficulty=difficulty, origin=origin, data=data)
     begin(Chosen(task, options, split, item, docker, image))
@@ -100,8 +100,8 @@ def check(
 
     Example: agentrl envs check dbbench --limit 50
     """
-    from agentrl.ops.envcheck import Asked, settings
-    from agentrl.ops.envcheck import check as measure
+    from agentrl.ops.tasks.check import Asked, settings
+    from agentrl.ops.tasks.check import check as measure
 
     sound = measure(Asked(tasks or [], origin, settings(data, limit, seed, peer), as_json))
     raise typer.Exit(0 if sound else 1)
@@ -112,6 +112,6 @@ def serve(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
 
     Example: agentrl envs serve configs/cluster-cpu.toml
     """
-    from agentrl.ops.process import run_role
+    from agentrl.ops.processes.entry import run_role
 
     run_role("envs", config, supervised=supervised)

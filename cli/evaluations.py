@@ -70,7 +70,7 @@ def measure(
 
     Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --repeats 8
     """
-    from agentrl.ops.eval import Wish, evaluate
+    from agentrl.ops.evaluation.command import Wish, evaluate
 
     wish = Wish(
         checkpoints=_words(checkpoints),
@@ -97,8 +97,8 @@ def compare(
 
     Example: agentrl eval compare configs/quickstart.toml 0 latest
     """
-    from agentrl.ops.eval_compare import Pair
-    from agentrl.ops.eval_compare import compare as ask
+    from agentrl.ops.evaluation.compare import Pair
+    from agentrl.ops.evaluation.compare import compare as ask
 
     ask(config, Pair(first, second, _words(tasks), _words(splits)), as_json=as_json)
 

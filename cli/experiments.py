@@ -67,7 +67,7 @@ def cross_policy(
     Example: agentrl experiment cross-policy --out runs/cross-policy --seeds 2 --tokens 20000
     """
     from agentrl.ops.experiments import report
-    from agentrl.ops.experiments.making import Sizes
+    from agentrl.ops.experiments.runner import Sizes
     from agentrl.ops.experiments.study import Wish, study
 
     wish = Wish(
@@ -106,7 +106,7 @@ def task_norm(
 
     Example: agentrl experiment task-norm --out runs/task-norm --parts scales --arms none,task
     """
-    from agentrl.ops.experiments.making import Sizes
+    from agentrl.ops.experiments.runner import Sizes
     from agentrl.ops.experiments.task_norm import report, study
 
     wish = study.Wish(
@@ -148,7 +148,7 @@ def staleness(
 
     Example: agentrl experiment staleness --out runs/staleness --bounds 0,4 --intervals 10
     """
-    from agentrl.ops.experiments.making import Sizes
+    from agentrl.ops.experiments.runner import Sizes
     from agentrl.ops.experiments.staleness import report, study
 
     wish = study.Wish(
@@ -194,7 +194,7 @@ def smollm(
     from dataclasses import replace
 
     from agentrl.ops.experiments.pretrained import report, study
-    from agentrl.ops.recipes import SMOLLM
+    from agentrl.ops.quickstart.recipes import SMOLLM
 
     full = SMOLLM.full
     size = replace(full, updates=updates, clones=clones or full.clones)

@@ -46,15 +46,15 @@ def replay(
             raise typer.BadParameter("--policy needs an episode and --from-step")
         if out is not None and repeats > 1:
             raise typer.BadParameter("--out writes one trajectory, of --repeats 1")
-        from agentrl.ops.continuation import Wish, go_on
+        from agentrl.ops.replay.branch_episode import Wish, go_on
 
         wish = Wish(policy, from_step, 0.0 if greedy else temperature, repeats, out)
         go_on(config, episode, wish, as_json=as_json)
         return
     if from_step is not None or greedy or temperature is not None or repeats > 1 or out:
         raise typer.BadParameter("--from-step and what follows it need --policy")
-    from agentrl.ops.replay import replay as play
-    from agentrl.ops.replay import replay_all
+    from agentrl.ops.replay.command import replay as play
+    from agentrl.ops.replay.command import replay_all
 
     if not (
         replay_all(config, run, limit, as_json=as_json)
@@ -78,6 +78,6 @@ def whatif(
 
     Example: agentrl whatif configs/quickstart.toml 1 2 --set trainer.normalise=none
     """
-    from agentrl.ops.whatif import whatif as recompute
+    from agentrl.ops.replay.whatif import whatif as recompute
 
     recompute(config, updates, changes, score=score, as_json=as_json)

@@ -44,8 +44,8 @@ def runs(
 
     Example: agentrl runs configs/quickstart.toml
     """
-    from agentrl.ops.lifecycle import place
-    from agentrl.ops.listing import runs as show
+    from agentrl.ops.runs.lifecycle import place
+    from agentrl.ops.runs.listing import runs as show
 
     show(place(config, store), as_json=as_json)
 
@@ -64,8 +64,8 @@ def sql(
 
     Example: agentrl sql configs/quickstart.toml -c "SELECT * FROM accounting"
     """
-    from agentrl.ops import sql
-    from agentrl.ops.lifecycle import place
+    from agentrl.ops.runs.lifecycle import place
+    from agentrl.ops.store import sql
 
     if listed:
         sql.list_questions(form.value)
@@ -110,8 +110,8 @@ def fork(
     Example: agentrl run fork configs/quickstart.toml --at 20 --name bolder
     """
     from agentrl.core import loading
-    from agentrl.ops.lifecycle import fork as begin
-    from agentrl.ops.lifecycle import place, write_config
+    from agentrl.ops.runs.lifecycle import fork as begin
+    from agentrl.ops.runs.lifecycle import place, write_config
 
     where = place(run, store)
     run_id = begin(where, at, name)
@@ -132,8 +132,8 @@ def delete(
 
     Example: agentrl run delete configs/quickstart.toml --yes
     """
-    from agentrl.ops.lifecycle import delete as remove
-    from agentrl.ops.lifecycle import place
+    from agentrl.ops.runs.lifecycle import delete as remove
+    from agentrl.ops.runs.lifecycle import place
 
     where = place(run, store)
     if not yes:
@@ -142,6 +142,6 @@ def delete(
 
 
 def _control(run: str, store: str, action: str) -> None:
-    from agentrl.ops.lifecycle import control, place
+    from agentrl.ops.runs.lifecycle import control, place
 
     print(control(place(run, store), action))

@@ -65,7 +65,7 @@ def check(
 
     Example: agentrl model check models/smollm2
     """
-    from agentrl.ops.findings import print_findings
+    from agentrl.ops.doctor.findings import print_findings
     from agentrl.ops.models.check import check_model
 
     named = str(chat_template) if chat_template else ""

@@ -10,7 +10,7 @@ import typer
 from agentrl.cli.processes import CONFIG
 
 if TYPE_CHECKING:
-    from agentrl.ops.school import Phase
+    from agentrl.ops.warmstart.cloning_trainer import Phase
 
 FOUND = "A directory, or a checkpoint's id, RUN@VERSION or RUN@latest in the store of --config."
 TARGET = typer.Argument(..., help=FOUND, show_default=False)
@@ -43,7 +43,7 @@ def export(
 
     Example: agentrl export quickstart@latest exported --config configs/quickstart.toml
     """
-    from agentrl.ops.export import export as write
+    from agentrl.ops.runs.export import export as write
 
     print(write(checkpoint, out, config, merge_lora=merge_lora))
 
@@ -68,8 +68,8 @@ def warmstart(
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """
     from agentrl.core import loading
-    from agentrl.ops.warming import make
-    from agentrl.ops.warmstart import WarmstartOptions
+    from agentrl.ops.warmstart.command import make
+    from agentrl.ops.warmstart.warmstart import WarmstartOptions
 
     file = loading.load(config)
     make(
@@ -93,7 +93,7 @@ def warmstart(
 
 def _phase(text: str, tasks: list[str]) -> "Phase":
     """A --phase. Raises typer.BadParameter."""
-    from agentrl.ops.school import Phase
+    from agentrl.ops.warmstart.cloning_trainer import Phase
 
     steps, noise, until, rate = (*text.split(":", 3), "", "", "")[:4]
     try:

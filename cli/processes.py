@@ -33,7 +33,7 @@ def add(app: typer.Typer) -> None:
 
 def _role(role: str) -> Callable[[Path, bool], None]:
     def verb(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
-        from agentrl.ops.process import run_role
+        from agentrl.ops.processes.entry import run_role
 
         run_role(role, config, supervised=supervised)
 
@@ -49,7 +49,7 @@ def policy(
 
     Example: agentrl policy configs/quickstart.toml --name policy
     """
-    from agentrl.ops.process import run_role
+    from agentrl.ops.processes.entry import run_role
 
     run_role("policy", config, supervised=supervised, name=name)
 
@@ -62,7 +62,7 @@ def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
 
     Example: agentrl track configs/quickstart.toml
     """
-    from agentrl.ops.track import track as follow
+    from agentrl.ops.trackers.exporter import track as follow
 
     follow(config, supervised=supervised)
 
@@ -75,7 +75,7 @@ def up(
 
     Example: agentrl up configs/cluster-cpu.toml
     """
-    from agentrl.ops.up import up as start
+    from agentrl.ops.supervisor.up import up as start
 
     start(config, detach=detach)
 
@@ -85,7 +85,7 @@ def down(config: Path = CONFIG) -> None:
 
     Example: agentrl down configs/cluster-cpu.toml
     """
-    from agentrl.ops.up import down as end
+    from agentrl.ops.supervisor.up import down as end
 
     end(config)
 
@@ -97,7 +97,7 @@ def status(
 
     Example: agentrl status configs/cluster-cpu.toml
     """
-    from agentrl.ops.status import status as show
+    from agentrl.ops.processes.status import status as show
 
     show(config, as_json=as_json)
 
@@ -113,6 +113,6 @@ def health(
 
     Example: agentrl health configs/compose.toml policy --name policy-lagged
     """
-    from agentrl.ops.health import health as probe
+    from agentrl.ops.processes.health import health as probe
 
     print(probe(config, role, name))

@@ -34,9 +34,9 @@ def quickstart(
 
     Example: agentrl quickstart --seed 7
     """
-    from agentrl.ops.quickstart import Choices
-    from agentrl.ops.quickstart import quickstart as run
-    from agentrl.ops.recipes import recipe as named
+    from agentrl.ops.quickstart.quickstart import Choices
+    from agentrl.ops.quickstart.quickstart import quickstart as run
+    from agentrl.ops.quickstart.recipes import recipe as named
 
     run(
         named(recipe),

@@ -23,7 +23,7 @@ def upgrade(config: Path = CONFIG) -> None:
 
     Example: agentrl db upgrade configs/quickstart.toml
     """
-    from agentrl.ops.schema import upgrade as apply
+    from agentrl.ops.store.schema import upgrade as apply
 
     print(apply(config))
 
@@ -33,7 +33,7 @@ def check(config: Path = CONFIG) -> None:
 
     Example: agentrl db check configs/quickstart.toml
     """
-    from agentrl.ops.schema import check as compare
+    from agentrl.ops.store.schema import check as compare
 
     print(compare(config))
 
@@ -47,8 +47,8 @@ def stats(
 
     Example: agentrl db stats configs/quickstart.toml
     """
-    from agentrl.ops.lifecycle import place
-    from agentrl.ops.storage import stats as show
+    from agentrl.ops.runs.lifecycle import place
+    from agentrl.ops.store.storage import stats as show
 
     show(place(config, store).url, as_json=as_json)
 
@@ -65,8 +65,8 @@ def export(
 
     Example: agentrl db export configs/quickstart.toml --out exported
     """
-    from agentrl.ops.lifecycle import place
-    from agentrl.ops.storage import export as write
+    from agentrl.ops.runs.lifecycle import place
+    from agentrl.ops.store.storage import export as write
 
     named = [name.strip() for name in tables.split(",") if name.strip()]
     print(write(place(config, store).url, out, run=run, tables=named, bodies=bodies))
@@ -92,9 +92,9 @@ def prune(
 
     Example: agentrl db prune configs/quickstart.toml --older-than 30 --bodies
     """
-    from agentrl.ops.lifecycle import place
-    from agentrl.ops.storage import Rules
-    from agentrl.ops.storage import prune as forget
+    from agentrl.ops.runs.lifecycle import place
+    from agentrl.ops.store.storage import Rules
+    from agentrl.ops.store.storage import prune as forget
 
     days = None if older_than is None else older_than * 86_400
     forget(place(config, store).url, Rules(keep_runs, days, bodies), yes=yes)
@@ -110,6 +110,6 @@ def reader(
 
     Example: agentrl db reader configs/compose.toml --password-env AGENTRL_READER_PASSWORD
     """
-    from agentrl.ops.schema import reader as let_in
+    from agentrl.ops.store.schema import reader as let_in
 
     print(let_in(config, password_env))

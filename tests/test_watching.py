@@ -62,7 +62,7 @@ def test_names_end_with_a_unit_and_labels_are_few() -> None:
 
 def test_prometheus_scrapes_every_process_of_the_quickstart() -> None:
     from agentrl.core import loading
-    from agentrl.ops.supervise import children
+    from agentrl.ops.supervisor.supervisor import children
 
     file = ROOT / "configs/quickstart.toml"
     config = loading.load(file, {"AGENTRL__METRICS__PORT": "9300"})

@@ -45,7 +45,7 @@ class LineageLost(UpdateRefused):
 class TrainerReplaced(UpdateRefused):
     """Another trainer has begun a newer epoch; this one must commit nothing more."""
 
-    exit_code = 3  # ops/supervise.py REPLACED
+    exit_code = 3  # ops/supervisor/supervisor.py REPLACED
 
 
 @dataclass(frozen=True, slots=True)

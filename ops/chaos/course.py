@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Generator
 
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 Course = Generator[None, None, None]
 Injector = Callable[[Scene, random.Random], Course]

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from agentrl.db.admin import fault_injection
+from agentrl.ops.chaos.cluster import BROKER, STORE, TASKS
 from agentrl.ops.chaos.course import Injector
 from agentrl.ops.chaos.injectors import (
     connection_pool,
@@ -24,8 +25,7 @@ from agentrl.ops.chaos.injectors import (
     store,
 )
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
-from agentrl.ops.chaos.scene import Scene, role_of
-from agentrl.ops.chaos.stage import BROKER, STORE, TASKS
+from agentrl.ops.chaos.observer import Scene, role_of
 
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
 

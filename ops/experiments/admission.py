@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from agentrl.core.config import Config
 from agentrl.envs.contract import TaskSource
-from agentrl.ops.experiments.arena import Job
+from agentrl.ops.experiments.simulator import Job
 from agentrl.workers.dispatch.curriculum import next_task, owed, shares
 from agentrl.workers.dispatch.item_stream import ItemStream
 

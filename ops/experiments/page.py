@@ -7,8 +7,7 @@ from typing import Any
 from agentrl.core.types import CURRENT
 from agentrl.ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
 from agentrl.ops.experiments.findings import Design
-from agentrl.ops.experiments.verdict import compared, verdict
-from agentrl.ops.experiments.wording import (
+from agentrl.ops.experiments.formatting import (
     chance,
     difference,
     drawn,
@@ -18,6 +17,7 @@ from agentrl.ops.experiments.wording import (
     share,
     table,
 )
+from agentrl.ops.experiments.verdict import compared, verdict
 
 KS = (1, 4, 16, 64)
 DONE = """\

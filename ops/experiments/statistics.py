@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agentrl.broker.messages import Trajectory
 from agentrl.core.statistics import Estimate, estimate
-from agentrl.ops.evaluate import pass_at
+from agentrl.ops.evaluation.evaluate import pass_at
 
 
 def paired(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:

@@ -20,11 +20,11 @@ from agentrl.core.config import Config, Sampling
 from agentrl.core.types import CURRENT, SOLVED
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.experiments.admission import Admission
-from agentrl.ops.experiments.arena import Arena, Job
 from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Training
 from agentrl.ops.experiments.gradients import Gauge
+from agentrl.ops.experiments.offline_adaptive import Weighing
+from agentrl.ops.experiments.simulator import Arena, Job
 from agentrl.ops.experiments.statistics import Visited
-from agentrl.ops.experiments.weighing import Weighing
 from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble, spread
 from agentrl.trainer.engines.learner import Hardware

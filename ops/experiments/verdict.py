@@ -3,7 +3,7 @@
 from agentrl.core.statistics import Estimate
 from agentrl.core.types import CURRENT
 from agentrl.ops.experiments.figures import Figures
-from agentrl.ops.experiments.wording import difference
+from agentrl.ops.experiments.formatting import difference
 
 
 def verdict(found: Figures) -> list[str]:

@@ -9,8 +9,9 @@ from msgspec import structs
 from agentrl.core.config import Config, Lora, Model
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import ToolCall, strings
-from agentrl.ops import memory, shape
-from agentrl.ops.findings import Finding, try_finding
+from agentrl.ops.configuration import model_spec
+from agentrl.ops.doctor import memory
+from agentrl.ops.doctor.findings import Finding, try_finding
 from agentrl.workers.conversation import toolcalls
 from agentrl.workers.conversation.template import ChatTemplate
 
@@ -84,7 +85,7 @@ def _memory(path: Path) -> Iterator[Finding]:
     """What one trainer and one local policy server hold on this machine, whole and as LoRA."""
     machine = memory.this_machine()
     try:
-        described = shape.read(path)
+        described = model_spec.read(path)
     except ConfigError as error:
         yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
         return

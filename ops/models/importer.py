@@ -11,9 +11,10 @@ from agentrl.checkpoints import manifest
 from agentrl.checkpoints.directories import whole_directory
 from agentrl.core.config import Dtype
 from agentrl.core.errors import ConfigError
-from agentrl.ops import hub, shape
+from agentrl.ops.configuration import model_spec
 from agentrl.ops.models import source as sources
 from agentrl.ops.models.source import ModelSource
+from agentrl.ops.runs import hub
 from agentrl.workers.conversation.template import TEMPLATE, ChatTemplate
 
 CARD = "README.md"
@@ -93,7 +94,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
 
 def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
     """What is in the directory, where it came from, and how a configuration names it."""
-    parameters = shape.read(directory).parameters
+    parameters = model_spec.read(directory).parameters
     style = ChatTemplate.load(directory).call_style() or "json"
     weights = manifest.digests(directory)
     dtype = _dtype(directory)

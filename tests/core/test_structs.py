@@ -25,7 +25,7 @@ for each in set(structs(msgspec.Struct)) - prepared:
 """
 WORKER = """
 from agentrl.broker import embedded, rabbit, wake
-from agentrl.ops import roles
+from agentrl.ops.processes import composition
 from agentrl.workers import app, worker
 from agentrl.envs import client, registry
 for task in registry.TASKS:
@@ -33,7 +33,7 @@ for task in registry.TASKS:
 import agentrl.envs.gateway.source
 """
 POLICY_SERVER = """
-from agentrl.ops import roles
+from agentrl.ops.processes import composition
 from agentrl.serving.external import engine
 from agentrl.serving import policy, scripted, server
 from agentrl.serving.vllm import engine

@@ -11,9 +11,9 @@ from typer.main import get_command
 
 from agentrl.cli.main import app
 from agentrl.core import loading
-from agentrl.ops import configs
-from agentrl.ops.health import PROBES
-from agentrl.ops.process import ENDS
+from agentrl.ops.configuration import configs
+from agentrl.ops.processes.entry import ENDS
+from agentrl.ops.processes.health import PROBES
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy" / "k8s").glob("*.yaml"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.ops.recipes import Recipe, Size
+from agentrl.ops.quickstart.recipes import Recipe, Size
 
 SMALL = """
 [model]

@@ -27,10 +27,10 @@ from agentrl.core.errors import MessageRefused, StoreUnavailable
 from agentrl.db.admin import fault_injection
 from agentrl.db.queries.liveness import Vitals
 from agentrl.db.store import open_store
+from agentrl.ops.chaos.cluster import Stage
 from agentrl.ops.chaos.injectors import disks, lost_commits
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
-from agentrl.ops.chaos.scene import Scene
-from agentrl.ops.chaos.stage import Stage
+from agentrl.ops.chaos.observer import Scene
 
 SERVICES = ROOT / ".ci" / "services"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

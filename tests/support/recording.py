@@ -17,7 +17,7 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item, TaskSource
-from agentrl.ops.demonstrations import Demonstrator, Transcript
+from agentrl.ops.warmstart.demonstrations import Demonstrator, Transcript
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
 from agentrl.workers.policies.client import Ask, Completion

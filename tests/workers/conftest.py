@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.ops import tokenizer
+from agentrl.ops.warmstart import tokenizer
 from agentrl.workers.conversation.template import ChatTemplate
 
 

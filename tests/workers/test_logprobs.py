@@ -17,7 +17,7 @@ from agentrl.broker.messages import Trajectory, check
 from agentrl.core.config import Sampling, Trainer
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
-from agentrl.ops import tokenizer
+from agentrl.ops.warmstart import tokenizer
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.presets import settings

@@ -4,7 +4,7 @@ import random
 
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, hold_for
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 EXHAUSTED_S = (5.0, 40.0)  # at most longer than the 30 s that a process's own pool waits
 

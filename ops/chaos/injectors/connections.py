@@ -3,7 +3,7 @@
 import random
 
 from agentrl.ops.chaos.course import Course, hold_for
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 OUTAGE_S = 150.0  # longer than the 120 s that a broker was once waited for
 

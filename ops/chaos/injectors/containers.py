@@ -7,8 +7,8 @@ from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
 from agentrl.envs.census import Census
 from agentrl.ops.chaos.course import Course
-from agentrl.ops.chaos.scene import Scene
-from agentrl.ops.hosts import hosts_envs
+from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.supervisor.hosts import hosts_envs
 
 log = get_logger()
 

@@ -4,7 +4,7 @@ import random
 
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, wait_until
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 FORWARD_S = (20.0, 300.0)  # beyond every lease and deadline of configs/chaos.toml
 BACK_S = (5.0, 40.0)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agentrl.ops.chaos.cluster import BROKER, STORE, Command
 from agentrl.ops.chaos.course import Course, hold_for, wait_until
 from agentrl.ops.chaos.injectors.restarts import service_answers
-from agentrl.ops.chaos.scene import Scene
-from agentrl.ops.chaos.stage import BROKER, STORE, Command
-from agentrl.ops.runs import checkpoints_home
+from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.runs.begin import checkpoints_home
 
 FULL_S = (5.0, 40.0)
 ANSWER_S = 15.0  # for a service to go on by itself once it has room; then it is restarted

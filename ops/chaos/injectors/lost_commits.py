@@ -8,7 +8,7 @@ from pathlib import Path
 from agentrl.core.logging import get_logger
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, send_signal, wait_until
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 COMMIT_S = 120.0  # for an update to be committed, which is then lost
 

@@ -5,7 +5,7 @@ import resource
 import signal
 
 from agentrl.ops.chaos.course import Course, hold_for, send_signal
-from agentrl.ops.chaos.scene import Scene, role_of
+from agentrl.ops.chaos.observer import Scene, role_of
 
 LATE_S = 15.0  # beyond dispatch.body_timeout_s
 

@@ -10,9 +10,9 @@ from statistics import quantiles
 
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
+from agentrl.ops.chaos.cluster import BROKER, TASKS
 from agentrl.ops.chaos.course import Course, hold_for
-from agentrl.ops.chaos.scene import Scene
-from agentrl.ops.chaos.stage import BROKER, TASKS
+from agentrl.ops.chaos.observer import Scene
 
 ANSWER_S = 180.0  # for rabbitmqctl, which starts a machine of its own
 CONTROL_S = 120.0  # for the three that a fault needs, on a busy machine

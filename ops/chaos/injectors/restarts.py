@@ -2,9 +2,9 @@
 
 import random
 
+from agentrl.ops.chaos.cluster import STORE, Command
 from agentrl.ops.chaos.course import Course
-from agentrl.ops.chaos.scene import Scene
-from agentrl.ops.chaos.stage import STORE, Command
+from agentrl.ops.chaos.observer import Scene
 
 
 def restart_service(scene: Scene, _random: random.Random, service: str, command: str) -> Course:

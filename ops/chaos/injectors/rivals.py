@@ -4,7 +4,7 @@ import random
 import signal
 
 from agentrl.ops.chaos.course import Course, hold_for, send_signal, wait_until
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 RIVAL_S = 180.0  # for a trainer that was replaced to leave, and its supervisor with it
 

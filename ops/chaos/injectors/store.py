@@ -4,7 +4,7 @@ import random
 
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, hold_for
-from agentrl.ops.chaos.scene import Scene
+from agentrl.ops.chaos.observer import Scene
 
 LOCK_S = 36.0  # longer than the 30 s that a pool of connections waits
 READ_ONLY_S = (1.5, 20.0)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentrl.core.statistics import interval
+from agentrl.ops.evaluation.paired import DRAWS, Compared, compared
 from agentrl.ops.experiments.pretrained.findings import Measurement, Solved
-from agentrl.ops.paired import DRAWS, Compared, compared
 
 GREEDY = 0.0
 

@@ -13,15 +13,15 @@ from agentrl.core.types import SOLVED
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import evaluations
-from agentrl.ops.eval import Matrix
-from agentrl.ops.eval_record import named
-from agentrl.ops.eval_target import Target, fitted, resolve
-from agentrl.ops.evaluate import Plan, work_of
-from agentrl.ops.experiments.arena import interrupted
+from agentrl.ops.evaluation.command import Matrix
+from agentrl.ops.evaluation.evaluate import Plan, work_of
+from agentrl.ops.evaluation.record import named
+from agentrl.ops.evaluation.target import Target, fitted, resolve
 from agentrl.ops.experiments.pretrained.findings import Bench, Measurement, Solved, StudyDesign
+from agentrl.ops.experiments.simulator import interrupted
 from agentrl.ops.experiments.training import Told
-from agentrl.ops.roles import sources
-from agentrl.ops.runs import make_home
+from agentrl.ops.processes.composition import sources
+from agentrl.ops.runs.begin import make_home
 from agentrl.workers.episode import Stopped
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments.findings import differing, read
+from agentrl.ops.experiments.formatting import image, reading, table
 from agentrl.ops.experiments.plots import picture
 from agentrl.ops.experiments.pretrained.figures import GREEDY, Rate, changes, mean_change, rates
 from agentrl.ops.experiments.pretrained.findings import (
@@ -19,7 +20,6 @@ from agentrl.ops.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from agentrl.ops.experiments.wording import image, reading, table
 
 ORDER = ("whole", "no-task-norm", "no-cross-policy")
 HEADER = """\

@@ -21,9 +21,8 @@ from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
-from agentrl.ops.configs import check_items
+from agentrl.ops.configuration.configs import check_items
 from agentrl.ops.experiments.findings import agreed, read
-from agentrl.ops.experiments.making import SECTIONS, Work, make_missing
 from agentrl.ops.experiments.pretrained import report
 from agentrl.ops.experiments.pretrained.findings import (
     PRETRAINED,
@@ -35,9 +34,10 @@ from agentrl.ops.experiments.pretrained.findings import (
 )
 from agentrl.ops.experiments.pretrained.measuring import measure, with_bench
 from agentrl.ops.experiments.pretrained.training import described, train
+from agentrl.ops.experiments.runner import SECTIONS, Work, make_missing
 from agentrl.ops.experiments.training import Told
-from agentrl.ops.quickstart_start import make_start
-from agentrl.ops.recipes import Recipe, Size
+from agentrl.ops.quickstart.recipes import Recipe, Size
+from agentrl.ops.quickstart.start import make_start
 
 WHOLE = "whole"
 ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds

@@ -15,13 +15,13 @@ from agentrl.db.queries import curves, progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
-from agentrl.ops.experiments.arena import interrupted
 from agentrl.ops.experiments.pretrained.findings import At, StudyDesign, Trained
+from agentrl.ops.experiments.simulator import interrupted
 from agentrl.ops.experiments.training import Told
-from agentrl.ops.runs import RunOver, begin, clear_queues
-from agentrl.ops.supervise import Supervisor, children
-from agentrl.ops.troubles import LogWatcher
-from agentrl.ops.up import Screen, StallGuard, watch
+from agentrl.ops.runs.begin import RunOver, begin, clear_queues
+from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.supervisor import Supervisor, children
+from agentrl.ops.supervisor.up import Screen, StallGuard, watch
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import ConfigError
-from agentrl.ops.experiments.arena import Wave
 from agentrl.ops.experiments.findings import Finding
-from agentrl.ops.experiments.strands import Question, play
+from agentrl.ops.experiments.lockstep_episode import Question, play
+from agentrl.ops.experiments.simulator import Wave
 from agentrl.ops.experiments.training import Rounds, Trainee, rounds
 from agentrl.serving.local.model import load
 from agentrl.trainer.algorithm.presets import settings

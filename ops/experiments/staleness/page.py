@@ -5,8 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.ops.experiments.findings import Design
+from agentrl.ops.experiments.formatting import (
+    difference,
+    drawn,
+    image,
+    number,
+    reading,
+    share,
+    table,
+)
 from agentrl.ops.experiments.staleness.figures import Figures
-from agentrl.ops.experiments.wording import difference, drawn, image, number, reading, share, table
 
 DONE = """\
     agentrl experiment staleness --out {out}

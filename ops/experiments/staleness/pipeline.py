@@ -16,10 +16,10 @@ from pathlib import Path
 from agentrl.broker.messages import Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.db.registry.tracks import wanted
-from agentrl.ops.experiments.arena import Job
+from agentrl.ops.experiments.lockstep_episode import Question, Strand
+from agentrl.ops.experiments.simulator import Job
 from agentrl.ops.experiments.staleness.costs import Costs
 from agentrl.ops.experiments.staleness.findings import Moment
-from agentrl.ops.experiments.strands import Question, Strand
 from agentrl.ops.experiments.training import KEPT, Rounds, Trainee
 from agentrl.trainer.batch import TrainableGroup, assemble, spread
 from agentrl.trainer.engines.learner import Metrics

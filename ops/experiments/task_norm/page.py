@@ -6,8 +6,16 @@ from typing import Any
 
 from agentrl.core.statistics import Estimate
 from agentrl.ops.experiments.findings import Design
+from agentrl.ops.experiments.formatting import (
+    chance,
+    difference,
+    image,
+    number,
+    reading,
+    share,
+    table,
+)
 from agentrl.ops.experiments.task_norm.figures import BASE, MEAN, Part
-from agentrl.ops.experiments.wording import chance, difference, image, number, reading, share, table
 
 DONE = """\
     agentrl experiment task-norm --out {out} --parts {parts}

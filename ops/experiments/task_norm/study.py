@@ -18,9 +18,9 @@ from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
-from agentrl.ops.configs import check_model
+from agentrl.ops.configuration.configs import check_model
 from agentrl.ops.experiments.findings import Training, agreed
-from agentrl.ops.experiments.making import QUICK, Sizes, Work, in_order, make_missing
+from agentrl.ops.experiments.runner import QUICK, Sizes, Work, in_order, make_missing
 from agentrl.ops.experiments.study import START, trained
 from agentrl.ops.experiments.task_norm import report
 from agentrl.ops.experiments.task_norm.figures import ARMS

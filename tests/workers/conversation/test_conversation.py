@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, strings
-from agentrl.ops import tokenizer
+from agentrl.ops.warmstart import tokenizer
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 

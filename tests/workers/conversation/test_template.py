@@ -5,7 +5,7 @@ import pytest
 
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import Message, strings
-from agentrl.ops import tokenizer
+from agentrl.ops.warmstart import tokenizer
 from agentrl.workers.conversation.template import ChatTemplate
 
 TOOL = strings("look", "Look at a thing.", "thing")

@@ -1,0 +1,92 @@
+"""The audit of a run under chaos: its rows, the bodies they name, and what it left behind."""
+
+import time
+from collections.abc import Iterator
+
+from sqlalchemy.orm import Session
+
+from agentrl import broker
+from agentrl.broker.messages import EpisodeFinished, body_sha256, decode
+from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
+from agentrl.db.audit import run_audit
+from agentrl.db.audit.run_audit import Finding, Rules
+from agentrl.db.queries import liveness
+from agentrl.db.transitions import bodies
+from agentrl.envs.census import Census
+from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.supervisor.hosts import hosts_envs
+
+GONE_S = 10.0  # for the engine to remove the last containers
+
+
+def audited(scene: Scene) -> list[Finding]:
+    """All that is wrong with a run that is over. Raises StoreError."""
+    dispatch = scene.config.dispatch
+    rules = Rules(
+        max_attempts=dispatch.max_attempts,
+        whole_stream=dispatch.retire_at is None and dispatch.window is None,
+    )
+
+    def read(session: Session) -> list[Finding]:
+        rows = run_audit.audit(session, scene.run_id, scene.claims, rules)
+        dated = _without_ambiguous(session, scene, rows)
+        return [*dated, *_bodies(session, scene.run_id)]
+
+    return [*scene.store.ask(read), *_left(scene)]
+
+
+def _without_ambiguous(session: Session, scene: Scene, found: list[Finding]) -> list[Finding]:
+    """Without steps of which no clock can tell whether their checkpoint was served then."""
+    undated = liveness.steps_between(session, scene.run_id, scene.ambiguous)
+    return [each for each in found if each.kind != "unserved_step" or each.detail not in undated]
+
+
+def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
+    """Every trained body decodes, has the hash that was trained and as many tokens."""
+    members = run_audit.trained_members(session, run_id)
+    wires = bodies.bodies_of(session, [(member.episode_id, member.fence) for member in members])
+    for member in members:
+        wire = wires.get((member.episode_id, member.fence))
+        if wire is None:  # told by the audit of rows
+            continue
+        try:
+            message = decode(wire)
+        except MessageError as error:
+            yield Finding("lost", "body_undecodable", f"{member.episode_id}: {error}")
+            continue
+        if not isinstance(message, EpisodeFinished):
+            yield Finding("unbalanced", "body_of_another_kind", member.episode_id)
+            continue
+        body = message.trajectory
+        tokens = int(body.mask().sum())
+        if body_sha256(body) != member.sha256 or tokens != member.loss_tokens:
+            detail = f"{member.episode_id}: {tokens} tokens, {member.loss_tokens} trained"
+            yield Finding("unbalanced", "body_differs", detail)
+
+
+def _left(scene: Scene) -> Iterator[Finding]:
+    """Messages, containers and processes that outlive the run."""
+    try:
+        link = broker.connect(scene.stage.direct.broker_url())
+        depths = link.depths(scene.run_id)
+        link.close()
+    except BrokerError:  # no queue is left, as it should be
+        depths = {}
+    for queue, messages in depths.items():
+        if messages:
+            yield Finding("lost", "messages_left", f"{messages} in {queue}")
+    for pid in scene.stage.left():
+        yield Finding("unbalanced", "process_left", str(pid))
+    if hosts_envs(scene.config):
+        for container in _containers(scene):
+            yield Finding("unbalanced", "container_left", container[:12])
+
+
+def _containers(scene: Scene) -> list[str]:
+    census, deadline = Census(scene.stage.name), time.monotonic() + GONE_S
+    try:
+        while (found := census.containers(all_of_them=True)) and time.monotonic() < deadline:
+            time.sleep(0.5)
+    except EnvironmentFailure:  # no engine, so none of its containers
+        return []
+    return found

@@ -1,0 +1,177 @@
+"""The ordeal: faults at seeded random instants, recoveries measured, stand-stills noticed.
+
+until all faults are over, at every tick:
+    look at the rows ─▶ resume what is broken ─▶ who answers again must work ─▶ break something
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.core.logging import get_logger
+from agentrl.ops.chaos.course import Course
+from agentrl.ops.chaos.faults import Fault
+from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.waste import Waste
+
+AT_ONCE = 2  # things broken at the same time
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds. `gap_s`: between two faults, at least and at most; `recover_s`: from a fault to its
+    end, longer is a hang; `begin_s`: for the run's first update.
+    """
+
+    tick_s: float = 0.2
+    gap_s: tuple[float, float] = (0.5, 5.0)
+    recover_s: float = 180.0
+    begin_s: float = 240.0
+
+
+@dataclass(slots=True)
+class Wound:
+    """A fault that was done. Times are seconds: `begun` monotonic, `healthy_at` the database's."""
+
+    fault: Fault
+    course: Course
+    begun: float
+    healthy_at: float | None = None
+    recovery_s: float | None = None
+    outage_s: float = 0.0
+    ended_at: float | None = None  # monotonic: it is over, or was given up as a hang
+
+    @property
+    def over(self) -> bool:
+        return self.ended_at is not None
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault.kind} {self.fault.target}"
+
+    @property
+    def target(self) -> str:
+        return self.fault.target
+
+
+@dataclass(slots=True)
+class Ordeal:
+    """`tell`: called with one line for each fault and each recovery."""
+
+    scene: Scene
+    random: random.Random
+    faults: Sequence[Fault]
+    patience_s: float
+    tell: Callable[[str], None]
+    pace: Pace = Pace()
+    wounds: list[Wound] = field(default_factory=list)
+    hangs: list[str] = field(default_factory=list)
+    waste: Waste = field(default_factory=Waste)
+    _moved: object = None
+    _moved_at: float = field(default_factory=time.monotonic)
+    _next_at: float = 0.0
+    _due: Fault | None = None
+
+    def begin(self) -> None:
+        """Wait for the run's first update: there is nothing to break before."""
+        deadline = time.monotonic() + self.pace.begin_s
+        while self.scene.seen is None or self.scene.seen.version < 1:
+            self._stand()
+            if time.monotonic() > deadline:
+                self.hangs.append(f"no update within {self.pace.begin_s:.0f} s of the beginning")
+                return
+            time.sleep(self.pace.tick_s)
+            self.scene.look()
+
+    def suffer(self, kills: int) -> None:
+        """`kills` faults, all of them over at the end."""
+        while len(self.wounds) < kills or not all(wound.over for wound in self.wounds):
+            time.sleep(self.pace.tick_s)
+            self.scene.look()
+            self._stand()
+            for wound in self.wounds:
+                if not wound.over:
+                    self._treat(wound)
+            if len(self.wounds) < kills and time.monotonic() >= self._next_at:
+                self._break()
+            self.watch()
+
+    def watch(self) -> None:
+        """Notice where nobody has done anything for too long while nothing is broken."""
+        seen, at = self.scene.seen, time.monotonic()
+        self.waste.look(seen, self.wounds, at)
+        broken = any(not wound.over for wound in self.wounds)
+        if broken or seen is None or seen.movement != self._moved:
+            self._moved, self._moved_at = seen.movement if seen else None, at
+        elif at - self._moved_at > self.patience_s:
+            self.hangs.append(f"nobody did anything for {self.patience_s:.0f} s")
+            self.tell(self.hangs[-1])
+            self._moved_at = at
+
+    def _stand(self) -> None:
+        """A supervisor that left by itself is a hang: somebody has to come and start it again."""
+        alone = any(wound.fault.alone and wound.healthy_at is None for wound in self.wounds)
+        if alone or (code := self.scene.stage.exit_code()) is None:
+            return
+        self.hangs.append(f"the run stopped by itself ({code}): {self.scene.stage.last_words()}")
+        self.tell(self.hangs[-1])
+        self.scene.stage.up()
+
+    def _break(self) -> None:
+        """Draw a fault, and do it as soon as there is room for it."""
+        open_wounds = [wound for wound in self.wounds if not wound.over]
+        self._due = self._due or self._drawn({wound.fault.target for wound in open_wounds})
+        fault, alone = self._due, any(wound.fault.alone for wound in open_wounds)
+        if fault is None or alone or len(open_wounds) >= (1 if fault.alone else AT_ONCE):
+            return
+        if self.scene.seen is None or (fault.name and not self.scene.healthy(fault.name)):
+            return
+        self._due = None
+        course = fault.course(self.scene, self.random)
+        self.wounds.append(Wound(fault, course, time.monotonic()))
+        self.tell(f"{len(self.wounds)}. {fault.kind} {fault.target}")
+        self._next_at = time.monotonic() + self.random.uniform(*self.pace.gap_s)
+
+    def _drawn(self, busy: set[str]) -> Fault | None:
+        """One of the faults, by their weights, of a target that is not broken now."""
+        free = [fault for fault in self.faults if fault.target not in busy]
+        if not free:
+            return None
+        return self.random.choices(free, [fault.weight for fault in free])[0]
+
+    def _give_up(self, wound: Wound) -> None:
+        """It is a hang."""
+        wound.ended_at = time.monotonic()
+        wound.course.close()
+        stage = "works again" if wound.healthy_at else "answers again"
+        within = f"within {self.pace.recover_s:.0f} s"
+        self.hangs.append(f"{wound.name}: {wound.fault.role} never {stage} {within}")
+        self.tell(self.hangs[-1])
+
+    def _treat(self, wound: Wound) -> None:
+        """One step of a fault's course; then the wait for its role's unit of work."""
+        fault, seen = wound.fault, self.scene.seen
+        late = time.monotonic() - wound.begun > self.pace.recover_s + fault.lasts_s
+        if wound.healthy_at is None and not late:
+            try:
+                next(wound.course)
+            except StopIteration:
+                wound.healthy_at = seen.clock if seen else None
+            return
+        worked_at = None
+        if wound.healthy_at is not None:
+            worked_at = self.scene.worked(fault.role, fault.name, wound.healthy_at)
+        if worked_at is None or wound.healthy_at is None:
+            if late:
+                self._give_up(wound)
+            return
+        wound.recovery_s = worked_at - wound.healthy_at
+        wound.ended_at = time.monotonic()
+        wound.outage_s = wound.ended_at - wound.begun
+        self.tell(
+            f"   {fault.kind} {fault.target}: works {wound.recovery_s:.1f} s after it answers, "
+            f"{wound.outage_s:.1f} s after the fault"
+        )

@@ -1,0 +1,141 @@
+"""What is known of the run that is broken, and who of it stands and works.
+
+rows of the store, looked at past the proxies · processes.json · /proc · HTTP
+"""
+
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from sqlalchemy.orm import Session
+
+from agentrl import broker
+from agentrl.core.config import Config
+from agentrl.core.errors import BrokerError, StoreError
+from agentrl.db.queries import liveness
+from agentrl.db.queries.liveness import Claim, Vitals
+from agentrl.db.store import Store
+from agentrl.ops.chaos.cluster import BROKER, Stage, connected
+
+ANSWER_S = 1.0  # for a server to answer
+ENVS, POLICY = "envs", "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who a process was: its pid, and the name under which it wrote rows."""
+
+    pid: int
+    identity: str
+
+
+@dataclass(slots=True)
+class Scene:
+    """One run under chaos; used by one thread. `seen`: the last look, None while nobody answers.
+
+    `ambiguous`: from when to when the database's clock said times twice, or not at all.
+    """
+
+    stage: Stage
+    run_id: str
+    store: Store
+    seen: Vitals | None = None
+    claims: set[Claim] = field(default_factory=set)
+    ambiguous: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def config(self) -> Config:
+        return self.stage.config
+
+    def look(self) -> None:
+        """Read the rows again; what they promise is remembered."""
+
+        def read(session: Session) -> tuple[Vitals, set[Claim]]:
+            promised = liveness.claims_without_body(session, self.run_id)
+            return liveness.look(session, self.run_id), promised
+
+        try:
+            self.seen, promised = self.store.ask(read, patience_s=0.0)
+        except StoreError:
+            self.seen = None
+            return
+        self.claims |= promised
+
+    def pid(self, name: str) -> int | None:
+        return self.stage.pids().get(name)
+
+    def mark(self, name: str) -> Mark:
+        """Who the process is now."""
+        return Mark(self.pid(name) or 0, self.identity(name))
+
+    def identity(self, name: str) -> str:
+        """The name under which the process of that name writes rows; empty: it has written none."""
+        if self.seen is None:
+            return ""
+        match role_of(name):
+            case "worker":
+                return self.seen.workers.get(self.pid(name) or 0, "")
+            case "policy":
+                return self.seen.servers.get(name.removeprefix("policy-"), ("", ""))[0]
+            case "trainer":
+                return str(self.seen.epoch)
+            case "dispatcher":
+                return self.seen.dispatcher
+        return str(self.pid(name) or "")
+
+    def healthy(self, name: str, before: Mark | None = None) -> bool:
+        """Whether the process stands and answers; `before`: as another one than that."""
+        pid = self.pid(name)
+        if pid is None or self.seen is None:
+            return False
+        who = self.identity(name)
+        if not who or (before and who == before.identity):
+            return False
+        match role_of(name):
+            case "policy":
+                return self._answers(f"{self.seen.servers[name.removeprefix('policy-')][1]}/health")
+            case "envs":
+                parts = urlsplit(self.config.envs.url)
+                task = next(iter(self.config.tasks))
+                return self._answers(f"http://{parts.netloc}/{task}/api/worker_status")
+            case "recorder":
+                proxy = self.stage.proxies.get(BROKER)
+                return proxy is None or connected(pid, proxy.port)
+        return True
+
+    def worked(self, role: str, name: str, since: float) -> float | None:
+        """When the role first worked after `since`; `name`: by which process, any where empty."""
+        who = self.identity(name) if role in ("worker", "policy") and name else ""
+        if self.seen is None or (name and role in ("worker", "policy") and not who):
+            return None
+        try:
+            return self.store.ask(
+                lambda session: liveness.first_work(session, self.run_id, role, since, who),
+                patience_s=0.0,
+            )
+        except StoreError:
+            return None
+
+    def broker_answers(self) -> bool:
+        try:
+            broker.connect(self.stage.direct.broker_url()).close()
+        except BrokerError:
+            return False
+        return True
+
+    @staticmethod
+    def _answers(url: str) -> bool:
+        """200, or a refusal of the token: whoever answers is there."""
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWER_S):  # noqa: S310 - a server of ours
+                return True
+        except urllib.error.HTTPError as error:
+            return error.code == 401
+        except OSError:
+            return False
+
+
+def role_of(name: str) -> str:
+    """The role of a supervised process: policy-a, worker-0, trainer."""
+    return name.partition("-")[0]

@@ -1,0 +1,1 @@
+"""`agentrl config`: the effective configuration, its keys, the model it names."""

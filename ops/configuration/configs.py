@@ -1,0 +1,215 @@
+"""`agentrl config`: the effective configuration, and whether a run could begin with it."""
+
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agentrl.core import loading
+from agentrl.core.config import Config, Model, PolicyServer
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.db.registry import tracks
+from agentrl.db.registry.external import track_of
+from agentrl.envs import registry
+from agentrl.envs.hosting import contained
+from agentrl.ops.runs import hub
+from agentrl.serving.external.upstream import checked
+from agentrl.serving.vllm.launch import check_tracks
+from agentrl.trainer.algorithm import presets
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.dispatch import curriculum
+
+
+def show(path: Path, *, as_json: bool) -> str:
+    """Every value that a run would take, as text that `load` takes; no secret is substituted."""
+    config = loading.load(path)
+    if as_json:
+        return msgspec.json.format(loading.dumps(config), indent=2) + "\n"
+    return loading.to_toml(config)
+
+
+def report(path: Path) -> str:
+    """What to tell of a file a run could begin with; the items of its tasks are made, too."""
+    config = loading.load(path)
+    try:
+        items = check_all(hub.described(config))
+    except (ConfigError, ItemError) as error:
+        raise ConfigError(f"{path}: {error}", mend=error.mend) from error
+    tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
+    return f"{path}: ok: {tasks}; model {config.model.path}"
+
+
+def check_all(config: Config) -> int:
+    """As `check`; makes the items of every task and plays none. Returns how many there are."""
+    check(config)
+    return check_items(config)
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError or ItemError for what would stop a run; nothing is connected or made."""
+    if not config.tasks:
+        raise ConfigError("no task is named", mend="add [tasks.dbbench], for example")
+    presets.settings(config.trainer)
+    presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
+    for task in config.trainer.task_weights.keys() - config.tasks.keys():
+        near = nearest(task, config.tasks)
+        raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
+    check_external(config.policy)
+    curriculum.check(config)
+    check_servers(config.policy_servers())
+    check_sampling(config)
+    for server in config.policy_servers():
+        if server.engine == "vllm":
+            check_tracks(config, server)
+    config.policy_token_env()
+    check_model(Path(config.model.path), config.model)
+    check_context(config)
+    check_tasks(config)
+    check_eval(config)
+    check_trackers(config)
+
+
+def check_trackers(config: Config) -> None:
+    """Those that are used are installed: the process that tells them would fail for ever."""
+    for name in config.trackers.use:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"trackers.use: {name} is not installed",
+                mend="pip install 'agentrl-system[trackers]'",
+            )
+
+
+def check_servers(servers: Sequence[PolicyServer]) -> None:
+    """Their names and ports are their own, their tracks are understood."""
+    name, number = Counter(server.name for server in servers).most_common(1)[0]
+    if number > 1:
+        raise ConfigError(f"policy.name: {number} servers are named {name}")
+    ports = Counter((server.host, server.port) for server in servers if server.port)
+    for (host, port), times in ports.items():
+        if times > 1:
+            raise ConfigError(f"policy.port: {times} servers are on {host}:{port}")
+    followed = {track for server in servers for track in server.tracks}
+    for track in followed:
+        tracks.parse(track)
+    if CURRENT not in followed:
+        raise ConfigError(
+            "policy.tracks: no server follows current", mend='add tracks = ["current"]'
+        )
+
+
+def check_external(servers: Sequence[PolicyServer]) -> None:
+    """Servers of external models have an address, a model and no tracks but their own."""
+    for server in servers:
+        if server.engine != "external":
+            continue
+        checked(server.external)
+        if server.tracks != PolicyServer(name=server.name).tracks:
+            raise ConfigError(
+                f"policy.tracks: {server.name} is external and follows none",
+                mend=f"leave them out; its own is {track_of(server.name)}",
+            )
+
+
+def check_sampling(config: Config) -> None:
+    """Constraints of `adaptive` that weights can satisfy; names of tracks that are served."""
+    sampling, followed = config.sampling, set[str]()
+    for server in config.policy_servers():
+        own = [track_of(server.name)] if server.engine == "external" else server.tracks
+        followed |= set(own)
+    if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
+        raise ConfigError(
+            f"sampling.floor: {len(followed)} tracks at {sampling.floor} leave nothing to choose",
+            mend=f"less than {1 / len(followed):.3g}",
+        )
+    for track in sampling.weights.keys() - followed if sampling.strategy == "weighted" else ():
+        raise ConfigError(
+            f"sampling.weights: no server follows {track}{nearest(track, followed)}",
+            mend="name tracks of [[policy]]",
+        )
+
+
+def check_model(path: Path, model: Model) -> None:
+    """A transformers directory whose template, or the file in its place, serves the call style."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"model.path {path.resolve()} holds no model",
+            mend="name a transformers directory, from the folder you are in, or hub:OWNER/NAME",
+        )
+    ChatTemplate.load(path, model.chat_template).check(model.call_style)
+
+
+def check_context(config: Config) -> None:
+    """A step fits a trajectory, and that the model's positions, where the model says how many."""
+    sampling = config.sampling
+    if sampling.max_step_tokens > sampling.max_tokens:
+        raise ConfigError(
+            f"sampling.max_step_tokens: {sampling.max_step_tokens} is beyond a trajectory's "
+            f"max_tokens, {sampling.max_tokens}",
+            mend="less, or more max_tokens",
+        )
+    described = msgspec.json.decode((Path(config.model.path) / "config.json").read_bytes())
+    positions = described.get("text_config", described).get("max_position_embeddings")
+    if positions is not None and sampling.max_tokens > positions:
+        raise ConfigError(
+            f"sampling.max_tokens: {sampling.max_tokens} is beyond the model's "
+            f"{positions} positions",
+            mend=f"at most {positions}, or another model.path",
+        )
+
+
+def check_tasks(config: Config) -> None:
+    """Tasks, options, splits; those of a task worker are its own."""
+    if config.envs.names_worker():
+        return
+    for name, task in config.tasks.items():
+        try:
+            source = registry.source(name, task.options)
+        except ItemError as error:
+            raise ConfigError(f"tasks.{name}: {error}", mend=error.mend) from error
+        if contained(source) and not config.envs.url:
+            raise ConfigError(
+                f"tasks.{name} plays in containers, which need an env server",
+                mend="name one in envs.url",
+            )
+        known = source.splits
+        for key, split in (("split", task.split), ("eval_split", task.eval_split)):
+            if split not in known:
+                raise ConfigError(
+                    f"tasks.{name}.{key}: no split {split}{nearest(split, known)}",
+                    mend=f"set {key} to one that has items",
+                )
+
+
+def check_eval(config: Config) -> None:
+    """Tasks and splits that are measured while the run trains."""
+    for task in config.eval.tasks:
+        if task not in config.tasks:
+            raise ConfigError(f"eval.tasks: no task {task}{nearest(task, config.tasks)}")
+    if config.envs.names_worker():
+        return
+    for task in config.eval.tasks or config.tasks:
+        known = registry.source(task, config.tasks[task].options).splits
+        for split in config.eval.splits:
+            if split not in known:
+                near = nearest(split, known)
+                raise ConfigError(f"eval.splits: task {task} has no split {split}{near}")
+
+
+def check_items(config: Config) -> int:
+    """How many items there are to train on; the first of each task makes an environment here."""
+    count = 0
+    if config.envs.names_worker():
+        return count
+    for name, task in config.tasks.items():
+        source = registry.source(name, task.options)
+        for split in (task.split, task.eval_split):
+            if not source.items(split):
+                raise ItemError(f"task {name}: split {split} is empty")
+        items = source.items(task.split)
+        if not config.envs.url:
+            source.make(items[0]).close()
+        count += len(items)
+    return count

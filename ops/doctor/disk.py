@@ -1,0 +1,76 @@
+"""How much disk a run's checkpoints and snapshots take, computed before it starts.
+
+tracks · snapshot_every · keep_checkpoints ─▶ most checkpoints at once ─┐
+Shape ─▶ bytes of a checkpoint, of a snapshot ──────────────────────────┴▶ Estimate
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.core.config import Config
+from agentrl.db.registry.tracks import parse
+from agentrl.ops.configuration.model_spec import Shape
+from agentrl.ops.doctor.memory_items import GIB, element_bytes, trained
+from agentrl.trainer.retention import SNAPSHOTS
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """`checkpoints`: the most that lie there at once, each of `checkpoint` bytes.
+
+    `snapshots` of them, each of `snapshot` bytes; one more while it is written.
+    """
+
+    checkpoints: int
+    checkpoint: int
+    snapshots: int
+    snapshot: int
+
+    @property
+    def total(self) -> int:
+        return self.checkpoints * self.checkpoint + self.snapshots * self.snapshot
+
+    def words(self) -> str:
+        return (
+            f"{self.checkpoints} checkpoints of {_size(self.checkpoint)} and {self.snapshots} "
+            f"snapshots of {_size(self.snapshot)} take {_size(self.total)}"
+        )
+
+
+def estimate(config: Config, shape: Shape) -> Estimate:
+    """Of a run as configured. Checkpoint 0 and an adapter's base are links to the model's files."""
+    count = trained(config, shape)
+    moments = 2 if config.trainer.optimizer == "adamw" else 0
+    return Estimate(
+        checkpoints=most_checkpoints(config),
+        checkpoint=count * (4 if config.trainer.lora.rank else element_bytes(config)),
+        snapshots=SNAPSHOTS + 1,
+        snapshot=4 * count * (1 + moments),
+    )
+
+
+def most_checkpoints(config: Config) -> int:
+    """How many versions are kept at once, at most, checkpoint 0 not counted.
+
+    By the rules of `trainer/retention.py`: those since the newest snapshot and as far before it as
+    a track lags, the newest ones, those of older snapshots and of refreshed tracks, and the one
+    being written.
+    """
+    every, keep = config.trainer.snapshot_every, config.trainer.keep_checkpoints
+    tracks = {parse(track) for server in config.policy_servers() for track in server.tracks}
+    lag = max((track.number for track in tracks if track.kind == "lagged"), default=0)
+    refreshed = sum(track.kind == "refreshed" for track in tracks)
+    return max(every + lag, keep) + 1 + (SNAPSHOTS - 1) + 2 * refreshed
+
+
+def bytes_under(folder: Path) -> int:
+    """What files there take; a link's file is counted once."""
+    found = {}
+    for path in folder.rglob("*"):
+        state = path.lstat()
+        found[state.st_ino] = state.st_size
+    return sum(found.values())
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB // 10 else f"{count / 2**20:.0f} MiB"

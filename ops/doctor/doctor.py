@@ -1,0 +1,330 @@
+"""`agentrl doctor`: what is installed, reachable and missing, and the command that mends it.
+
+A finding is `ok`, `absent` (nothing needs it here) or `missing` (this configuration needs it).
+The adapters are imported where they are looked at: what is not installed is a finding, too.
+"""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from agentrl.core import loading
+from agentrl.core.config import Config, secret
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.ops.doctor import requirements as doctor_requirements
+from agentrl.ops.doctor.findings import Finding, print_findings, try_finding
+from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.locks import running_supervisor
+
+if TYPE_CHECKING:
+    from agentrl.ops.configuration.model_spec import Shape
+
+PACKAGE = "agentrl-system"
+LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
+CONNECT_S = 3.0
+NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
+Version = Callable[[str], str | None]
+
+
+def doctor(path: Path | None, *, as_json: bool) -> bool:
+    """Print every finding; whether nothing is missing. Raises ConfigError for an unread file."""
+    config = loading.load(path) if path else None
+    return print_findings(examine(config), as_json=as_json)
+
+
+def version_of(package: str) -> str | None:
+    """Of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def examine(config: Config | None, version: Version = version_of) -> Iterator[Finding]:
+    """Findings of this machine, then of what the configuration needs."""
+    yield Finding("python", "ok", f"{platform.python_version()} in {sys.prefix}")
+    yield from extras(importlib.metadata.requires(PACKAGE) or [], config, version)
+    yield _torch(config, version)
+    if config is None:
+        return
+    yield try_finding("config", lambda: _checked(config))
+    yield from _deepspeed(config, version)
+    yield from _ratios(config)
+    shape = _shape(config)
+    yield from _memory(config, shape)
+    yield from _vllm(config)
+    yield disk(config.home(), *_taken(config, shape))
+    yield try_finding("store", lambda: _store(config))
+    yield try_finding("broker", lambda: _broker(config.broker_url()))
+    yield try_finding("tasks broker", lambda: _tasks_broker(config.tasks_url()))
+    yield from _ports(config)
+    yield from _tokens(config)
+    yield _docker(config)
+
+
+def extras(
+    requirements: list[str], config: Config | None, version: Version = version_of
+) -> Iterator[Finding]:
+    """One finding of what every run needs, and one an extra.
+
+    It is missing where a run of the configuration needs what is not here. DeepSpeed has a
+    finding of its own (`_deepspeed`).
+    """
+    needed = doctor_requirements.packages(config) if config else frozenset[str]()
+    groups: dict[str, list[str]] = {}
+    for requirement in requirements:
+        if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"](\w+)['"])?""", requirement):
+            groups.setdefault(match[2] or "", []).append(match[1])
+    for extra, names in groups.items():
+        what, mend = "packages", f"pip install {PACKAGE}"
+        if extra:
+            what, mend = f"extra {extra}", f"pip install '{PACKAGE}[{extra}]'"
+        versions = {name: version(name) for name in names}
+        missing = [name for name, found in versions.items() if found is None]
+        if not missing:
+            detail = ", ".join(f"{name} {found}" for name, found in versions.items())
+            yield Finding(what, "ok", detail)
+            continue
+        lacks = not needed.isdisjoint(missing) or (config is not None and not extra)
+        state: Literal["absent", "missing"] = "missing" if lacks else "absent"
+        yield Finding(what, state, f"not installed: {', '.join(missing)}", mend)
+
+
+def disk(home: Path, least: int, plan: str = "") -> Finding:
+    """Free bytes where the run will write. `plan`: what it will write there."""
+    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    detail = f"{free / 1024**3:.1f} GiB free at {place}" + (f"; {plan}" if plan else "")
+    if not os.access(place, os.W_OK):
+        return Finding("disk", "missing", f"{place} is not writable", "set run.home elsewhere")
+    if free < least:
+        mend = "free some, or set run.home elsewhere"
+        if plan:
+            mend += ", or lower trainer.keep_checkpoints, trainer.snapshot_every or the lag"
+        return Finding("disk", "missing", detail, mend)
+    return Finding("disk", "ok", detail)
+
+
+def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
+    """The least that must be free for a run, and what it will write; what is there counts."""
+    from agentrl.ops.doctor import disk as plans
+
+    if isinstance(shape, AgentRLError):
+        return LEAST_FREE, ""
+    plan = plans.estimate(config, shape)
+    size = plan.snapshots * plan.snapshot if config.run.checkpoints else plan.total
+    there = plans.bytes_under(config.home() / "checkpoints")
+    return LEAST_FREE + max(0, size - there), plan.words()
+
+
+def _torch(config: Config | None, version: Version) -> Finding:
+    if version("torch") is None:
+        state: Literal["absent", "missing"] = "missing" if config else "absent"
+        return Finding("torch", state, "not installed", f"pip install {PACKAGE}")
+    import torch
+
+    gpus = torch.cuda.device_count()
+    detail = f"{torch.__version__}, " + (torch.cuda.get_device_name(0) if gpus else "no GPU")
+    if config and config.model.device.startswith("cuda") and not gpus:
+        return Finding("torch", "missing", detail, 'set model.device = "cpu"')
+    return Finding("torch", "ok", detail)
+
+
+def _checked(config: Config) -> str:
+    from agentrl.ops.configuration import configs
+    from agentrl.ops.runs import hub
+
+    items = configs.check_all(hub.described(config))
+    return f"understood; model and tasks are fit{f', {items} items' if items else ''}"
+
+
+def _ratios(config: Config) -> Iterator[Finding]:
+    """Bounds of the ratio that the noise of bfloat16 exceeds by itself."""
+    from agentrl.trainer.algorithm import presets
+
+    chosen = presets.settings(config.trainer)
+    narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
+    if config.model.dtype == "bfloat16" and chosen.old == "behaviour" and narrow:
+        yield Finding(
+            "ratios",
+            "missing",
+            f"trainer.old is behaviour, and the ratio is bounded within {chosen.clip.low:g} below "
+            f"and {chosen.clip.high:g} above 1: engine and trainer differ by more in bfloat16",
+            'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
+        )
+
+
+def _shape(config: Config) -> "Shape | AgentRLError":
+    """The model's, or why it is not known."""
+    from agentrl.ops.configuration import model_spec
+    from agentrl.ops.runs import hub
+
+    try:
+        known = model_spec.named(hub.repository(config.model.path))
+        return known or model_spec.read(Path(hub.described(config).model.path))
+    except AgentRLError as error:
+        return error
+
+
+def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
+    """What each process will hold, and whether what they share is enough."""
+    from agentrl.ops.doctor import memory
+
+    try:
+        if isinstance(shape, AgentRLError):
+            raise shape
+        plans = memory.plans(config, shape, memory.this_machine())
+    except AgentRLError as error:
+        yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
+        return
+    for plan in plans:
+        for process, words in plan.processes().items():
+            yield Finding(f"memory of {process}", "ok", f"{words} ({plan.device})")
+        state: Literal["ok", "absent", "missing"] = "ok" if plan.room else "absent"
+        state = state if plan.fits else "missing"
+        yield Finding("memory", state, plan.words(), plan.mend())
+
+
+def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
+    """The engine of the trainer, and what it compiled."""
+    if config.trainer.engine != "deepspeed":
+        return
+    installed = version("deepspeed")
+    if installed is None:
+        mend = f"pip install '{PACKAGE}[deepspeed]'"
+        yield Finding("deepspeed", "missing", "not installed", mend)
+        return
+    yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
+    if config.trainer.deepspeed.offload == "none":
+        return
+    from agentrl.trainer.engines import deepspeed_build
+
+    section = config.trainer.deepspeed
+    if deepspeed_build.built(section.extensions):
+        yield Finding("deepspeed extension", "ok", str(deepspeed_build.folder(section.extensions)))
+    else:
+        mend = "agentrl deepspeed build CONFIG"
+        yield Finding("deepspeed extension", "missing", "not built; offload needs it", mend)
+
+
+def _vllm(config: Config) -> Iterator[Finding]:
+    """The environment of every vLLM, which is none of ours."""
+    from agentrl.serving.vllm.launch import version
+
+    for server in config.policy_servers():
+        if server.engine == "vllm":
+            yield try_finding(f"vllm of {server.name}", partial(version, server.vllm))
+
+
+def _store(config: Config) -> str:
+    from agentrl.db.admin import migrate
+    from agentrl.db.admin.readonly import open_readonly
+
+    url = config.store_url()
+    if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():
+        return f"none yet; `agentrl up` makes {url.partition(':///')[2]}"
+    store = open_readonly(url)
+    try:
+        migrate.require_current(store)
+        return f"{store.url} at schema {migrate.head()}"
+    finally:
+        store.close()
+
+
+def _broker(url: str) -> str:
+    if url.startswith("sqlite"):
+        return "embedded"
+    from agentrl import broker
+
+    link = broker.connect(url)
+    link.close()
+    return "reachable"
+
+
+def _tasks_broker(url: str) -> str:
+    return "embedded" if url.startswith("filesystem") else _broker(url)
+
+
+def _ports(config: Config) -> Iterator[Finding]:
+    """Ports the run's own processes hold are as they should be."""
+    if running_supervisor(config.home()) is not None:
+        return
+    for server in config.policy_servers():
+        if server.port:
+            yield _port(f"port of {server.name}", server.host, server.port)
+    if hosts_envs(config):
+        port = config.envs.port or urlsplit(config.envs.url).port
+        if port:
+            yield _port("port of envs", config.envs.host, port)
+    elif config.envs.url:
+        yield try_finding("env server", lambda: _connect(config.envs.url))
+
+
+def _port(name: str, host: str, port: int) -> Finding:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        return Finding(name, "missing", f"{host}:{port}: {error.strerror}", "choose another port")
+    return Finding(name, "ok", f"{host}:{port} is free")
+
+
+def _tokens(config: Config) -> Iterator[Finding]:
+    for name in config.secret_names():
+        try:
+            secret(name)
+        except ConfigError as error:
+            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.mend)
+        else:
+            yield Finding(name, "ok", "set")
+
+
+def _docker(config: Config) -> Finding:
+    """The engine, which only an env server with containers needs."""
+    tasks = [name for name, task in config.tasks.items() if task.options.get("container")]
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    try:
+        _connect(address)
+    except AgentRLError as error:
+        if tasks:
+            what = f"{', '.join(tasks)} runs in containers; {error}"
+            return Finding("docker", "missing", what, "start dockerd, or set DOCKER_HOST")
+        return Finding("docker", "absent", "no engine; no task of this file needs one")
+    if not tasks:
+        return Finding("docker", "ok", address)
+    return try_finding("docker", lambda: _image(config))
+
+
+def _image(config: Config) -> str:
+    from agentrl.envs.engine import Engine
+
+    engine = Engine(run="doctor")
+    try:
+        engine.require(config.envs.docker_image)
+    finally:
+        engine.close()
+    return f"has {config.envs.docker_image}"
+
+
+def _connect(address: str) -> str:
+    """Whether something listens at a URL. Raises AgentRLError."""
+    scheme, _, rest = address.partition("://")
+    try:
+        if scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(CONNECT_S)
+                link.connect(rest)
+        else:
+            host, _, port = rest.partition("/")[0].rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise AgentRLError(f"{address}: {error}", mend="start it") from error
+    return address

@@ -1,0 +1,169 @@
+"""Whether a run fits the memory its processes share, computed before any of them starts.
+
+    model directory ─▶ Shape ─▶ parts (ops/doctor/memory_items.py) ─▶ a Plan for each card, one for
+                                                        the machine ─▶ fits, or the keys to change
+
+Parts are peaks, upper bounds where they depend on what the run does. What tasks and the database
+hold is not in it.
+"""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.configuration.model_spec import Shape, read
+from agentrl.ops.doctor.memory_items import (
+    GIB,
+    HOST,
+    SHARE,
+    Part,
+    gpu_share,
+    least_of_vllm,
+    parts,
+    vllm_devices,
+)
+from agentrl.ops.doctor.shards import over_ranks
+
+ASK_S = 10.0  # for nvidia-smi
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+TRAINER = "trainer"
+MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What shares one memory. `room`: its bytes, None where they are not known.
+
+    `refusals`: what cannot work whatever the total.
+    """
+
+    device: str
+    room: int | None
+    parts: Sequence[Part]
+    refusals: Sequence[str] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def fits(self) -> bool:
+        return not self.refusals and (self.room is None or self.total <= self.room)
+
+    def words(self) -> str:
+        """The total against the room."""
+        needs = f"{self.device} needs {_gib(self.total)}"
+        if self.room is None:
+            return f"{needs}; how much there is, is not known: no {self.device} here"
+        return "; ".join([f"{needs} of {_gib(self.room)}", *self.refusals])
+
+    def mend(self) -> str:
+        """The keys of the largest parts; nothing where it fits."""
+        if self.fits:
+            return ""
+        if self.refusals:
+            return f"raise {SHARE} in policy.vllm.args, or lower policy.vllm.context"
+        largest = sorted(self.parts, key=lambda part: -part.size)
+        keys = list(dict.fromkeys(part.lower for part in largest if part.lower and part.size))
+        return f"change {', or '.join(keys[:3])}" if keys else "take a smaller model"
+
+    def processes(self) -> dict[str, str]:
+        """What each process holds in words, its largest part first."""
+        names = dict.fromkeys(part.process for part in self.parts)
+        return {name: self._words_of(name) for name in names}
+
+    def _words_of(self, process: str) -> str:
+        own = sorted((p for p in self.parts if p.process == process), key=lambda p: -p.size)
+        listed = ", ".join(f"{part.what} {_gib(part.size)}" for part in own if part.size)
+        return f"{_gib(sum(part.size for part in own))}: {listed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Bytes of the machine's memory, None where not known, and of its cards by name."""
+
+    memory: int | None
+    cards: Mapping[str, int]
+
+
+def require(config: Config) -> None:
+    """Raise ConfigError for a run that cannot fit here; what is not known is not refused."""
+    try:
+        shape = read(Path(config.model.path))
+    except ConfigError:
+        return
+    for plan in plans(config, shape, this_machine()):
+        if not plan.fits:
+            raise ConfigError(f"memory: {plan.words()}", mend=plan.mend())
+
+
+def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
+    """One for each card that is used, then one for the machine. Raises ConfigError."""
+    placed: dict[str, list[Part]] = {}
+    every = list(parts(config, shape, machine.cards))
+    trainer = [part for part in every if part.process == TRAINER]
+    for part in (*over_ranks(config, trainer), *(p for p in every if p.process != TRAINER)):
+        placed.setdefault(part.device, []).append(part)
+    rooms = {**machine.cards, HOST: machine.memory}
+    refused = refusals(config, shape, machine.cards)
+    return [
+        Plan(device, rooms.get(device), placed[device], refused.get(device, ()))
+        for device in sorted(placed, key=lambda device: (device == HOST, device))
+    ]
+
+
+def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str, list[str]]:
+    """Shares of a card too small for the vLLM that lives in them."""
+    found: dict[str, list[str]] = {}
+    measuring = [config.eval_server()] if config.eval.every else []
+    for server in [*config.policy_servers(), *measuring]:
+        if server.engine != "vllm":
+            continue
+        least, share = least_of_vllm(config, server, shape), gpu_share(server)
+        for device in vllm_devices(config, server):
+            if device in cards and least > share * cards[device]:
+                found.setdefault(device, []).append(
+                    f"policy {server.name}: vLLM needs {_gib(least)}, its share is "
+                    f"{_gib(int(share * cards[device]))}"
+                )
+    return found
+
+
+def this_machine() -> Machine:
+    """What is here: memory that the kernel grants us, cards that nvidia-smi names."""
+    limits = [limit for limit in (_total(), _granted()) if limit is not None]
+    return Machine(min(limits, default=None), _cards())
+
+
+def _total() -> int | None:
+    try:
+        first = MEMINFO.read_text().splitlines()[0].split()
+        return int(first[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _granted() -> int | None:
+    """The bound of our control group, where there is one."""
+    try:
+        return int(CGROUP.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _cards() -> dict[str, int]:
+    """Bytes of every card as torch would number them; none where there is no driver."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=ASK_S, check=True)
+        sizes = [int(line) * 2**20 for line in told.stdout.split()]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}
+    return {f"cuda:{index}": size for index, size in enumerate(sizes)}
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / 2**20:.0f} MiB"

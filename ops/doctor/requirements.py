@@ -1,0 +1,37 @@
+"""What of the optional packages a run of a configuration cannot do without."""
+
+from collections.abc import Iterator
+
+from agentrl.core.config import Config
+from agentrl.ops.supervisor.hosts import hosts_envs
+
+TASKS = {"kg": "pyoxigraph", "webshop": "rapidfuzz"}
+TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
+TRACING = ("opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk")
+
+
+def packages(config: Config) -> frozenset[str]:
+    """Names of distributions of the extras that some runs need and others do not."""
+    return frozenset(_packages(config))
+
+
+def _packages(config: Config) -> Iterator[str]:
+    if config.tracing.endpoint:
+        yield from TRACING
+    for tracker in config.trackers.use:
+        yield TRACKERS[tracker]
+    tasks = config.tasks if not config.envs.url or hosts_envs(config) else {}
+    for name, task in tasks.items():
+        if name in TASKS:
+            yield TASKS[name]
+        if name == "dbbench":
+            yield from _dbbench(task.options)
+
+
+def _dbbench(options: dict[str, object]) -> Iterator[str]:
+    """Items that are not generated are in MySQL's dialect unless the file says otherwise."""
+    imported = options.get("origin", "generated") != "generated"
+    if options.get("server"):
+        yield "pymysql"
+    elif options.get("dialect") == "mysql" or (imported and not options.get("dialect")):
+        yield "sqlglot"

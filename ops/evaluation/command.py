@@ -1,0 +1,224 @@
+"""`agentrl eval`: policies × tasks × splits, through the episode loop that trains, served here.
+
+names ─▶ targets, one after another ─▶ Record (what is left to do) ─▶ Evaluator ─▶ rows
+                                                    └─▶ table | JSON, once all is measured
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, ConfigError, nearest
+from agentrl.db.admin import migrate
+from agentrl.db.store import Store, open_store
+from agentrl.envs.contract import TaskSource
+from agentrl.ops.evaluation.checkpoint_lease import held
+from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
+from agentrl.ops.evaluation.record import Record, forget
+from agentrl.ops.evaluation.server import Servers
+from agentrl.ops.evaluation.target import Target, fitted, resolve, versions
+from agentrl.ops.processes.composition import sources
+from agentrl.ops.runs.begin import make_home
+from agentrl.ops.tables import console, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to measure. `checkpoints`: of the file's run: versions, `latest` or `all`; `policies`:
+    anything that `resolve` knows; neither: the run's latest.
+
+    No task: all of the file; no split: each task's eval_split. `items` None: the whole split.
+    `temperature` None: the file's. `again`: what is measured already is measured anew.
+    """
+
+    checkpoints: Sequence[str] = ()
+    policies: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    splits: Sequence[str] = ()
+    items: int | None = None
+    repeats: int = 1
+    temperature: float | None = None
+    again: bool = False
+
+
+class Interrupted(AgentRLError):
+    """Ctrl-C: what was finished is kept."""
+
+
+def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
+    """Measure what is not measured yet, and print all of it.
+
+    Raises ConfigError, ItemError, CheckpointError, StoreError, Interrupted.
+    """
+    logging.configure("eval", level="WARNING")
+    config = loading.load(path)
+    plans = planned(config, wish)
+    names = [*wish.policies, *versions(config, wish.checkpoints)]
+    targets = [resolve(name, config) for name in names or versions(config, ["latest"])]
+    found = sources(only(config, plans))
+    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    make_home(config)
+    with closing(open_store(config.store_url())) as store:
+        migrate.ensure(store)
+        if wish.again:
+            for target in targets:
+                forget(store, fitted(config, target), target, plans)
+        with closing(Matrix(config, store, found, work)) as matrix:
+            measured = matrix.measure(targets, quiet=as_json)
+        results = [(target, one) for target, ones in measured for one in ones]
+    if as_json:
+        print(msgspec.json.encode([described(target, one) for target, one in results]).decode())
+    else:
+        show(results)
+
+
+def planned(config: Config, wish: Wish) -> list[Plan]:
+    """One plan a task and split. Raises ConfigError for a task that the file does not name."""
+    for task in wish.tasks:
+        if task not in config.tasks:
+            raise ConfigError(f"no task {task} in the file{nearest(task, config.tasks)}")
+    temperature = config.sampling.temperature if wish.temperature is None else wish.temperature
+    return [
+        Plan(
+            task=task,
+            split=split,
+            temperature=temperature,
+            items=wish.items or 10**9,
+            repeats=wish.repeats,
+        )
+        for task in wish.tasks or config.tasks
+        for split in wish.splits or (config.tasks[task].eval_split,)
+    ]
+
+
+class Matrix:
+    """Targets measured on the same work, one after another, each held while it is."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        found: Mapping[str, TaskSource],
+        work: Mapping[Plan, Sequence[Work]],
+        stop: threading.Event | None = None,
+    ) -> None:
+        """`found`: the sources of the work's tasks. `stop`: ends episodes with Stopped."""
+        self._config = config
+        self._store = store
+        self._sources = found
+        self._work = work
+        self._servers = Servers(stop)
+
+    def close(self) -> None:
+        """End what serves."""
+        self._servers.close()
+
+    def measure(
+        self, targets: Sequence[Target], *, quiet: bool = False
+    ) -> list[tuple[Target, list[Measured]]]:
+        """Every target; a progress bar on stderr unless `quiet`. Raises Interrupted."""
+        results, each = [], sum(map(len, self._work.values()))
+        total, done = each * len(targets), 0
+        with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
+            line = bar.add_task("episodes", total=total)
+
+            def tick(count: int) -> None:
+                nonlocal done
+                done += count
+                bar.update(line, completed=done)
+
+            try:
+                for target in targets:
+                    bar.update(line, description=target.name or target.checkpoint_id)
+                    results.append((target, self.one(target, tick)))
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"interrupted: {done} of {total} episodes are kept",
+                    mend="the same command goes on",
+                ) from None
+        return results
+
+    def one(
+        self, target: Target, tick: Callable[[int], None] = lambda _count: None
+    ) -> list[Measured]:
+        """One target; `tick` is told how many episodes are there more. Nothing is served where all
+        is measured already.
+        """
+        own = fitted(self._config, target)
+        record = Record(self._store, own, target, self._work)
+        todo = record.todo()
+        tick(sum(map(len, self._work.values())) - len(todo))
+        if todo:
+            self._play(own, target, record, tick)
+        else:
+            record.sum_up()  # of what a killed one had left unsaid
+        return record.measured()
+
+    def _play(
+        self, own: Config, target: Target, record: Record, tick: Callable[[int], None]
+    ) -> None:
+        with (
+            held(self._store, target),
+            self._servers.served(own, target) as policy,
+            closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
+        ):
+            record.fill(evaluator, tick)
+
+
+def described(target: Target, one: Measured) -> Mapping[str, object]:
+    """One JSON object of a measurement, flat."""
+    over = one.over_repeats
+    return {
+        "policy": target.name or target.checkpoint_id,
+        "checkpoint_id": target.checkpoint_id,
+        "run_id": target.run_id,
+        "version": target.version,
+        **msgspec.to_builtins(one.plan),
+        **{k: v for k, v in msgspec.to_builtins(one).items() if k != "plan"},
+        "over_repeats": None if over is None else [over.low, over.high],
+    }
+
+
+def show(results: Sequence[tuple[Target, Measured]]) -> None:
+    """The table."""
+    every = [one for _, one in results]
+    ks = sorted({k for one in every for k in one.pass_at if k > 1})
+    repeated = any(one.over_repeats for one in every)
+    priced = any(one.cost is not None for one in every)
+    heads = ["policy", "task", "split", "success", "95 % interval"]
+    heads += ["± over repeats"] * repeated
+    heads += [*(f"pass@{k}" for k in ks), "turns", "tokens", "episodes", "machine s"]
+    table = plain(*heads, *["cost"] * priced, "statuses")
+    for target, one in results:
+        over = one.over_repeats
+        statuses = ", ".join(f"{name} {count}" for name, count in sorted(one.statuses.items()))
+        table.add_row(
+            target.name or target.checkpoint_id,
+            one.plan.task,
+            one.plan.split,
+            f"{one.success:.1%}",
+            f"{one.low:.1%} – {one.high:.1%}",
+            *([f"{over.high - over.mean:.1%}" if over else ""] * repeated),
+            *(f"{one.pass_at[k]:.1%}" if k in one.pass_at else "" for k in ks),
+            f"{one.turns:.1f}",
+            f"{one.tokens:.0f}",
+            str(one.episodes),
+            f"{one.machine_s:.1f}",
+            *(["" if one.cost is None else f"{one.cost:.4f}"] * priced),
+            statuses + (f", failed {one.failed}" if one.failed else ""),
+        )
+    console().print(table)
+
+
+def only(config: Config, plans: Sequence[Plan]) -> Config:
+    """The configuration with the plans' tasks alone."""
+    tasks = {plan.task: config.tasks[plan.task] for plan in plans}
+    return msgspec.structs.replace(config, tasks=tasks)

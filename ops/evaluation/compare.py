@@ -1,0 +1,165 @@
+"""`agentrl eval compare`: two policies by the items that were measured of both.
+
+names ─▶ evaluations of each ─▶ those alike in task, split, temperature, settings ─▶ a paired test
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from sqlalchemy.orm import Session
+
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import SOLVED
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.models import Evaluation
+from agentrl.db.transitions import evaluations
+from agentrl.ops.evaluation.paired import Compared, compared
+from agentrl.ops.evaluation.target import find
+from agentrl.ops.tables import console, plain
+
+SHOWN = 5  # items that changed, of each direction, in the table
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What to compare: B against A. No task, no split: all that were measured of both."""
+
+    first: str
+    second: str
+    tasks: Sequence[str] = ()
+    splits: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One comparison, by success of each item over its repeats."""
+
+    task: str
+    split: str
+    temperature: float
+    compared: Compared
+
+
+def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
+    """Print what differs. Raises ConfigError where nothing was measured of both, StoreError."""
+    config = loading.load(path)
+    with closing(open_history(config.store_url())) as store, store.read() as session:
+        found = findings(session, pair, config, store.url)
+    if not found:
+        raise ConfigError(
+            f"nothing was measured of both {pair.first} and {pair.second}",
+            mend=f"{loading.command('eval', path)} {_measuring(pair)}",
+        )
+    if as_json:
+        print(json.dumps([_flat(one) for one in found]))
+    else:
+        show(pair, found)
+
+
+def _measuring(pair: Pair) -> str:
+    """The options of `agentrl eval` that measure both."""
+    names = (pair.first, pair.second)
+    given = [f"--policy '{name}'" for name in names if not _of_this_run(name)]
+    if own := [name for name in names if _of_this_run(name)]:
+        given.append(f"--checkpoints {','.join(own)}")
+    return " ".join(given)
+
+
+def _of_this_run(name: str) -> bool:
+    """Whether it is a version of the file's run, which other verbs know as RUN@VERSION."""
+    return name == "latest" or name.isdecimal()
+
+
+def findings(session: Session, pair: Pair, config: Config, where: str) -> list[Finding]:
+    """The comparisons of a pair, by task, split and temperature. Raises ConfigError, StoreError."""
+    firsts = _measured(session, pair.first, config, where)
+    seconds = _measured(session, pair.second, config, where)
+    return sorted(
+        _findings(session, pair, firsts, seconds),
+        key=lambda one: (one.task, one.split, one.temperature),
+    )
+
+
+def _findings(
+    session: Session, pair: Pair, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
+) -> Iterator[Finding]:
+    """Of several evaluations that are alike the newest counts."""
+    before = {_alike(row): row for row in firsts}
+    after = {_alike(row): row for row in seconds}
+    for key in before.keys() & after.keys():
+        first, second = before[key], after[key]
+        wanted = not pair.tasks or first.task in pair.tasks
+        if not wanted or (pair.splits and first.split not in pair.splits):
+            continue
+        found = compared(_success(session, first), _success(session, second))
+        if found is not None:
+            yield Finding(first.task, first.split, first.temperature, found)
+
+
+def _measured(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
+    """All evaluations of a policy: by the name it was measured under, or as a checkpoint."""
+    if found := evaluations.of_policy(session, name):
+        return found
+    full = f"{config.run.name}@{name}" if _of_this_run(name) else name
+    if found := evaluations.of_policy(session, full):
+        return found
+    if "/" in full or "(" in full:
+        return []
+    return evaluations.of_policy(session, find(session, full, where)[0].checkpoint_id)
+
+
+def _alike(row: Evaluation) -> tuple[str, str, float, str]:
+    return row.task, row.split, row.temperature, row.settings
+
+
+def _success(session: Session, row: Evaluation) -> dict[str, float]:
+    """{item: share of its episodes that solved it}."""
+    wins: dict[str, list[float]] = {}
+    for episode in evaluations.episodes(session, row.evaluation_id):
+        wins.setdefault(episode.item_id, []).append(float(episode.score >= SOLVED))
+    return {item: fmean(won) for item, won in wins.items()}
+
+
+def _flat(one: Finding) -> dict[str, object]:
+    """One JSON object; NaN is no JSON."""
+    row = dataclasses.asdict(one)
+    row |= row.pop("compared")
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+
+
+def show(pair: Pair, found: Sequence[Finding]) -> None:
+    """The table, and the items that changed."""
+    heads = ["B − A", "95 % interval", "p", "items", "gained", "lost"]
+    table = plain("task", "split", "temperature", "A", "B", *heads)
+    for one in found:
+        by = one.compared
+        bounds = "–" if math.isnan(by.low) else f"{by.low:+.1%} – {by.high:+.1%}"
+        table.add_row(
+            one.task,
+            one.split,
+            f"{one.temperature:g}",
+            f"{by.first:.1%}",
+            f"{by.second:.1%}",
+            f"{by.difference:+.1%}",
+            bounds,
+            f"{by.p:.3g}",
+            str(by.items),
+            str(len(by.gained)),
+            str(len(by.lost)),
+        )
+    out = console()
+    out.print(f"A: {pair.first}   B: {pair.second}")
+    out.print(table)
+    for one in found:
+        for word, items in (("gained", one.compared.gained), ("lost", one.compared.lost)):
+            if items:
+                more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+                out.print(f"{one.task} {one.split} {word}: {', '.join(items[:SHOWN])}{more}")

@@ -1,0 +1,194 @@
+"""What a target is measured on: an engine of this process behind its HTTP face, or its own API.
+
+Target ─▶ engine: local, made for it · vLLM, kept for the next checkpoint of its run
+             └─▶ loaded, proven ─▶ Face ─▶ LivePolicy
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+from agentrl.checkpoints import manifest
+from agentrl.core.config import Config
+from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.core.logging import get_logger
+from agentrl.core.types import CURRENT
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.ops.evaluation.evaluate import Ending
+from agentrl.ops.evaluation.target import Target
+from agentrl.serving.checkpoint_loader import Loads, prove, tolerance
+from agentrl.serving.policy import make_engine
+from agentrl.serving.request import EngineAway
+from agentrl.serving.served import Served
+from agentrl.serving.server import Face, Server
+from agentrl.workers.episode import Stopped
+
+LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
+PATIENCE_S = 30.0  # with a vLLM that answers and refuses what it lost
+
+log = get_logger()
+
+
+@contextmanager
+def served(config: Config, target: Target) -> Iterator[LivePolicy]:
+    """One target. Raises what `Servers.served` raises."""
+    with closing(Servers()) as servers, servers.served(config, target) as policy:
+        yield policy
+
+
+class Servers:
+    """Serves targets one after another; used by one thread. `stop`: ends waiting for an engine.
+
+    `ending`: set by `stop`, and while what serves a target is lost for good.
+    """
+
+    def __init__(self, stop: threading.Event | None = None) -> None:
+        self._stop = stop or threading.Event()
+        self.ending: threading.Event = Ending(self._stop)
+        self._kept: Loads | None = None
+        self._run_id: str | None = None  # whose checkpoints it was started with
+
+    @contextmanager
+    def served(self, config: Config, target: Target) -> Iterator[LivePolicy]:
+        """Raises CheckpointError, PolicyError where the engine fails, also later, Stopped,
+        ConfigError.
+        """
+        self.ending.clear()
+        if target.external is not None:
+            from agentrl.serving.external.engine import measured
+
+            with measured(config, target.external) as policy:
+                yield policy
+            return
+        lasting = config.eval.engine == "vllm"  # the local one is made for each, and stays
+        with ExitStack() as stack:
+            if not lasting:
+                stack.callback(self.close)
+            engine, name = self._loaded(config, target), target.checkpoint_id
+            stack.callback(_forget, engine, name)
+            table = Served()
+            table.serve(CURRENT, name, target.version or 0)
+            face = Face(engine, table, "")
+            http = stack.enter_context(closing(Server(face, "127.0.0.1", 0, guarded=False)))
+            keeper = Keeper(engine, config, target, self.ending)
+            if lasting:
+                stack.enter_context(closing(keeper))
+                keeper.start()
+            try:
+                yield LivePolicy("eval", http.url, CURRENT, name, target.version or 0)
+            except (Stopped, PolicyError):
+                if keeper.error is not None:
+                    raise keeper.error from None
+                raise
+
+    def close(self) -> None:
+        """End the engine that is kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def _loaded(self, config: Config, target: Target) -> Loads:
+        """An engine that holds the target: the kept one, or one made for it.
+
+        A vLLM that was lost meanwhile starts with what it held, whose files may be gone by now.
+        """
+        kept = self._kept
+        if kept is not None and target.run_id and target.run_id == self._run_id and kept.alive():
+            try:
+                self._load(kept, config, target)
+                return kept
+            except PolicyError as error:
+                log.warning("vLLM is launched anew, with what is due", error=str(error))
+        self.close()
+        self._run_id = target.run_id
+        own = Ending(self._stop)  # which its `close` sets
+        made = self._kept = make_engine(config, config.eval_server(), own)
+        self._load(made, config, target)
+        return made
+
+    def _load(self, engine: Loads, config: Config, target: Target) -> None:
+        while not self._stop.is_set():
+            with suppress(EngineAway):
+                _proven(engine, config, target)
+                return
+            if not engine.alive():
+                raise _gone(config)
+            self._stop.wait(LOOK_S)
+        raise Stopped("the evaluator is stopping")
+
+
+class Keeper:
+    """A thread that loads the target again where its engine was started again and holds nothing.
+
+    `error`: why it never will be, with `lost` set. What vLLM refuses is tried again for
+    `patience_s`: meanwhile episodes wait for it.
+    """
+
+    def __init__(
+        self,
+        engine: Loads,
+        config: Config,
+        target: Target,
+        lost: threading.Event,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.error: CheckpointError | PolicyError | None = None
+        self._engine = engine
+        self._config = config
+        self._target = target
+        self._lost = lost
+        self._patience_s = patience_s
+        self._refused: float | None = None  # since when, by the monotonic clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="eval-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while self.error is None and not self._ended.wait(LOOK_S):
+            if self._target.checkpoint_id in self._engine.names():
+                self._refused = None
+            else:
+                self._load(time.monotonic())
+        if self.error is not None:
+            self._lost.set()
+
+    def _load(self, now: float) -> None:
+        try:
+            _proven(self._engine, self._config, self._target)
+        except CheckpointError as error:
+            self.error = error
+        except EngineAway:
+            if not self._engine.alive():
+                self.error = _gone(self._config)
+        except PolicyError as error:
+            if self._refused is None:
+                self._refused = now
+                log.warning("not loaded again yet", error=str(error))
+            if time.monotonic() - self._refused >= self._patience_s:
+                self.error = error
+
+
+def _gone(config: Config) -> PolicyError:
+    file = config.home() / "logs" / f"vllm-{config.eval_server().name}.log"
+    return PolicyError(f"eval.engine: vLLM does not start: {file}")
+
+
+def _forget(engine: Loads, name: str) -> None:
+    with suppress(PolicyError):
+        engine.unload(name)
+
+
+def _proven(engine: Loads, config: Config, target: Target) -> None:
+    engine.load(target.checkpoint_id, target.path)
+    if target.run_id is not None:
+        probe = manifest.read(target.path).probe
+        bound = tolerance(config.model.dtype, config.eval_server().tolerance)
+        prove(engine, target.checkpoint_id, target.path, probe, bound)

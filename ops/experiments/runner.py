@@ -1,0 +1,118 @@
+"""Make what is missing of a study, one file after the other.
+
+works ─▶ file there? ─no─▶ make ─▶ DIR/NAME.json, whole or not at all
+
+A file that is there is not made again, so an interrupted study goes on where it was.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from agentrl.core.config import Config
+from agentrl.ops.experiments.findings import Design, Kept, keep
+from agentrl.ops.experiments.training import Told
+from agentrl.ops.processes.entry import stop_on_signals
+
+SECTIONS = ("tasks", "dispatch", "sampling", "model", "trainer")  # what a training depends on
+
+
+CHECK_ATTEMPTS = 4  # at each item
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much a study takes. `seeds`: trainings of each arm; `threads`: of torch.
+
+    After training, `attempts` at each of `items` held-out items a task; on the way `checks`, evenly
+    spaced, on `check_items`.
+    """
+
+    seeds: int
+    items: int
+    attempts: int
+    checks: int
+    check_items: int
+    threads: int = 1
+
+    def design(self, config: Config, **others: Any) -> Design:
+        """What every file of a study must have been made with; `others`: more of its fields."""
+        return Design(
+            **{"tokens": 0, "refresh": 0} | others,
+            items=self.items,
+            attempts=self.attempts,
+            checks=self.checks,
+            check_items=self.check_items,
+            check_attempts=CHECK_ATTEMPTS,
+            config={name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS},
+        )
+
+
+QUICK = Sizes(seeds=1, items=2, attempts=2, checks=1, check_items=2)  # shows that it runs
+
+
+def in_order(folder: Path, seeds: int, arms: Sequence[str]) -> Iterator[tuple[Path, str, int]]:
+    """File, arm and seed of every training, the first seeds of all arms first."""
+    for seed in range(seeds):
+        for arm in arms:
+            yield folder / f"training-{arm}-{seed}.json", arm, seed
+
+
+class Lines:
+    """What goes on, where there is no terminal: a line now and then."""
+
+    def __init__(
+        self, console: Console, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._every_s, self._clock = console, every_s, clock
+        self._due = -math.inf
+
+    def tell(self, line: str) -> None:
+        """Print it if it is time to."""
+        now = self._clock()
+        if not self._console.is_terminal and now >= self._due:
+            self._due = now + self._every_s
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One file to make. `tokens`: how far `make` will count to."""
+
+    path: Path
+    tokens: int
+    make: Callable[[Told, threading.Event], Kept]
+
+
+def make_missing(works: Sequence[Work], threads: int) -> None:
+    """Make the files that are not there, in their order. Raises Interrupted and what `make` does.
+
+    `threads`: of torch.
+    """
+    torch.set_num_threads(threads)
+    stop = stop_on_signals()
+    todo = [work for work in works if not work.path.exists()]
+    console = Console(stderr=True)
+    lines = Lines(console)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        whole = bar.add_task(f"{len(todo)} to make", total=len(todo))
+        for work in todo:
+            name = f"{work.path.parent.name}/{work.path.stem}"
+            line = bar.add_task(name, total=work.tokens)
+
+            def told(what: str, tokens: int, name: str = name, line: Any = line) -> None:
+                bar.update(line, completed=tokens, description=f"{name} · {what}")
+                lines.tell(f"{name} · {what}")
+
+            keep(work.path.parent, work.make(told, stop))
+            bar.remove_task(line)
+            bar.advance(whole)

@@ -1,0 +1,1 @@
+"""One composition root per process of a run, and what they answer about themselves."""

@@ -1,0 +1,221 @@
+"""One process: logging, signals, and its role until it ends."""
+
+import ctypes
+import gc
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from agentrl.checkpoints.checkpoint_store import WeightsAway
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import (
+    AgentRLError,
+    BrokerError,
+    BrokerUnavailable,
+    StoreError,
+    StoreUnavailable,
+)
+from agentrl.core.process import TOLD, place
+from agentrl.core.telemetry import exposition, otlp
+from agentrl.core.types import RUN_OVER
+from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import TrainerReplaced
+from agentrl.ops.processes import composition
+from agentrl.ops.runs import hub
+from agentrl.ops.runs.begin import RunOver, begin, queues_stand
+from agentrl.ops.supervisor.restarts import AWAY
+
+PR_SET_PDEATHSIG = 1
+STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
+CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
+ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
+SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
+REST_S = 2.0  # between two looks at the run
+REMIND_S = 60.0  # between two words of one that rests: whoever replaced it may be gone
+
+AWAY_ERRORS = (StoreUnavailable, BrokerUnavailable, WeightsAway)
+
+log = logging.get_logger()
+
+
+class Away(AgentRLError):
+    """A service is away. The supervisor starts this process again until it can go on."""
+
+    exit_code = AWAY
+
+
+class Unwell(AgentRLError):
+    """A service does not take us. `up` reached it when it began: try again."""
+
+    exit_code = 1  # the supervisor starts it again, and gives up after some tries
+
+
+def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None:
+    """Run a role until its run is over or a signal. `supervised`: end with the supervisor.
+
+    Of a run that was over before, those who end with it have nothing to do, and those who stay are
+    there: containers that are started again come to rest. Of those alone who end with the run, 0
+    says that it is over: an engine that stops one, to move it for instance, starts it elsewhere.
+    """
+    config = loading.load(path)
+    if role != "envs":  # it knows tasks, and no run
+        config = hub.resolved(config)  # before signals are only noted: it may take long
+    stop = stop_on_signals()
+    if supervised:
+        end_with_parent()
+    logs = config.logs
+    logging.configure(name or role, level=logs.level, form=logs.format, run=config.run.name)
+    deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
+    own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
+    others = own is not None and own.rank  # who hear from the first of them whether it is over
+    if not (supervised or role == "envs" or others or _begun(config, role, stop)):
+        if own is not None:
+            from agentrl.ops.processes.trainer import send_home
+
+            send_home(config)
+        return
+    alone = not supervised and own is None
+    if deepspeed and own is None:
+        from agentrl.ops.processes.launch_ranks import run_ranks
+
+        code = run_ranks(config, path, stop, supervised=supervised)
+        replaced = alone and code == TrainerReplaced.exit_code
+        if code and not replaced:
+            sys.exit(code)
+    else:
+        work = (
+            partial(composition.policy, name=name) if role == "policy" else composition.ROLES[role]
+        )
+        with _watched(config, role, name, first=own is None or not own.rank):
+            replaced = _replaced(
+                partial(work, config, stop), stop, supervised=supervised, alone=alone
+            )
+    if replaced:
+        with suppress(StoreUnavailable):  # told to stop
+            _rest(config, stop)
+    if alone and role in ENDS and stop.is_set():
+        sys.exit(TOLD)
+    if own is not None:  # all is closed; what libraries would still tidy up takes seconds
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _begun(config: Config, role: str, stop: threading.Event) -> bool:
+    """Begin the run; False where it is over and the role has nothing to do, or had until `stop`."""
+    try:
+        if not _has_work(config, role, stop):
+            return False
+    except AWAY_ERRORS as error:
+        if not stop.is_set():
+            raise
+        log.warning("Ended while a service was away", error=str(error))
+        return False
+    if role == "dispatcher":
+        _name_others(config)
+    return True
+
+
+def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
+    """Begin the run; whether the role has something to do in it."""
+    try:
+        begin(config, stop=stop)
+    except RunOver as error:
+        if role not in STAY:
+            print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
+            return False
+        if role not in CONSUME or queues_stand(config, error.run_id, stop):
+            return True
+        log.warning("the run is over and its queues are removed: rests until a signal")
+        stop.wait()
+        return False
+    return True
+
+
+def _name_others(config: Config) -> None:
+    """Of those that a supervisor starts where the file asks for them: here nobody does."""
+    if config.eval.every:
+        log.warning("eval.every is set: an evaluator is to be started, too", verb="evaluator")
+    if config.trackers.use:
+        log.warning("trackers.use is set: a follower is to be started, too", verb="track")
+
+
+def _replaced(
+    work: Callable[[], None], stop: threading.Event, *, supervised: bool, alone: bool
+) -> bool:
+    """Do the work; whether it ended because a trainer that is `alone` was replaced by another."""
+    try:
+        work()
+    except TrainerReplaced:
+        if not alone:
+            raise
+        return True
+    except (StoreError, BrokerError) as error:
+        if stop.is_set() and isinstance(error, StoreUnavailable | BrokerError):
+            log.warning("Ended while a service was away", error=str(error))
+            return False
+        if not supervised or error.exit_code != AgentRLError.exit_code:
+            raise
+        away = isinstance(error, StoreUnavailable | BrokerError)
+        raise (Away if away else Unwell)(str(error), mend=error.mend) from error
+    return False
+
+
+def _rest(config: Config, stop: threading.Event) -> None:
+    """Of a trainer that was replaced: take no part until the run is over, or `stop`.
+
+    An engine would start again what ends, and the two would replace one another for ever.
+    """
+    gc.collect()  # the model
+    told = -math.inf
+    with closing(open_store(config.store_url(), threads=1, stop=stop)) as store:
+        while not stop.wait(REST_S):
+            if time.monotonic() - told > REMIND_S:
+                log.warning("replaced by another trainer: rests until the run is over")
+                told = time.monotonic()
+            run = store.ask(lambda session: runs.run_named(session, config.run.name))
+            if run is None or run.state in RUN_OVER:
+                return
+
+
+@contextmanager
+def _watched(config: Config, role: str, name: str, *, first: bool) -> Iterator[None]:
+    """Metrics and traces of the role; of ranks that learn together the first alone has any."""
+    run, process = config.run.name, f"{role}-{name}" if name else role
+    with ExitStack() as stack:
+        if first:
+            stack.enter_context(exposition.exported(config.metrics, run, role, process))
+            stack.enter_context(otlp.exported(config.tracing, run, role, process))
+        yield
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+
+    def told(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
+    return stop
+
+
+def end_with_parent() -> None:
+    """Ask Linux for SIGTERM when the supervisor dies, and end at once if it has already."""
+    prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    parent = str(os.getppid())
+    if os.environ.get(SUPERVISOR, parent) != parent:
+        os.kill(os.getpid(), signal.SIGTERM)

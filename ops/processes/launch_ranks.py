@@ -1,0 +1,134 @@
+"""The ranks of a trainer on this machine: started, watched, and ended together.
+
+    agentrl trainer ─▶ rank 0 · rank 1 · …      each `agentrl trainer` again, told its place
+
+They live and die as one: where one ends badly or hangs the others are ended, and the words of the
+first are the error. SIGTERM goes to rank 0, which saves a snapshot and sends the others home.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.core.config import Config
+from agentrl.core.errors import RankLost
+from agentrl.core.logging import get_logger
+from agentrl.core.process import MEETING
+from agentrl.ops.processes.entry import SUPERVISOR
+from agentrl.ops.supervisor.exit_reasons import last_line
+
+LOOK_S = 0.1
+TOGETHER_S = 3.0  # after the first has ended, before the others are killed
+SUPERVISED = 0.9  # of trainer.stop_s: the ranks end before the supervisor kills their parent
+QUIET = (0, -signal.SIGTERM)  # of a rank told to end: python takes no signal while it leaves
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class Rank:
+    """One process. `log`: None where it writes what this process writes."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log: Path | None
+
+
+def run_ranks(config: Config, path: Path, stop: threading.Event, *, supervised: bool) -> int:
+    """Start `trainer.ranks` processes; the exit code once all have ended. Raises RankLost."""
+    with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
+        ranks = [
+            _started(config, path, number, Path(folder) / "meeting")
+            for number in range(config.trainer.ranks)
+        ]
+        try:
+            stop_s = config.trainer.stop_s * (SUPERVISED if supervised else 1.0)
+            return _watch(ranks, stop, stop_s)
+        finally:
+            for rank in ranks:
+                rank.process.kill()
+                rank.process.wait()
+
+
+def _started(config: Config, path: Path, number: int, meeting: Path) -> Rank:
+    output = config.home() / "logs" / f"trainer-rank-{number}.log" if number else None
+    environment = os.environ | {
+        SUPERVISOR: str(os.getpid()),
+        MEETING: meeting.as_uri(),
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(config.trainer.ranks),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    command = [sys.executable, "-m", "agentrl.cli.main", "trainer", str(path), "--supervised"]
+    if output is None:
+        return Rank(number, _spawned(command, environment, None), None)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("ab") as file:
+        return Rank(number, _spawned(command, environment, file.fileno()), output)
+
+
+def _spawned(
+    command: Sequence[str], environment: dict[str, str], output: int | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def _watch(
+    ranks: Sequence[Rank], stop: threading.Event, stop_s: float, together_s: float = TOGETHER_S
+) -> int:
+    """Until all have ended well, or the first has not. Raises RankLost."""
+    told, over = 0.0, 0.0
+    while alive := [rank for rank in ranks if rank.process.poll() is None]:
+        now = time.monotonic()
+        if stop.is_set() and not told:
+            told = now
+            ranks[0].process.send_signal(signal.SIGTERM)
+        if len(alive) < len(ranks) and not over:
+            over = now
+        if over and now - over > together_s:
+            break
+        if told and now - told > stop_s:
+            log.warning("Ranks did not end in time", ranks=[rank.number for rank in alive])
+            return 0
+        time.sleep(LOOK_S)
+    if told and not alive and all(rank.process.returncode in QUIET for rank in ranks):
+        return 0
+    return _verdict(ranks, {rank.number for rank in alive})
+
+
+def _verdict(ranks: Sequence[Rank], silent: set[int]) -> int:
+    """What the ends say together. `silent`: ranks that did not end."""
+    codes = {rank.number: rank.process.returncode for rank in ranks if rank.number not in silent}
+    size = len(ranks)
+    for number, code in codes.items():
+        if code < 0:
+            name = signal.Signals(-code).name
+            raise RankLost(f"rank {number} of {size} was ended by {name}")
+    if said := [number for number, code in codes.items() if code not in (0, RankLost.exit_code)]:
+        rank = ranks[said[0]]
+        if rank.log is None:  # it has said it where we would
+            return codes[rank.number]
+        words = last_line(rank.log).removeprefix("agentrl: ")
+        raise RankLost(f"rank {rank.number} of {size}: {words}")
+    if silent:
+        named = ", ".join(map(str, sorted(silent)))
+        raise RankLost(f"rank {named} of {size} hangs: the others had ended")
+    if any(codes.values()):
+        raise RankLost(f"{size} ranks lost one another", mend="see the lines above")
+    return 0

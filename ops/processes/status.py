@@ -1,0 +1,113 @@
+"""`agentrl status`: a run's state, processes, live policies and alarms."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.telemetry.exposition import address
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
+from agentrl.db.transitions import alarms, runs
+from agentrl.ops.supervisor.locks import running_supervisor
+from agentrl.ops.tables import console, plain
+
+
+def status(path: Path, *, as_json: bool) -> None:
+    """Print it."""
+    found = look(loading.load(path))
+    if as_json:
+        print(json.dumps(found))
+        return
+    out, totals = console(), found["totals"]
+    if totals["state"] in RUN_OVER:
+        why = f"{totals['state']}: {found['reason']}"
+        out.print(
+            f"run {found['run']} is over ({why}) and trains no more: "
+            "give run.name another name, or `agentrl run fork` it"
+        )
+    groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
+    why = f" ({found['reason']})" if totals["state"] == RunState.PAUSED and found["reason"] else ""
+    out.print(
+        f"run {found['run']}: {totals['state']}{why} · version {totals['version']} · "
+        f"{totals['episodes']} episodes · {totals['loss_tokens']} tokens · "
+        f"groups: {groups or 'none'}"
+    )
+    processes = plain("process", "pid", "restarts", *(["metrics"] if found["metrics"] else []))
+    for name, row in found["processes"].items():
+        pid = "ended" if row["done"] else str(row["pid"] or "starting again")
+        urls = [found["metrics"][name]] if name in found["metrics"] else []
+        processes.add_row(name, pid, str(row["restarts"]), *urls)
+    if found["metrics"]:
+        processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
+    over = totals["state"] in RUN_OVER
+    start = "" if over else f"; start them: {loading.command('up', path)}"
+    out.print(processes if found["processes"] else f"no processes{start}")
+    policies = plain("track", "version", "checkpoint", "server")
+    for row in found["policies"]:
+        policies.add_row(row["track"], str(row["version"]), row["checkpoint_id"], row["url"])
+    out.print(policies if found["policies"] else "no live policy")
+    for name, problem in found["problems"].items():
+        out.print(f"policy server {name}: {problem}", style="red", markup=False)
+    if found["alarms"]:
+        stood = "stood at the end for" if totals["state"] in RUN_OVER else "for"
+        raised = plain("alarm", "task", "value", "threshold", "since version", stood)
+        for row in found["alarms"]:
+            raised.add_row(*_alarm_cells(row))
+        out.print(raised)
+
+
+def _alarm_cells(row: dict[str, Any]) -> list[str]:
+    figures = f"{row['value']:.3g}", f"{row['threshold']:.3g}", str(row["version"])
+    return [row["name"], row["task"] or "all", *figures, f"{row['since_s'] / 60:.0f} min"]
+
+
+def look(config: Config) -> dict[str, Any]:
+    """What stands now. Raises StoreError where the run does not."""
+    store = open_history(config.store_url())
+    try:
+        with store.read() as session:
+            run = runs.require_run(session, config.run.name)
+            return {
+                "run": run.name,
+                "run_id": run.run_id,
+                "reason": run.reason,
+                "totals": dataclasses.asdict(progress.totals(session, run.run_id)),
+                "groups": progress.groups_by_state(session, run.run_id),
+                "policies": [
+                    dataclasses.asdict(policy)
+                    for policy in checkpoints.live_policies(session, run.run_id)
+                ],
+                "problems": checkpoints.server_problems(session, run.run_id),
+                "alarms": [
+                    dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
+                ],
+                "processes": (processes := _processes(config.home())),
+                "metrics": _metrics(config.metrics.host, processes),
+            }
+    finally:
+        store.close()
+
+
+def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:
+    """Where Prometheus finds each process that the supervisor started, and itself.
+
+    Ports are those of the run, whatever the caller's configuration says: the supervisor's own is
+    the one before its processes' (`supervise.children`).
+    """
+    ports = {name: row["metrics"] for name, row in processes.items() if row.get("metrics")}
+    if ports:
+        ports["supervisor"] = min(ports.values()) - 1
+    return {name: address(host, port) for name, port in ports.items()}
+
+
+def _processes(home: Path) -> dict[str, Any]:
+    if running_supervisor(home) is None:
+        return {}
+    processes: dict[str, Any] = json.loads((home / "processes.json").read_text())["processes"]
+    return processes

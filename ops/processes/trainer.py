@@ -1,0 +1,139 @@
+"""The trainer's process: an engine that holds the run's first checkpoint, and the loop around it.
+
+engine     processes
+torch      this one                                     train(…, TorchLearner)
+deepspeed  ranks; the first alone opens the run         train(…, Lead) · follow · follow …
+"""
+
+import os
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.broker.topology import trainer_queue
+from agentrl.broker.wake import Announcer
+from agentrl.checkpoints import checkpoint_store
+from agentrl.checkpoints.checkpoint_store import TransferLimits
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.process import place
+from agentrl.core.retry import FOREVER
+from agentrl.db.registry import checkpoints
+from agentrl.ops.runs.begin import Opened, opened, shelf
+from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, settings
+from agentrl.trainer.inbox import Bounds
+
+if TYPE_CHECKING:
+    from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
+    from agentrl.trainer.engines.learner import Learner
+    from agentrl.trainer.engines.ranks import Ranks
+
+OVER = b"\0"  # told to ranks in place of a path
+
+
+def learn(config: Config, stop: threading.Event) -> None:
+    """Batches in, checkpoints out, until the run is over or `stop`."""
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.engines.torch_learner import TorchLearner
+
+    if config.trainer.engine == "deepspeed":
+        _rank(config, stop)
+        return
+    with opened(config, stop) as run:
+        path = _fetched(_first(run), config, stop)
+        hardware = Hardware.configured(config.model, config.trainer)
+        _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
+
+
+def bounds(config: Config, filled: Settings) -> Bounds:
+    """What a batch of the run must satisfy."""
+    fewest, most = batch_groups(config.trainer, config.dispatch)
+    return Bounds(
+        min_groups=fewest,
+        max_groups=most,
+        max_staleness=config.dispatch.max_staleness,
+        max_lag=config.dispatch.max_lag,
+        abnormal_reward=filled.abnormal_reward,
+        max_attempts=config.dispatch.max_attempts,
+        held_bytes=inbox_bytes(config.trainer, config.dispatch, config.sampling),
+    )
+
+
+def send_home(config: Config) -> None:
+    """As the first rank of a run that is over: the others know no store and wait to be told."""
+    with _joined(config) as ranks:
+        ranks.tell(OVER)
+
+
+def _joined(config: Config) -> AbstractContextManager["Ranks"]:
+    """Raises RankLost, ConfigError."""
+    from agentrl.trainer.engines.ranks import joined
+
+    own = place(os.environ)
+    if own is None:
+        raise ConfigError("a rank has no RANK and WORLD_SIZE", mend="agentrl trainer CONFIG")
+    return joined(own, config.trainer.deepspeed.timeout_s, config.model.device)
+
+
+def _rank(config: Config, stop: threading.Event) -> None:
+    """One rank. A signal stops the first, which sends the others home."""
+    from agentrl.trainer.engines.rank0 import follow, leading
+
+    with _joined(config) as ranks:
+        if ranks.rank:
+            told = ranks.hear()
+            if told != OVER:
+                follow(_part(config, told.decode(), ranks, stop), ranks)
+            return
+        with opened(config, stop) as run:
+            first = _first(run)
+            ranks.tell(first.encode())
+            with leading(_part(config, first, ranks, stop), ranks) as learner:
+                _train(config, run, learner, stop)
+
+
+def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":
+    """`first`: what the row of the run's first checkpoint names."""
+    from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
+    from agentrl.trainer.engines.learner import Hardware
+
+    path = _fetched(first, config, stop)
+    kind = config.model.device.partition(":")[0]
+    device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
+    hardware = Hardware.configured(config.model, config.trainer, device)
+    return DeepSpeedLearner(
+        path, settings(config.trainer), hardware, config.trainer.deepspeed, ranks
+    )
+
+
+def _first(run: Opened) -> str:
+    return run.store.ask(lambda session: checkpoints.live_checkpoints(session, run.run_id)[0].path)
+
+
+def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
+    """The first checkpoint's directory; an object store that is away is waited for until `stop`."""
+    patient = TransferLimits(fetch_s=FOREVER)
+    return checkpoint_store.patience(stop).call(
+        lambda: checkpoint_store.fetch(first, config.cache(), stop, patient)
+    )
+
+
+def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
+    from agentrl.trainer.inbox import Inbox
+    from agentrl.trainer.lease import trainer_lease
+    from agentrl.trainer.ledger import Ledger
+    from agentrl.trainer.loop import train
+
+    filled = settings(config.trainer)
+    announcer = Announcer(run.broker, run.run_id)
+    consumer = run.broker.consumer(trainer_queue(run.run_id))
+    inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
+    kept_in = shelf(config, run.run_id, stop)
+    ledger = Ledger(config, run.run_id, run.store, announcer.announce, kept_in)
+    try:
+        with trainer_lease(run.store, run.run_id, lambda: ledger.epoch):
+            train(inbox, learner, ledger, filled, stop)
+    finally:
+        consumer.close()
+        announcer.close()

@@ -1,0 +1,1 @@
+"""`agentrl quickstart`: the whole pipeline on this machine."""

@@ -1,0 +1,290 @@
+"""`agentrl quickstart`: the whole pipeline on this machine, from a warm-started policy to a table.
+
+[clone experts] ─▶ start all processes (run paused) ─▶ measure ─▶ resume ─▶ train to the last
+update ─▶ measure ─▶ stop ─▶ report
+
+Of a recipe that goes on with its run, what is done already is passed over.
+"""
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from sqlalchemy.orm import Session
+
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError
+from agentrl.core.types import RunState
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
+from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
+from agentrl.ops.evaluation.record import Record
+from agentrl.ops.evaluation.target import Target, fitted, resolve
+from agentrl.ops.processes.composition import sources
+from agentrl.ops.processes.entry import stop_on_signals
+from agentrl.ops.quickstart.recipes import Recipe
+from agentrl.ops.quickstart.report import (
+    BINS,
+    ByTask,
+    Outcome,
+    agentrl,
+    measured,
+    near,
+    report,
+    require_picture,
+    resumed,
+)
+from agentrl.ops.quickstart.start import make_start
+from agentrl.ops.quickstart.view import View
+from agentrl.ops.runs.begin import RunOver, begin, clear_queues
+from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.supervisor import Supervisor, children
+from agentrl.ops.supervisor.up import Screen, StallGuard, watch
+
+POLL_S = 0.1
+FIRST, LAST = "0", "latest"  # versions that are measured
+GOES_ON = "the same command goes on"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choices:
+    """What the command line chooses."""
+
+    seed: int = 0
+    updates: int | None = None
+    fast: bool = False
+    as_json: bool = False
+    cross_policy: bool = True
+    task_norm: bool = True
+
+
+class Interrupted(AgentRLError):
+    """Ctrl-C or SIGTERM."""
+
+
+def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs")) -> Outcome:
+    """Train and report. Raises AgentRLError; every process has ended by then."""
+    require_picture()
+    console = Console(stderr=choices.as_json)
+    config, path = prepare(recipe, choices, runs_folder)
+    logging.configure("quickstart", level="ERROR")
+    size = recipe.size(fast=choices.fast)
+    make_start(recipe, size, config)
+    stop = stop_on_signals()
+    try:
+        run_id, is_over = begin(config, paused="version 0 is measured first"), False
+    except RunOver as error:
+        run_id, is_over = error.run_id, True
+    store = open_store(config.store_url())
+    try:
+        story = Quickstart(recipe, config, run_id, store, stop)
+        outcome = story.run(console, path, size.items, is_over=is_over)
+    finally:
+        store.close()
+    report(console, config, path, outcome, as_json=choices.as_json)
+    return outcome
+
+
+class Quickstart:
+    """One run of it."""
+
+    def __init__(
+        self, recipe: Recipe, config: Config, run_id: str, store: Store, stop: threading.Event
+    ) -> None:
+        self._recipe = recipe
+        self._config = config
+        self._run_id = run_id
+        self._store = store
+        self._stop = stop
+        self._sources = sources(config)
+        self._work: dict[Plan, list[Work]] = {}
+        # what an interruption is told
+        self._mend = "the same command begins anew" if recipe.begin_anew else GOES_ON
+
+    def run(self, console: Console, path: Path, items: int, *, is_over: bool) -> Outcome:
+        """Start everything, measure, train, measure, end everything.
+
+        `items`: held-out items measured for each task and decoding. `is_over`: it has trained.
+        """
+        began = time.monotonic()
+        self._work = self._planned(items)
+        before = self._record(FIRST)
+        if not is_over or before[1].todo() or self._record(LAST)[1].todo():
+            self._run(console, path, is_over=is_over)
+            clear_queues(self._config, self._run_id)
+        return self._outcome(before, self._record(LAST), time.monotonic() - began)
+
+    def _run(self, console: Console, path: Path, *, is_over: bool) -> None:
+        home = self._config.home()
+
+        def tell(line: str) -> None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        tell(f"run in {near(home)}; elsewhere: {agentrl()} status {near(path)}")
+        supervisor = Supervisor(home, children(self._config, path), tell)
+        screen = Screen(tell, lambda _totals: None, LogWatcher(home / "logs"))
+        try:
+            supervisor.start()
+            if is_over:
+                supervisor.run_is_over()
+            with View(console, self._config) as view:
+                self._measure(supervisor, view, FIRST)
+                if not is_over:
+                    self._train(supervisor, view, path, screen)
+                self._measure(supervisor, view, LAST)
+        finally:
+            if self._stop.is_set():
+                tell("ending …")
+            supervisor.stop()
+
+    def _outcome(
+        self, before: tuple[Target, Record], after: tuple[Target, Record], seconds: float
+    ) -> Outcome:
+        run_id = self._run_id
+        with self._store.read() as session:
+            totals = progress.totals(session, run_id)
+            return Outcome(
+                model=self._recipe.model,
+                before=by_task(before[1].measured()),
+                after=by_task(after[1].measured()),
+                seconds=seconds,
+                updates=totals.updates,
+                episodes=totals.episodes,
+                disagreements=progress.disagreements(session, run_id),
+                policy_mix=progress.policy_mix(session, run_id),
+                curve=progress.success_over_time(session, run_id, bins=BINS),
+            )
+
+    def _train(self, supervisor: Supervisor, view: View, path: Path, screen: Screen) -> None:
+        """To the last update. Raises Interrupted, and AgentRLError where nothing moves."""
+        store, run_id = self._store, self._run_id
+        guard = StallGuard(self._recipe.stall_s)
+
+        def show(totals: Totals) -> None:
+            if words := guard.words(totals):
+                raise AgentRLError(words, mend=f"see {self._config.home()}/logs")
+            view.training(totals, store, run_id)
+
+        store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
+        if self._recipe.begin_anew:
+            self._mend = resumed(path)
+        watch(supervisor, store, run_id, self._stop, dataclasses.replace(screen, show=show))
+        if self._stop.is_set():
+            raise Interrupted("interrupted", mend=self._mend)
+        if self._recipe.begin_anew:
+            self._mend = measured(path)
+
+    def _planned(self, items: int) -> dict[Plan, list[Work]]:
+        tasks, sampled = self._config.tasks, self._config.sampling.temperature
+        plans = [
+            Plan(task, tasks[task].eval_split, temperature, items)
+            for task in tasks
+            for temperature in (sampled, 0.0)
+        ]
+        return {plan: work_of(plan, self._sources[plan.task]) for plan in plans}
+
+    def _record(self, version: str) -> tuple[Target, Record]:
+        """What is measured of a version, and what is left to do."""
+        target = resolve(f"{self._config.run.name}@{version}", self._config)
+        return target, Record(self._store, fitted(self._config, target), target, self._work)
+
+    def _measure(self, supervisor: Supervisor, view: View, version: str) -> None:
+        """Play what is left to do, by the policy server that serves this version now."""
+        target, record = self._record(version)
+        total = sum(map(len, self._work.values()))
+        done = total - len(record.todo())
+
+        def tick(count: int) -> None:
+            nonlocal done
+            done += count
+            self._check(supervisor)
+            view.measuring(target.version or 0, done, total)
+
+        if record.todo():
+            policy = self._policy(supervisor, target)
+            tick(0)
+            with closing(Evaluator(self._config, policy, self._sources)) as evaluator:
+                record.fill(evaluator, tick)
+
+    def _policy(self, supervisor: Supervisor, target: Target) -> LivePolicy:
+        """The live policy that serves the target, once one does. Raises AgentRLError."""
+        ready_s = self._recipe.ready_s
+        deadline = time.monotonic() + ready_s
+        while time.monotonic() < deadline:
+            self._check(supervisor)
+            if policy := self._store.ask(lambda session: self._serving(session, target)):
+                return policy
+            time.sleep(POLL_S)
+        raise AgentRLError(f"no policy server came up in {ready_s:.0f} s", mend="see runs/*/logs")
+
+    def _serving(self, session: Session, target: Target) -> LivePolicy | None:
+        for policy in checkpoints.live_policies(session, self._run_id):
+            if policy.checkpoint_id == target.checkpoint_id:
+                return policy
+        return None
+
+    def _check(self, supervisor: Supervisor) -> None:
+        supervisor.poll()
+        if self._stop.is_set():
+            raise Interrupted("interrupted while measuring", mend=self._mend)
+
+
+def by_task(found: Sequence[Measured]) -> ByTask:
+    """{task: {temperature: Measured}}."""
+    tasks: dict[str, dict[float, Measured]] = {}
+    for one in found:
+        tasks.setdefault(one.plan.task, {})[one.plan.temperature] = one
+    return tasks
+
+
+def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
+    """The recipe's configuration with the choices in it, and the file it is written to."""
+    home = runs_folder / _named(recipe, choices)
+    written = loading.load(recipe.file, {})
+    size = recipe.size(fast=choices.fast)
+    model = home / "start" if size.clones else recipe.model_path(written)
+    overrides: dict[str, str] = {
+        "RUN__NAME": f'"{home.name}"',
+        "RUN__HOME": f'"{home.resolve()}"',
+        "RUN__SEED": str(choices.seed),
+        "MODEL__PATH": f'"{model.resolve()}"',
+        **recipe.overrides(),
+    }
+    for task in written.tasks:
+        overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)
+    updates = choices.updates or size.updates
+    if updates is not None:
+        overrides["RUN__STOP_UPDATES"] = str(updates)
+    if not choices.cross_policy:
+        overrides["SAMPLING__STRATEGY"] = '"current"'
+    if not choices.task_norm:
+        overrides["TRAINER__NORMALISE"] = '"none"'
+    prefixed = {loading.PREFIX + key: value for key, value in overrides.items()}
+    config = loading.load(recipe.file, prefixed | dict(os.environ))
+    home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
+    path = home / "config.toml"
+    path.write_text(loading.to_toml(config))
+    return config, path
+
+
+def _named(recipe: Recipe, choices: Choices) -> str:
+    """The run's name: its own each time, or what was chosen."""
+    if recipe.begin_anew:
+        return f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    chosen: Mapping[str, bool] = {
+        "fast": choices.fast,
+        f"seed-{choices.seed}": choices.seed != 0,
+        "no-cross-policy": not choices.cross_policy,
+        "no-task-norm": not choices.task_norm,
+    }
+    return "-".join([recipe.name, *(name for name, is_so in chosen.items() if is_so)])

@@ -1,0 +1,120 @@
+"""What `agentrl quickstart` can train: a file of configs/, and how much of everything.
+
+tiny      a policy of a million parameters that comes with the project
+smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.envs.alfworld.datasets import GAMES, LIST
+from agentrl.envs.datasets import Dataset, folder
+from agentrl.envs.dbbench.datasets import WIKITABLEQUESTIONS
+from agentrl.envs.registry import datasets
+from agentrl.ops.warmstart.cloning_trainer import Phase
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`updates`: of the training; None: the file's. `items`: held-out ones of each task and
+    decoding. `clones`: optimizer steps of the warm start; `episodes`: of experts a task for it.
+    """
+
+    updates: int | None
+    items: int
+    clones: int = 0
+    episodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`file`: its configuration. `model`: in words, what its policy begins as.
+
+    `begin_anew`: every call is a run of its own; else the same command goes on with its run.
+    `data`: what its items come from; `without_data`: overrides by key for a machine that lacks any
+    of it. `mend`: what makes
+    the model that the file names. `clone_tokens`, `clone_rate`, `threads`: of the warm start,
+    tokens of one step, learning rate, threads of torch. `ready_s`: for the policy server to serve;
+    `stall_s`: without an episode or an update, until that is an error.
+    """
+
+    name: str
+    file: Path
+    model: str
+    full: Size
+    fast: Size
+    begin_anew: bool = False
+    data: tuple[Dataset, ...] = ()
+    without_data: Mapping[str, str] = field(default_factory=dict)
+    mend: str = ""
+    clone_tokens: int = 2048
+    clone_rate: float | None = None  # what suits a model that knows something
+    threads: int = 2
+    ready_s: float = 90.0
+    stall_s: float = 120.0
+
+    def size(self, *, fast: bool) -> Size:
+        return self.fast if fast else self.full
+
+    def model_path(self, written: Config) -> Path:
+        """The model that the file names."""
+        return ROOT / written.model.path
+
+    def overrides(self) -> Mapping[str, str]:
+        """By key of the file, what this machine's lack of data asks for; of `load`."""
+        try:
+            root = folder()
+        except ItemError:
+            root = None
+        if root is not None and all(_is_there(each, root) for each in self.data):
+            return {}
+        return self.without_data
+
+    def phase(self, size: Size) -> Phase:
+        """The one phase of the warm start: experts without faults, and no looks on the way."""
+        return Phase(noise={}, steps=size.clones, rate=self.clone_rate, checked=0)
+
+
+def _is_there(dataset: Dataset, root: Path) -> bool:
+    others = [each for each in datasets(dataset.task) if each.name == dataset.instead]
+    return any(not each.missing(root) for each in (dataset, *others))
+
+
+TINY = Recipe(
+    name="tiny",
+    file=CONFIGS / "quickstart.toml",
+    model="about a million parameters, behaviour-cloned from scripted experts",
+    full=Size(updates=None, items=200),
+    fast=Size(updates=8, items=48),
+    begin_anew=True,
+)
+SMOLLM = Recipe(
+    name="smollm",
+    file=CONFIGS / "smollm.toml",
+    model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
+    full=Size(updates=None, items=64, clones=1200, episodes=2000),
+    fast=Size(updates=4, items=10, clones=50, episodes=150),
+    data=(LIST, GAMES, WIKITABLEQUESTIONS),
+    without_data={
+        "TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"',
+        "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
+        "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
+    },
+    mend="make models/smollm2",
+    ready_s=600.0,
+    stall_s=1800.0,
+)
+RECIPES = {each.name: each for each in (TINY, SMOLLM)}
+
+
+def recipe(name: str) -> Recipe:
+    """Raises ConfigError."""
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe {name}{nearest(name, RECIPES)}")
+    return RECIPES[name]

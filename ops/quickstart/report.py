@@ -1,0 +1,174 @@
+"""What the quickstart ends with: a table, a picture, what to run next, or one JSON line."""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.evaluation.evaluate import Measured
+
+BINS = 24  # of the curve
+
+ByTask = Mapping[str, Mapping[float, Measured]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a quickstart found. `curve`: (bin, task, success, episodes) over the training.
+
+    `model`: in words, what its policy began as. `seconds`: of this call.
+    """
+
+    model: str
+
+    before: ByTask
+    after: ByTask
+    seconds: float
+    updates: int
+    episodes: int
+    disagreements: Sequence[tuple[str, str]]
+    policy_mix: Mapping[str, int]
+    curve: Sequence[tuple[int, str, float, int]]
+
+
+def report(
+    console: Console, config: Config, path: Path, outcome: Outcome, *, as_json: bool
+) -> None:
+    """Print it."""
+    picture = draw(outcome, config.home() / "reward-curve.png")
+    console.print(_table(outcome))
+    console.print(
+        f"{outcome.updates} updates, {outcome.episodes} episodes in {outcome.seconds:.0f} s; "
+        f"steps sampled by {_mix(outcome.policy_mix)}"
+    )
+    console.print(_accounting(outcome))
+    console.print(
+        f"start: {near(Path(config.model.path))}, {outcome.model}\n"
+        "       on other items than those measured (`agentrl warmstart`; see its README.md)",
+        soft_wrap=True,
+        highlight=False,
+    )
+    console.print(
+        f"curve: {near(picture)}\nnext:  {agentrl()} eval compare {path} 0 latest\n"
+        f"       {agentrl()} sql {path}\n"
+        f"       {'' if find_spec('streamlit') else 'make setup && '}{agentrl()} dashboard {path}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    if as_json:
+        print(json.dumps(summary(outcome, config.sampling.temperature)))
+
+
+def require_picture() -> None:
+    """Raise ConfigError where `draw` could not: before the training, not after it."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            "the quickstart draws with matplotlib, which is not installed",
+            mend="pip install matplotlib",
+        )
+
+
+def agentrl() -> str:
+    """The command as this shell finds it; `make quickstart` calls it out of .venv."""
+    own = Path(sys.argv[0])
+    named = own.name == "agentrl" and not shutil.which("agentrl")
+    return str(near(own.absolute())) if named else "agentrl"
+
+
+def resumed(path: Path) -> str:
+    """How a run that was interrupted goes on, and what then gives the table; `path`: its file."""
+    return f"{agentrl()} up {near(path)} resumes the run; then {measured(path)}"
+
+
+def measured(path: Path) -> str:
+    """What gives the table of a run that is over; `path`: its file."""
+    command, file = agentrl(), near(path)
+    return (
+        f"{command} eval {file} --checkpoints 0,latest and {command} eval compare {file} 0 latest "
+        "give the table"
+    )
+
+
+def near(path: Path) -> Path:
+    """The path as short as it can be said from here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def summary(outcome: Outcome, temperature: float) -> dict[str, object]:
+    """The JSON line: success as sampled, the way the policy was trained."""
+    return {
+        "before": {task: round(m[temperature].success, 4) for task, m in outcome.before.items()},
+        "after": {task: round(m[temperature].success, 4) for task, m in outcome.after.items()},
+        "before_greedy": {task: round(m[0.0].success, 4) for task, m in outcome.before.items()},
+        "after_greedy": {task: round(m[0.0].success, 4) for task, m in outcome.after.items()},
+        "seconds": round(outcome.seconds, 1),
+        "updates": outcome.updates,
+        "episodes": outcome.episodes,
+        "accounting_ok": not outcome.disagreements,
+        "policy_mix": dict(outcome.policy_mix),
+    }
+
+
+def draw(outcome: Outcome, path: Path) -> Path:
+    """Success of training episodes over time, held-out success before and after, as a PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for number, task in enumerate(outcome.before):
+        points = [(at, success) for at, name, success, _ in outcome.curve if name == task]
+        colour = f"C{number}"
+        axes.plot([at for at, _ in points], [p for _, p in points], ".-", color=colour, label=task)
+        sampled = max(outcome.before[task])
+        held_out = [m[task][sampled].success for m in (outcome.before, outcome.after)]
+        axes.plot([-1, BINS], held_out, "*", color=colour, markersize=14)
+    axes.set(
+        xlabel=f"training time ({BINS} equal parts); ★ held-out items before and after",
+        ylabel="success",
+        ylim=(0, 1),
+        title=f"{outcome.updates} updates, {outcome.episodes} episodes",
+    )
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table(title="success on held-out items, before → after (95 % interval)")
+    for column in ("task", "decoding", "before", "after", "change"):
+        table.add_column(column, justify="left" if column in ("task", "decoding") else "right")
+    for task, measured in outcome.before.items():
+        for temperature in sorted(measured, reverse=True):
+            old, new = measured[temperature], outcome.after[task][temperature]
+            name = f"sampled, T = {temperature:g}" if temperature else "greedy"
+            change = f"{new.success - old.success:+.3f}"
+            table.add_row(task, name, _rate(old), _rate(new), change)
+    return table
+
+
+def _rate(measured: Measured) -> str:
+    return f"{measured.success:.3f} ({measured.low:.2f}–{measured.high:.2f})"
+
+
+def _mix(mix: Mapping[str, int]) -> str:
+    total = max(sum(mix.values()), 1)
+    return ", ".join(f"{track} {count / total:.0%}" for track, count in sorted(mix.items()))
+
+
+def _accounting(outcome: Outcome) -> str:
+    if not outcome.disagreements:
+        return "accounting: every episode has one end, every trained token its checkpoint ✓"
+    kinds = sorted({kind for kind, _ in outcome.disagreements})
+    return f"accounting: {len(outcome.disagreements)} disagreements ({', '.join(kinds)})"

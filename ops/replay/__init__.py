@@ -1,0 +1,1 @@
+"""Recorded episodes and updates, afterwards: replayed, continued, recomputed."""

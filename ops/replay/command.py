@@ -1,0 +1,170 @@
+"""`agentrl replay`: the recorded actions of episodes against fresh environments, step by step.
+
+stored body ─▶ Replayer ─▶ differences ─▶ lines | JSON, and whether all that counts is equal
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+
+from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, StoreError
+from agentrl.db.transitions import recordings, runs
+from agentrl.db.transitions.recordings import Recording
+from agentrl.ops.replay.recorded_episode import PROMPT, Difference
+from agentrl.ops.replay.replayer import opened, recorded, replaying
+from agentrl.ops.tables import console, plain
+from agentrl.workers.episode import OutOfTime
+
+FIELDS = ("messages", "call", "done", "status", "reward", "score")
+LOOSE = {  # tasks whose messages differ by nature: that is shown, and does not count
+    "os": "what a shell prints may hold times, process ids and host names",
+    "gateway": "the messages are written by a program of its own",
+}
+OF_ONE = (MessageError, StoreError, ItemError, EnvironmentFailure, OutOfTime)  # of many episodes
+SHOWN = 300  # characters of a difference in a table
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One episode beside its recording. `compared`: the fields that must be equal.
+
+    `error`: why it could not be replayed; empty where it was.
+    """
+
+    episode_id: str
+    task: str
+    item_id: str
+    steps: int
+    compared: Sequence[str]
+    differences: Sequence[Difference]
+    error: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not self.error and not any(d.field in self.compared for d in self.differences)
+
+
+def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
+    """Replay one episode, print what differs; whether all that counts is equal.
+
+    Raises StoreError and MessageError for a body that is absent or damaged, ItemError,
+    EnvironmentFailure.
+    """
+    with opened(path) as (config, store):
+        recording, body = recorded(store, episode_id)
+        with replaying(config) as replayer:
+            differences = replayer.replay(recording, body)
+    found = _replayed(recording, len(body.steps), differences)
+    if as_json:
+        print(msgspec.json.encode(described(found)).decode())
+    else:
+        _show(found)
+    return found.equal
+
+
+def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
+    """Replay the newest episodes of a run; whether all of them could be, and are equal."""
+    with opened(path) as (config, store):
+        with store.read() as session:
+            run_id = runs.require_run(session, run).run_id
+            names = recordings.latest_finished(session, run_id, limit)
+        if not names:
+            raise StoreError(f"run {run} has no finished episode")
+        with replaying(config) as replayer:
+
+            def one(episode_id: str) -> Replayed:
+                recording = Recording(episode_id, run_id, "", "", None, "", b"")
+                try:
+                    recording, body = recorded(store, episode_id)
+                    differences = replayer.replay(recording, body)
+                except OF_ONE as error:
+                    failed = _replayed(recording, 0, ())
+                    return dataclasses.replace(failed, error=str(error))
+                return _replayed(recording, len(body.steps), differences)
+
+            found = _each(one, names, config.worker.concurrency, quiet=as_json)
+    if as_json:
+        print(msgspec.json.encode([described(each) for each in found]).decode())
+    else:
+        _show_all(found)
+    return all(each.equal for each in found)
+
+
+def described(found: Replayed) -> Mapping[str, object]:
+    """As one JSON object."""
+    return {**msgspec.to_builtins(found), "equal": found.equal}
+
+
+def _replayed(recording: Recording, steps: int, differences: Sequence[Difference]) -> Replayed:
+    task = recording.task
+    compared = [field for field in FIELDS if not (field == "messages" and task in LOOSE)]
+    return Replayed(recording.episode_id, task, recording.item_id, steps, compared, differences)
+
+
+def _each(
+    one: Callable[[str], Replayed], names: Sequence[str], threads: int, *, quiet: bool
+) -> Sequence[Replayed]:
+    """Of all, in their order, with a progress bar on stderr."""
+    with (
+        Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        line = bar.add_task("episodes", total=len(names))
+
+        def counted(name: str) -> Replayed:
+            found = one(name)
+            bar.advance(line)
+            return found
+
+        try:
+            return list(pool.map(counted, names))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _show(found: Replayed) -> None:
+    print(f"{found.task} {found.item_id}, {found.steps} steps; compared: {_compared(found)}")
+    if found.differences:
+        table = plain("step", "field", "recorded", "found")
+        for each in found.differences:
+            step = "prompt" if each.step == PROMPT else str(each.step)
+            table.add_row(step, each.field, _short(each.recorded), _short(each.found))
+        console().print(table)
+    print("equal" if found.equal else "different")
+
+
+def _show_all(found: Sequence[Replayed]) -> None:
+    table = plain("task", "episodes", "equal", "different", "not replayed", "compared")
+    for task in sorted({each.task for each in found}):
+        own = [each for each in found if each.task == task]
+        equal, failed = sum(e.equal for e in own), sum(bool(e.error) for e in own)
+        counts = (len(own), equal, len(own) - equal - failed, failed)
+        table.add_row(task or "?", *map(str, counts), _compared(own[0]))
+    console().print(table)
+    for each in found:
+        if not each.equal:
+            print(f"{each.episode_id}: {each.error or _first(each)}")
+
+
+def _first(found: Replayed) -> str:
+    """Where it begins to differ in what counts."""
+    each = next(d for d in found.differences if d.field in found.compared)
+    step = "the prompt" if each.step == PROMPT else f"step {each.step}"
+    return f"{step}, {each.field}: {_short(each.recorded)} is now {_short(each.found)}"
+
+
+def _compared(found: Replayed) -> str:
+    loose = LOOSE.get(found.task, "")
+    return ", ".join(found.compared) + (f" (not messages: {loose})" if loose else "")
+
+
+def _short(text: str) -> str:
+    shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return repr(shown) if "\n" in shown or not shown else shown

@@ -1,0 +1,157 @@
+"""A stored update under a configuration: what it would have learned from, and how.
+
+bodies ─▶ verdict of each group ─▶ assemble ─▶ (scored by the checkpoint it began from) ─▶ by task
+
+Everything is computed by the functions of trainer/ that the trainer itself uses.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.core.config import Config
+from agentrl.core.types import GroupState
+from agentrl.ops.processes.trainer import bounds
+from agentrl.trainer.algorithm import presets
+from agentrl.trainer.algorithm.alarms import group_metrics
+from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble
+from agentrl.trainer.inbox import verdict
+
+if TYPE_CHECKING:
+    from agentrl.trainer.model.scoring import Scorer
+
+ALL = ""  # the row of the whole update
+OF_POLICY = ("loss", "entropy", "clip_fraction", "max_ratio", "effective_sample_size", "kl")
+MISMATCH = "mismatch_"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the trainer looked at for the update from `version`. `forks`: see trainer/inbox.py."""
+
+    version: int
+    groups: Sequence[TrainableGroup]
+    forks: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Of a task, or of the whole update. The last three are None where no policy scored it.
+
+    `share`: of the loss. `advantage`: mean |Ã| of the loss tokens. `effective_sample_size`: of the
+    token weights that the loss takes, as a share of the tokens. `weighted`: share of the tokens
+    whose weight a bound changed. `clipped`: share of them without a gradient.
+    """
+
+    groups: int
+    filtered: int
+    stale: int
+    trajectories: int
+    loss_tokens: int
+    share: float
+    advantage: float
+    effective_sample_size: float | None
+    weighted: float | None
+    clipped: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """An update under one configuration. `metrics`: as `updates.metrics` names them."""
+
+    rows: Mapping[str, Row]
+    metrics: Mapping[str, float]
+
+
+def learned(seen: Seen, config: Config, scorer: "Scorer | None") -> Learned:
+    """Raises ConfigError for a configuration that the trainer refuses."""
+    settings = presets.settings(config.trainer)
+    limits = bounds(config, settings)
+    verdicts = [verdict(group, seen.version, limits, seen.forks) for group in seen.groups]
+    ready = [g for g, state in zip(seen.groups, verdicts, strict=True) if state == GroupState.READY]
+    chosen = ready[: limits.max_groups]
+    taken = {group.group_id for group in chosen}
+    batch = assemble(chosen, settings)
+    recorded = scorer.score(batch, settings) if scorer and chosen else None
+    counts: dict[str, dict[GroupState, int]] = {}
+    for group, state in zip(seen.groups, verdicts, strict=True):
+        if state != GroupState.READY or group.group_id in taken:
+            by_state = counts.setdefault(group.task, {})
+            by_state[state] = by_state.get(state, 0) + 1
+    metrics = measure(batch, recorded or Recorded.empty(batch.tokens.size))
+    if recorded is None:
+        metrics = {name: value for name, value in metrics.items() if not of_policy(name)}
+    rows = {
+        task: _row(batch, recorded, settings, counts.get(task, {}), task)
+        for task in sorted({group.task for group in seen.groups})
+    }
+    total = {
+        state: sum(by_state.get(state, 0) for by_state in counts.values()) for state in GroupState
+    }
+    rows[ALL] = _row(batch, recorded, settings, total, ALL)
+    return Learned(rows, metrics | group_metrics(counts))
+
+
+def of_policy(name: str) -> bool:
+    """Whether a metric says something of the policy that learned: without its weights, unknown."""
+    bare = name.rpartition("/")[2]
+    return bare in OF_POLICY or bare.startswith((MISMATCH, "effective_sample_size"))
+
+
+def _row(
+    batch: Batch,
+    recorded: Recorded | None,
+    settings: Settings,
+    counts: Mapping[GroupState, int],
+    task: str,
+) -> Row:
+    tokens = batch.loss_mask.copy()
+    members = np.ones(batch.lengths.size, np.bool_)
+    if task != ALL:
+        index = batch.tasks.index(task) if task in batch.tasks else -1
+        tokens &= batch.token_tasks == index
+        members = batch.task_ids == index
+    scored = _scored(batch, recorded, settings, tokens) if recorded is not None else None
+    return Row(
+        groups=counts.get(GroupState.READY, 0),
+        filtered=counts.get(GroupState.FILTERED, 0),
+        stale=counts.get(GroupState.STALE, 0),
+        trajectories=int(members.sum()),
+        loss_tokens=int(tokens.sum()),
+        share=float(batch.shares[tokens].sum(dtype=np.float64)),
+        advantage=_mean(np.abs(batch.advantages[tokens])),
+        effective_sample_size=scored[0] if scored else None,
+        weighted=scored[1] if scored else None,
+        clipped=scored[2] if scored else None,
+    )
+
+
+def _scored(
+    batch: Batch, recorded: Recorded, settings: Settings, tokens: Bools
+) -> tuple[float, float, float]:
+    """(Σw)² / NΣw² of the weights, the share of them that a bound changed, the clipped share.
+
+    w: π_prox/μ as bounded by `importance`; with `old = "behaviour"` the ratio π/μ itself.
+    """
+    import torch
+
+    from agentrl.trainer.algorithm.losses.importance import weights
+    from agentrl.trainer.algorithm.losses.tokens import ratio
+
+    current = torch.from_numpy(recorded.logprobs[tokens])
+    behaviour = torch.from_numpy(batch.behaviour[tokens])
+    raw = ratio(current, behaviour)
+    used = raw if settings.old == "behaviour" else weights(current, behaviour, settings.importance)
+    changed = used != raw if settings.importance.kind != "none" else torch.zeros_like(used)
+    values, clipped = used.double().numpy(), recorded.clipped[tokens]
+    square = _mean(values**2)
+    return _mean(values) ** 2 / square if square else 0.0, _mean(changed.numpy()), _mean(clipped)
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(np.mean(values, dtype=np.float64)) if values.size else 0.0

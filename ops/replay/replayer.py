@@ -1,0 +1,157 @@
+"""Recorded episodes and the fresh environments that they are played against.
+
+store ─▶ body ─▶ Tape ─▶ EpisodeLoop ◀─ environment of the configuration's task, made anew
+"""
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from agentrl.broker.messages import Trajectory, body_of
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
+from agentrl.core.types import CURRENT
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.store import Store
+from agentrl.db.transitions import recordings
+from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.recordings import Recording
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.hosting import hosting
+from agentrl.ops.processes import composition
+from agentrl.ops.replay.recorded_episode import Difference, Tape
+from agentrl.ops.runs import hub
+from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.pool import Sampler
+from agentrl.workers.worker import Clock, kit
+
+UNBOUNDED = 1 << 30  # tokens: what was sampled has its place
+
+
+class Replayer:
+    """Fresh environments for recorded episodes; safe for many threads."""
+
+    def __init__(self, config: Config, own: Kit) -> None:
+        self.config = config
+        self.kit = own
+        self._sources: dict[str, TaskSource] = {}
+        self._items: dict[str, Mapping[str, Item]] = {}
+        self._undo = ExitStack()
+        self._opening = threading.Lock()
+
+    def close(self) -> None:
+        """Its containers are gone afterwards."""
+        self._undo.close()
+
+    def replay(self, recording: Recording, body: Trajectory) -> Sequence[Difference]:
+        """What a fresh environment does otherwise. Raises ItemError, EnvironmentFailure."""
+        tape = Tape(body, self.kit.template)
+        sampling = msgspec.structs.replace(
+            self.kit.sampling, max_tokens=UNBOUNDED, max_step_tokens=UNBOUNDED
+        )
+        own = dataclasses.replace(self.kit, sampling=sampling, client=tape)
+        limits = Limits(body.turns, self.config.worker.attempt_deadline_s, policy_wait_s=0.0)
+        self.play(tape, recording, own, limits)
+        return tape.differences
+
+    def play(
+        self, tape: Tape, recording: Recording, own: Kit, limits: Limits, name: str = ""
+    ) -> Trajectory:
+        """The tape, and who goes on after it. `name`: of the episode, the recorded one where empty.
+
+        Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, ConfigError.
+        """
+        source, item = self._found(recording)
+        body, name = tape.recorded, name or recording.episode_id
+        claimed = Claimed(name, body.group_id, body.member, item.task, item.item_id, 1, 1)
+        sampling = msgspec.structs.replace(own.sampling, strategy=CURRENT)
+        own = dataclasses.replace(own, sampling=sampling, client=tape, converse=tape.converse)
+        environment = source.make(item)
+        try:
+            sampler = Sampler(tape, sampling, f"{self.config.run.seed}/{name}")
+            loop = EpisodeLoop(claimed, body.run_id, tape.compared(environment), sampler, own)
+            return loop.run(limits)
+        finally:
+            environment.close()
+
+    def limits(self, recording: Recording) -> Limits:
+        """Those of an episode of the run: the task's own turns within its group's horizon."""
+        source, _ = self._found(recording)
+        turns = self.config.tasks[recording.task].max_turns or source.max_turns
+        worker = self.config.worker
+        return Limits(
+            max_turns=min(turns, recording.horizon or turns),
+            deadline_s=worker.attempt_deadline_s,
+            policy_wait_s=worker.policy_wait_s,
+            completion_timeout_s=worker.completion_timeout_s,
+        )
+
+    def _found(self, recording: Recording) -> tuple[TaskSource, Item]:
+        """Opened once. Raises ConfigError; ItemError for what the task's options do not make."""
+        task = recording.task
+        with self._opening:
+            if task not in self._sources:
+                self._sources[task] = self._opened(task)
+                self._items[task] = _items(self._sources[task], self.config.tasks[task].split)
+            item = self._items[task].get(recording.item_id)
+            if item is None:
+                raise ItemError(
+                    f"task {task} has no item {recording.item_id}",
+                    mend=f"give tasks.{task}.options as they were when the episode was played",
+                )
+            return self._sources[task], item
+
+    def _opened(self, task: str) -> TaskSource:
+        """The environments are made here, with sandboxes of their own, unless a task worker's."""
+        config = self.config
+        if task not in config.tasks:
+            raise ConfigError(f"no task {task} in the file{nearest(task, config.tasks)}")
+        only = msgspec.structs.replace(config, tasks={task: config.tasks[task]})
+        if not config.envs.names_worker():
+            only = msgspec.structs.replace(only, envs=msgspec.structs.replace(config.envs, url=""))
+        source = composition.sources(only)[task]
+        self._undo.enter_context(hosting(source, "", config.envs.docker_image))
+        return source
+
+
+@contextmanager
+def replaying(config: Config) -> Iterator[Replayer]:
+    """A replayer with what every episode shares. Raises ConfigError for an unfit model."""
+    with closing(PolicyClient()) as client:
+        own = kit(config, client, Clock(), threading.Event())
+        with closing(Replayer(config, own)) as replayer:
+            yield replayer
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Config, Store]]:
+    """The configuration with its model at hand, and its store, which is only read."""
+    logging.configure("replay", level="WARNING")
+    config = hub.resolved(loading.load(path))
+    with closing(open_history(config.store_url())) as store:
+        yield config, store
+
+
+def recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:
+    """An episode and its body. Raises StoreError where it is absent, MessageError if damaged."""
+    with store.read() as session:
+        found = recordings.recording(session, episode_id)
+    if not found.wire:
+        raise StoreError(
+            f"episode {episode_id}: its body is not stored",
+            mend="it was removed, or the recorder has not had it yet",
+        )
+    try:
+        return found, body_of(found.wire, found.sha256)
+    except MessageError as error:
+        raise MessageError(f"episode {episode_id}: its stored body is damaged: {error}") from error
+
+
+def _items(source: TaskSource, split: str) -> Mapping[str, Item]:
+    return {item.item_id: item for item in source.items(split)}

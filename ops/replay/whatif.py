@@ -1,0 +1,212 @@
+"""`agentrl whatif`: stored updates under another configuration, beside what they were.
+
+update ─▶ bodies of what the trainer looked at ─▶ learned(run's configuration)   ─┐
+                                              └▶ learned(the file's, and --set) ─┴▶ a table by task
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from agentrl.broker.messages import Trajectory, body_of
+from agentrl.checkpoints import checkpoint_store, manifest
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import MessageError, StoreError
+from agentrl.core.types import CheckpointState, UpdateState
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.models import Checkpoint, Run, Update
+from agentrl.db.queries import recorded_updates
+from agentrl.db.queries.recorded_updates import SeenMember
+from agentrl.db.registry import checkpoints
+from agentrl.db.transitions import bodies, runs, updates
+from agentrl.ops.replay.recompute_update import ALL, Learned, Row, Seen, learned
+from agentrl.ops.tables import console, plain
+from agentrl.trainer.batch import TrainableGroup
+
+if TYPE_CHECKING:
+    from agentrl.trainer.model.scoring import Scorer
+
+NEAR = 1e-3  # of a stored metric, relative: rounding
+NUMBERS = {  # columns of a row, and how each is written
+    "groups": "{}",
+    "filtered": "{}",
+    "stale": "{}",
+    "loss_tokens": "{}",
+    "share": "{:.1%}",
+    "advantage": "{:.3f}",
+    "effective_sample_size": "{:.3f}",
+    "weighted": "{:.1%}",
+    "clipped": "{:.1%}",
+}
+HEADS = {"loss_tokens": "tokens", "advantage": "mean |A|", "effective_sample_size": "ESS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An update as it is stored. `paths`: of the checkpoint it began from and of the run's first.
+
+    `lost`: closed groups that cannot be looked at again, their bodies are gone. `stored`: its
+    metrics.
+    """
+
+    version: int
+    update_id: str
+    was: Config
+    seen: Seen
+    lost: int
+    paths: tuple[str, str] | None
+    stored: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """`was`: under the run's configuration. `off`: its worst metric beside the stored one, and how
+    far that is, relative; `scored`: with the policy that learned.
+    """
+
+    version: int
+    update_id: str
+    scored: bool
+    lost: int
+    off: tuple[str, float]
+    was: Learned
+    now: Learned
+
+
+def whatif(
+    path: Path, names: Sequence[str], changes: Sequence[str], *, score: bool, as_json: bool
+) -> None:
+    """Print what the updates would have been. Raises StoreError, MessageError, ConfigError."""
+    logging.configure("whatif", level="WARNING")
+    file = loading.load(path)
+    config = loading.changed(file, changes)
+    with closing(open_history(file.store_url())) as store:
+        found = []
+        for name in names:
+            with store.read() as session:
+                asked = _asked(session, runs.require_run(session, file.run.name), name)
+            found.append(_answer(asked, config, score=score))
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    for each in found:
+        _show(each)
+
+
+def _asked(session: Session, run: Run, name: str) -> Asked:
+    update = recorded_updates.update_named(session, run, name)
+    members = recorded_updates.seen_members(session, update)
+    wires = bodies.bodies_of(session, [(each.episode_id, each.fence) for each in members])
+    groups: list[TrainableGroup] = []
+    lost = 0
+    for group_id, rows in groupby(members, key=lambda member: member.group_id):
+        group = _group(group_id, list(rows), wires)
+        lost += group is None
+        groups += [group] if group else []
+    # a line that was left before the update was made is left by now, and none but those count
+    forked = update.state != UpdateState.ROLLED_BACK
+    forks = updates.forks(session, run.run_id) if forked else {}
+    return Asked(
+        version=update.version,
+        update_id=update.update_id,
+        was=loading.from_json(run.config, f"run {run.name}"),
+        seen=Seen(update.version - 1, groups, forks),
+        lost=lost,
+        paths=_paths(session, run, update),
+        stored=update.metrics,
+    )
+
+
+def _group(
+    group_id: str, rows: Sequence[SeenMember], wires: Mapping[tuple[str, int], bytes]
+) -> TrainableGroup | None:
+    """None where the body of a group that was closed untrained is gone. Raises StoreError."""
+    members: list[Trajectory] = []
+    for row in rows:
+        wire = wires.get((row.episode_id, row.fence), b"")  # `db prune` leaves none
+        if not wire and row.learned:
+            raise StoreError(f"the body of episode {row.episode_id} is not stored any more")
+        if not wire:
+            return None
+        try:
+            members.append(body_of(wire, row.sha256))
+        except MessageError as error:
+            raise MessageError(f"episode {row.episode_id}: {error}") from error
+    return TrainableGroup(group_id, rows[0].task, tuple(members))
+
+
+def _paths(session: Session, run: Run, update: Update) -> tuple[str, str] | None:
+    """None where the files of either checkpoint are gone."""
+    parent = recorded_updates.parent_of(session, update)
+    first = next(iter(checkpoints.live_checkpoints(session, run.run_id)), None)
+    kept: list[Checkpoint] = [
+        each for each in (parent, first) if each and each.state != CheckpointState.DELETED
+    ]
+    return (kept[0].path, kept[1].path) if len(kept) == 2 else None
+
+
+def _answer(asked: Asked, config: Config, *, score: bool) -> WhatIf:
+    scorer = _scorer(asked, config) if score else None
+    was = learned(asked.seen, asked.was, scorer)
+    now = learned(asked.seen, config, scorer)
+    off = _off(asked.stored, was.metrics)
+    return WhatIf(asked.version, asked.update_id, scorer is not None, asked.lost, off, was, now)
+
+
+def _scorer(asked: Asked, config: Config) -> "Scorer | None":
+    """None where the policy cannot be had: files removed, or an adapter."""
+    if asked.paths is None:
+        return None
+    path, first = (checkpoint_store.fetch(each, config.cache()) for each in asked.paths)
+    if not path.is_dir() or manifest.base_of(path) is not None:
+        return None
+    from agentrl.trainer.engines.learner import Hardware
+    from agentrl.trainer.model.scoring import Scorer
+
+    manifest.verify(path)
+    hardware = Hardware.configured(config.model, config.trainer)
+    return Scorer(path, first, hardware)
+
+
+def _off(stored: Mapping[str, float], found: Mapping[str, float]) -> tuple[str, float]:
+    """The metric that was reproduced worst, and its distance as a share of it."""
+    distances = [
+        (abs(found[name] - value) / max(abs(value), 1e-3), name)
+        for name, value in stored.items()
+        if name in found
+    ]
+    distance, name = max(distances, default=(0.0, ""))
+    return name, distance
+
+
+def _show(found: WhatIf) -> None:
+    print(f"update {found.version} ({found.update_id})")
+    table = plain("task", *(HEADS.get(name, name) for name in NUMBERS))
+    for task, now in found.now.rows.items():
+        was = found.was.rows[task]
+        cells = (_cell(name, form, was, now) for name, form in NUMBERS.items())
+        table.add_row("all" if task == ALL else task, *cells)
+    console().print(table)
+    name, distance = found.off
+    if distance > NEAR:
+        print(f"the run's configuration gives another {name} than is stored: {distance:.1%} off")
+    if found.lost:
+        print(f"{found.lost} groups closed untrained cannot be looked at: their bodies are gone")
+    if not found.scored:
+        print("ESS, weighted, clipped: not known without the weights of the checkpoint before it")
+
+
+def _cell(name: str, form: str, was: Row, now: Row) -> str:
+    then, value = (_written(getattr(row, name), form) for row in (was, now))
+    return value if then == value else f"{then} → {value}"
+
+
+def _written(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

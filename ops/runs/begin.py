@@ -1,0 +1,279 @@
+"""Beginning a run: the row, its first checkpoint, its queues; safe to repeat."""
+
+import fcntl
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from agentrl import broker
+from agentrl.broker.api import Broker
+from agentrl.broker.topology import trainer_queue
+from agentrl.checkpoints import checkpoint_store, directories
+from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway
+from agentrl.core import disk, loading
+from agentrl.core.config import Config, Model
+from agentrl.core.errors import CheckpointError, ConfigError, StoreError
+from agentrl.core.logging import bind_process, get_logger
+from agentrl.core.retry import FOREVER
+from agentrl.core.types import RUN_OVER, CheckpointState, RunState
+from agentrl.db.admin import migrate
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.registry import checkpoints as registry_checkpoints
+from agentrl.db.store import Store, now, open_store
+from agentrl.db.transitions import runs
+from agentrl.ops.configuration import configs
+from agentrl.ops.runs import hub, relocation
+from agentrl.workers.app import celery_app, purge
+from agentrl.workers.conversation.template import TEMPLATE
+
+LOOK_S = 0.05  # between two tries to be the one who begins the run
+
+log = get_logger()
+
+
+class RunOver(StoreError):
+    """The run is over: nothing of it is left to do."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(
+            f"run {run.name} is over ({run.state}: {run.reason})",
+            mend="give run.name another name, or `agentrl run fork` it",
+        )
+        self.run_id = run.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What every process of a run holds."""
+
+    run_id: str
+    store: Store
+    broker: Broker
+
+
+@contextmanager
+def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Opened]:
+    """Store and broker of a run that has begun. Raises StoreError, BrokerError.
+
+    `stop`: of a process that waits for a service that is away, here and whenever it uses it.
+    """
+    store = open_store(config.store_url(), threads=16, stop=stop)
+    try:
+        migrate.require_current(store)
+        run_id = store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
+        bind_process(run_id=run_id)
+        with closing(
+            broker.connect(
+                config.broker_url(), compress_above=config.broker.compress_above, stop=stop
+            )
+        ) as link:
+            yield Opened(run_id, store, link)
+    finally:
+        store.close()
+
+
+def begin(config: Config, *, paused: str = "", stop: threading.Event | None = None) -> str:
+    """The run's id: made with schema, first checkpoint and queues, or found as it was left.
+
+    `paused`: why a run that is made begins paused; empty: it does not. `stop`: of a process that
+    waits for a service or a disk that is away, until it is set; without it that is an error.
+
+    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver;
+    WeightsAway where the checkpoints' store or disk is away.
+    """
+    config = hub.resolved(config)
+    configs.check(config)
+    for url in (config.store_url, config.broker_url):
+        url()  # a variable that is not set is told of before the folder is made
+    checkpoints_retry = checkpoint_store.patience(stop)
+    if config.run.checkpoints:
+        checkpoints_retry.call(partial(checkpoint_store.check, config.run.checkpoints))
+    make_home(config)
+    with closing(broker.connect(config.broker_url(), stop=stop)) as link:
+        with closing(open_store(config.store_url(), stop=stop)) as store:
+            migrate.ensure(store)
+            run_id = _found_or_made(store, config, paused)
+            checkpoints_retry.call(partial(_settle, store, config, run_id, stop))
+        link.declare_run(run_id)
+    return run_id
+
+
+def make_home(config: Config) -> Path:
+    """The folder of the run, made where it is missing. Raises ConfigError."""
+    home = config.home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"run.home {home} cannot be made: {error.strerror}",
+            mend="set run.home to a folder you may write",
+        ) from error
+    return home
+
+
+def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | None) -> None:
+    """What rows name lies in this home, the first checkpoint too. Raises CheckpointError."""
+    home = config.home()
+    try:
+        with _alone(home, stop):
+            if former := relocation.settle(store, run_id, home):
+                log.warning("The run was moved", former=former, home=str(home))
+            _first_checkpoint(store, config, run_id, stop)
+    except OSError as error:
+        kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
+        raise kind(
+            f"run.home {home}: {error.strerror or error}",
+            mend="see that its disk is there, has room and may be written",
+        ) from error
+
+
+@contextmanager
+def _alone(home: Path, stop: threading.Event | None) -> Iterator[None]:
+    """One process at a time among those that share the folder; a lock ends with its holder."""
+    told = stop or threading.Event()
+    with (home / "begin.lock").open("w") as file:
+        while not _lock(file):
+            if told.wait(LOOK_S):
+                raise WeightsAway(f"another process begins the run in {home}")
+        yield
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def queues_stand(config: Config, run_id: str, stop: threading.Event | None = None) -> bool:
+    """Whether the run's queues are there: those of a run that is over may have been removed."""
+    with closing(broker.connect(config.broker_url(), stop=stop)) as link:
+        return link.stands(run_id)
+
+
+def clear_queues(config: Config, run_id: str) -> int:
+    """Remove the queues of a run that is over; messages they still hold stay, with their queues.
+
+    Returns how many messages that is: dead letters, or bodies no recorder has stored.
+    """
+    link = broker.connect(config.broker_url())
+    try:
+        trained = trainer_queue(run_id)  # the recorder has its own copy of every body
+        kept = sum(count for queue, count in link.depths(run_id).items() if queue != trained)
+        if not kept:
+            link.delete_run(run_id)
+    finally:
+        link.close()
+    purge(celery_app(config, run_id), run_id)
+    return kept
+
+
+def checkpoints_home(config: Config, run_id: str) -> Path:
+    """The folder of a run's checkpoints, of its snapshots alone where they lie under a URL."""
+    return config.home() / "checkpoints" / run_id
+
+
+def shelf(config: Config, run_id: str, stop: threading.Event | None = None) -> Shelf:
+    """Where a run keeps its checkpoints.
+
+    `stop`: of a process that waits, until it is set, for an object store that takes none for now.
+    """
+    limits = TransferLimits() if stop is None else TransferLimits(upload_s=FOREVER)
+    home = checkpoints_home(config, run_id)
+    return Shelf(home, config.cache(), config.run.checkpoints, stop, limits)
+
+
+def _found_or_made(store: Store, config: Config, paused: str) -> str:
+    """The run of that name; two processes that begin it at once agree on one row."""
+
+    def find_or_make(session: Session) -> str:
+        run = runs.run_named(session, config.run.name)
+        if run is None:
+            run = _new_run(config, paused)
+            session.add(run)
+        elif run.state in RUN_OVER:
+            raise RunOver(run)
+        run.config = loading.dumps(relocation.with_home(config, config.home()))
+        return run.run_id
+
+    try:
+        return store.transact(find_or_make)
+    except IntegrityError:
+        return store.ask(lambda session: runs.require_run(session, config.run.name).run_id)
+
+
+def _new_run(config: Config, paused: str) -> Run:
+    return Run(
+        run_id=f"{config.run.name}-{uuid.uuid4().hex[:6]}",
+        name=config.run.name,
+        config="",
+        seed=config.run.seed,
+        state=RunState.PAUSED if paused else RunState.RUNNING,
+        reason=paused,
+        created_at=now(),
+    )
+
+
+def _first_checkpoint(
+    store: Store, config: Config, run_id: str, stop: threading.Event | None
+) -> None:
+    """Version 0 is the model the run starts from, published like every other checkpoint."""
+    checkpoint_id = f"{run_id}-v000000"
+    place = shelf(config, run_id, stop)
+    known = (
+        store.ask(lambda session: registry_checkpoints.find_checkpoint(session, checkpoint_id))
+        is not None
+    )
+    if known and place.url:  # another host may have begun the run, from files of its own
+        return
+    if not place.local(checkpoint_id).exists():
+        directories.publish(
+            place.local(checkpoint_id),
+            lambda target: _link_files(config.model, target),
+            checkpoint_id=checkpoint_id,
+            version=0,
+            parent=None,
+        )
+    path = place.put(checkpoint_id)
+
+    def register(session: Session) -> None:
+        session.get_one(Run, run_id, with_for_update=True)
+        if session.get(Checkpoint, checkpoint_id) is None:
+            registry_checkpoints.register_checkpoint(
+                session,
+                Checkpoint(
+                    checkpoint_id=checkpoint_id,
+                    run_id=run_id,
+                    version=0,
+                    path=path,
+                    state=CheckpointState.LIVE,
+                    created_at=now(),
+                ),
+            )
+
+    store.transact(register)
+
+
+def _link_files(model: Model, target: Path) -> None:
+    """The model's files, as hard links where the file system allows it, and its own template."""
+    for path in Path(model.path).iterdir():
+        if not path.is_file() or path.name in ("manifest.json", "README.md"):
+            continue
+        try:
+            os.link(path.resolve(), target / path.name)
+        except OSError:
+            shutil.copyfile(path, target / path.name)
+    if model.chat_template:
+        (target / TEMPLATE).unlink(missing_ok=True)
+        shutil.copyfile(model.chat_template, target / TEMPLATE)

@@ -1,0 +1,103 @@
+"""`agentrl dead`: messages that a consumer could not use, looked at and put back."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.broker.api import DeadLetter
+from agentrl.broker.messages import EpisodeFinished, decode
+from agentrl.core import loading
+from agentrl.core.errors import BrokerError, ConfigError, MessageError
+from agentrl.ops.runs.begin import Opened, opened
+from agentrl.ops.tables import console, plain
+
+HEAD = 64  # bytes shown of a body that cannot be decoded
+
+
+def show_all(path: Path, *, as_json: bool) -> None:
+    """Print one line a dead letter, the oldest first. Raises StoreError, BrokerError."""
+    with _run(path) as run:
+        found = _letters(run)
+    if as_json:
+        print(msgspec.json.encode([_summary(letter) for letter in found]).decode())
+        return
+    table = plain("letter", "queue", "bytes", "reason")
+    for letter in found:
+        row = _summary(letter)
+        table.add_row(row["letter"], row["queue"], str(row["bytes"]), row["reason"])
+    console().print(table if found else "no dead letters")
+
+
+def show(path: Path, name: str, out: Path | None) -> None:
+    """Print what a dead letter is; its body goes to the file `out`. Raises ConfigError."""
+    with _run(path) as run:
+        letter = _named(_letters(run), name)
+    if out is not None:
+        out.write_bytes(letter.body)
+    print(msgspec.json.format(msgspec.json.encode(_summary(letter) | _inside(letter))).decode())
+
+
+def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
+    """Put dead letters back into their queues, once each; what to tell.
+
+    Raises ConfigError where none or an unknown one is named.
+    """
+    if bool(names) == every:
+        raise ConfigError("dead letters to put back", mend="name them, or all of them by --all")
+    with _run(path) as run:
+        letters = _letters(run)
+        wanted = {letter.letter_id for letter in letters}
+        if not every:
+            wanted = {_named(letters, name).letter_id for name in names}
+        back = run.broker.requeue(run.run_id, wanted)
+    if back < len(wanted):
+        raise BrokerError(
+            f"{back} of {len(wanted)} dead letters were put back", mend="agentrl dead list CONFIG"
+        )
+    return f"{back} put back"
+
+
+@contextmanager
+def _run(path: Path) -> Iterator[Opened]:
+    with opened(loading.load(path)) as run:
+        yield run
+
+
+def _letters(run: Opened) -> list[DeadLetter]:
+    """Each once, however often it died."""
+    found = {letter.letter_id: letter for letter in run.broker.dead_letters(run.run_id)}
+    return list(found.values())
+
+
+def _named(letters: Sequence[DeadLetter], name: str) -> DeadLetter:
+    for letter in letters:
+        if letter.letter_id == name:
+            return letter
+    raise ConfigError(f"no dead letter {name}", mend="agentrl dead list CONFIG")
+
+
+def _summary(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "letter": letter.letter_id,
+        "queue": letter.queue,
+        "bytes": len(letter.body),
+        "reason": letter.reason,
+    }
+
+
+def _inside(letter: DeadLetter) -> dict[str, Any]:
+    """What can be read of the body."""
+    try:
+        message = decode(letter.body)
+    except MessageError as error:
+        return {"undecodable": str(error), "head": letter.body[:HEAD].hex()}
+    if not isinstance(message, EpisodeFinished):
+        return {"message": msgspec.to_builtins(message)}
+    body = message.trajectory
+    fields = ("run_id", "group_id", "episode_id", "fence", "attempt", "task", "item_id")
+    told: dict[str, Any] = {name: getattr(body, name) for name in fields}
+    told |= {"status": body.status, "reward": body.reward, "tokens": len(body)}
+    return {"message": {"type": "EpisodeFinished", **told, "steps": len(body.steps)}}

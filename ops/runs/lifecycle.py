@@ -1,0 +1,237 @@
+"""Runs as a whole: listed, paused, resumed, stopped, forked, deleted.
+
+A run is named by its TOML file, or by its name in a store. Its processes look at its row.
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from agentrl import broker
+from agentrl.checkpoints import checkpoint_store, directories
+from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.core import loading
+from agentrl.core.config import Config, check_name, with_secrets
+from agentrl.core.errors import AgentRLError, ConfigError, StoreError
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.db.admin import migrate
+from agentrl.db.admin.readonly import open_history, refuse_absent
+from agentrl.db.models import Checkpoint, Run
+from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import lifecycle, runs
+from agentrl.db.transitions.lifecycle import Fork, RunSummary
+from agentrl.ops.evaluation.checkpoint_lease import held
+from agentrl.ops.runs import relocation
+from agentrl.ops.runs.begin import checkpoints_home, shelf
+from agentrl.ops.supervisor.locks import running_supervisor
+from agentrl.trainer import retention
+
+ACTIONS = {
+    "pause": RunState.PAUSED,
+    "resume": RunState.RUNNING,
+    "stop": RunState.STOPPED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store, and the name of a run in it where one was given. `home`: as its file says."""
+
+    url: str
+    run: str = ""
+    home: Path | None = None
+
+
+def place(target: str, store: str = "") -> Place:
+    """Of a TOML file, or of a run's name and a store's URL. Raises ConfigError."""
+    if target.endswith(".toml") or Path(target).is_file():
+        config = loading.load(Path(target))
+        if store:
+            return Place(with_secrets(store, "--store"), config.run.name)
+        return Place(config.store_url(), config.run.name, config.home())
+    if not store:
+        what = f"{target} is no file" if target else "no store is named"
+        raise ConfigError(what, mend="name the run's TOML file, or add --store URL")
+    return Place(with_secrets(store, "--store"), target)
+
+
+def summaries(where: Place) -> list[RunSummary]:
+    """Every run of the store, the newest first."""
+    store = open_history(where.url)
+    try:
+        with store.read() as session:
+            return lifecycle.summaries(session)
+    finally:
+        store.close()
+
+
+def control(where: Place, action: str) -> str:
+    """pause, resume or stop a run; what to tell. Raises StoreError for one that is over."""
+    with _opened(where) as (store, run):
+        moved = store.transact(
+            lambda session: runs.move_run(session, run.run_id, ACTIONS[action], "by command")
+        )
+        if not moved:
+            raise _over(store, run)
+    return f"run {run.name} is {ACTIONS[action]}"
+
+
+def fork(where: Place, version: str, name: str) -> str:
+    """A new run whose version 0 is a copy of a checkpoint; its id.
+
+    Raises ConfigError for a name that is none, StoreError.
+    """
+    check_name(name, "--name")
+    with _opened(where) as (store, run):
+        config = _here(where, store, run)
+        with store.read() as session:
+            if runs.run_named(session, name) is not None:
+                raise StoreError(f"a run named {name} exists", mend="choose another --name")
+            parent = lifecycle.checkpoint_at(session, run, version)
+            session.expunge(parent)
+        new, place = _fork(config, name)
+        with held(store, parent):
+            path = checkpoint_store.fetch(parent.path, config.cache())
+            _copy(path, parent, place.local(new.checkpoint_id))
+        try:
+            place.put(new.checkpoint_id)
+            with store.write() as session:
+                lifecycle.add_fork(session, run, parent, new)
+        except BaseException:
+            directories.remove(place.local(new.checkpoint_id))
+            retention.remove([new.path])
+            raise
+    return new.run_id
+
+
+def delete(where: Place) -> str:
+    """Remove a run's queues, files and rows, in an order that can be repeated; what to tell.
+
+    Raises StoreError while a process of it lives.
+    """
+    with _opened(where) as (store, run):
+        config = _here(where, store, run)
+        _refuse_alive(store, run, config)
+        with store.write() as session:
+            runs.move_run(session, run.run_id, RunState.STOPPED, "deleted")
+        link = broker.connect(config.broker_url())
+        link.delete_run(run.run_id)
+        link.close()
+        _delete_tasks(config, run.run_id)
+        home = checkpoints_home(config, run.run_id)
+        found = home.exists()
+        if found:
+            shutil.rmtree(home)
+        _delete_elsewhere(config, run.run_id)
+        with store.write() as session:
+            others = lifecycle.folders(session, run.run_id) - {home}
+            rows = lifecycle.delete_run_rows(session, run.run_id)
+    gone = f"run {run.name} is gone: {rows} rows, its queues"
+    stays = f"; what may lie in {', '.join(map(str, others))} stays" if others else ""
+    return f"{gone} and {home}" if found else f"{gone}; no checkpoint was found in {home}{stays}"
+
+
+def write_config(where: Place, name: str) -> Path:
+    """Write the file of a run that no file tells of into its home; the file."""
+    with _opened(where) as (store, _), store.read() as session:
+        run = runs.require_run(session, name)
+        config = loading.from_json(run.config, f"run {name}")
+    path = config.home() / f"{name}.toml"
+    path.write_text(loading.to_toml(config))
+    return path
+
+
+def _here(where: Place, store: Store, run: Run) -> Config:
+    """The configuration of a run with its home as it is now, which its rows name from here on.
+
+    The file's home wins, then the folder of an embedded store, then what the run was begun with.
+    """
+    config = loading.from_json(run.config, f"run {run.name}")
+    home = where.home or relocation.beside(config, where.url) or config.home()
+    relocation.settle(store, run.run_id, home)
+    return relocation.with_home(config, home)
+
+
+@contextmanager
+def _opened(where: Place) -> Iterator[tuple[Store, Run]]:
+    """A store that stands already, and the (detached) run in it."""
+    refuse_absent(where.url)
+    store = open_store(where.url)
+    try:
+        migrate.require_current(store)
+        with store.read() as session:
+            run = runs.require_run(session, where.run)
+            session.expunge(run)
+        yield store, run
+    finally:
+        store.close()
+
+
+def _over(store: Store, run: Run) -> AgentRLError:
+    with store.read() as session:
+        state = runs.run_state(session, run.run_id)
+    return StoreError(f"run {run.name} is over ({state})", mend="agentrl run fork RUN --name NEW")
+
+
+def _refuse_alive(store: Store, run: Run, config: Config) -> None:
+    supervisor = running_supervisor(config.home())
+    with store.read() as session:
+        alive = lifecycle.live_processes(session, run.run_id)
+    if supervisor is not None and run.state not in RUN_OVER:
+        alive.append(f"supervisor {supervisor}")
+    if alive:
+        raise StoreError(
+            f"run {run.name} has live processes: {', '.join(alive)}",
+            mend="agentrl down CONFIG; a killed process's lease ends within seconds",
+        )
+
+
+def _delete_elsewhere(config: Config, run_id: str) -> None:
+    """What lies under `run.checkpoints`, and the copies of it here. Raises CheckpointError."""
+    place = shelf(config, run_id)
+    for name in place.names():
+        checkpoint_store.remove(place.path(name))
+    for copy in config.cache().glob(f"{run_id}-v*"):
+        shutil.rmtree(copy)
+
+
+def _fork(config: Config, name: str) -> tuple[Fork, Shelf]:
+    run_id = f"{name}-{uuid.uuid4().hex[:6]}"
+    checkpoint_id = f"{run_id}-v000000"
+    own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name=name))
+    place = shelf(own, run_id)
+    new = Fork(
+        run_id=run_id,
+        name=name,
+        config=loading.dumps(own),
+        checkpoint_id=checkpoint_id,
+        path=place.path(checkpoint_id),
+    )
+    return new, place
+
+
+def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
+    """The parent's files, an adapter folded into its base, under a manifest of their own.
+
+    Raises CheckpointError.
+    """
+    from agentrl.trainer.model.export import fill
+
+    identity = {"checkpoint_id": directory.name, "parent": parent.checkpoint_id}
+
+    def write(target: Path) -> None:
+        fill(source, target, merge_lora=True)
+
+    directories.verify(source)
+    directories.publish(directory, write, version=0, **identity)
+
+
+def _delete_tasks(config: Config, run_id: str) -> None:
+    from agentrl.workers.app import celery_app, purge
+
+    purge(celery_app(config, run_id), run_id)

@@ -1,0 +1,36 @@
+"""`agentrl runs`: every run of a store on one line each."""
+
+import msgspec
+
+from agentrl.core.types import RunState
+from agentrl.db.transitions.lifecycle import RunSummary
+from agentrl.ops.runs.lifecycle import Place, summaries
+from agentrl.ops.tables import console, plain
+
+
+def runs(where: Place, *, as_json: bool) -> None:
+    """Print them, the newest first. Raises StoreError."""
+    found = summaries(where)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    table = plain("run", "state", "version", "updates", "episodes", "success", "age")
+    for run in found:
+        table.add_row(run.name, *_cells(run))
+    console().print(table if found else "no run yet; start one with: agentrl up CONFIG")
+
+
+def ago(seconds: float) -> str:
+    """A duration in its largest unit: 40 s, 12 min, 3 h, 9 d."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _cells(run: RunSummary) -> list[str]:
+    success = " · ".join(f"{task} {mean:.0%}" for task, mean in sorted(run.success.items()))
+    state = f"{run.state} ({run.reason})" if run.reason else run.state
+    if run.state == RunState.RUNNING and not run.alive:
+        state = "no process runs"
+    return [state, str(run.version), str(run.updates), str(run.episodes), success, ago(run.age_s)]

@@ -1,0 +1,1 @@
+"""`agentrl db` and `agentrl sql`: a store as a whole."""

@@ -1,0 +1,134 @@
+"""The read-only console over a run's history: one query, or a prompt until `.quit`."""
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentrl.core.errors import AgentRLError
+from agentrl.db.admin.readonly import Answer, ask, open_history, open_readonly, tables
+from agentrl.db.questions import answered, questions
+from agentrl.db.store import Store
+from agentrl.ops.runs.lifecycle import Place
+
+Format = Literal["table", "csv", "json"]
+PROMPT, MORE = "agentrl> ", "    ...> "
+HELP = ".tables lists tables and views, .quit ends; a statement ends with ;"
+
+
+def sql(url: str, query: str, form: Format) -> None:
+    """Print the answer to `query`, or ask for statements where it is empty. Raises StoreError."""
+    store = open_readonly(url)
+    try:
+        if query:
+            print(written(ask(store, query), form), end="")
+        else:
+            _converse(store, form)
+    finally:
+        store.close()
+
+
+def ask_question(where: Place, name: str, form: Format) -> None:
+    """Print a question's answer, of one run where one is named. Raises StoreError."""
+    store = open_history(where.url)
+    try:
+        print(written(answered(store, name, where.run), form), end="")
+    finally:
+        store.close()
+
+
+def list_questions(form: Format) -> None:
+    """Print the names and titles of all questions."""
+    rows = [(each.name, each.title) for each in questions()]
+    print(written(Answer(("question", "title"), rows), form), end="")
+
+
+def written(answer: Answer, form: Format) -> str:
+    """The rows as text that ends in a newline; bytes are shown by their length."""
+    rows = [tuple(_plain(value) for value in row) for row in answer.rows]
+    if form == "json":
+        objects = [dict(zip(answer.columns, row, strict=True)) for row in rows]
+        return msgspec.json.encode(objects, enc_hook=str).decode() + "\n"
+    out = io.StringIO()
+    if form == "csv":
+        writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        writer.writerows([answer.columns, *rows])
+    else:
+        _draw(out, answer.columns, rows)
+    return out.getvalue()
+
+
+def statements(read: Callable[[str], str]) -> Iterator[str]:
+    """What a person types, one statement at a time, until the end of input or `.quit`."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = read(MORE if lines else PROMPT).strip()
+        except EOFError:  # it ends a statement, too
+            if lines:
+                yield "\n".join(lines)
+            return
+        except KeyboardInterrupt:
+            print()
+            lines = []
+            continue
+        if not lines and line in (".quit", ".exit"):
+            return
+        if not line and not lines:
+            continue
+        lines.append(line)
+        if line.endswith(";") or (len(lines) == 1 and line.startswith(".")):
+            yield "\n".join(lines)
+            lines = []
+
+
+def _converse(store: Store, form: Format) -> None:
+    """An error is one line, and the conversation goes on; what is piped in ends with it."""
+    if not sys.stdin.isatty():
+        for statement in statements(lambda _prompt: input()):
+            print(written(_answer(store, statement), form), end="")
+        return
+    import readline  # noqa: F401 - gives input() its history
+
+    print(f"{store.url}, read-only: {HELP}")
+    for statement in statements(input):
+        try:
+            print(written(_answer(store, statement), form), end="")
+        except AgentRLError as error:
+            print(error)
+
+
+def _answer(store: Store, statement: str) -> Answer:
+    if statement == ".tables":
+        return tables(store)
+    if statement.startswith("."):
+        return Answer(("help",), [(HELP,)])
+    return ask(store, statement)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return f"<{len(value)} bytes>"
+    return value
+
+
+def _draw(out: io.StringIO, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """As wide as the terminal where there is one, else as wide as the rows."""
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else 10_000
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*("" if value is None else _cell(value) for value in row))
+    console = Console(file=out, width=width, highlight=False, markup=False)
+    console.print(table, soft_wrap=False)
+    console.print(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
+
+
+def _cell(value: Any) -> Any:
+    return Text(f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else str(value))

@@ -1,0 +1,138 @@
+"""`agentrl db stats`, `export` and `prune`: a store as a whole."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from agentrl.core.errors import StoreError
+from agentrl.db.admin import migrate, parquet, retention
+from agentrl.db.admin.parquet import TABLES, Wanted
+from agentrl.db.admin.readonly import open_history, refuse_absent
+from agentrl.db.admin.retention import Forgettable
+from agentrl.db.admin.sizes import Sizes, sizes
+from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import lifecycle as life
+from agentrl.db.transitions import runs
+from agentrl.ops.runs import lifecycle
+from agentrl.ops.runs.lifecycle import Place
+from agentrl.ops.runs.listing import ago
+from agentrl.ops.tables import console, plain
+
+TOLD_S = 2.0  # between two lines of progress
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may go: runs that are over, by number and by seconds since their end, and bodies."""
+
+    keep_runs: int | None = None
+    older_than_s: float | None = None
+    bodies: bool = False
+
+
+def stats(url: str, *, as_json: bool) -> None:
+    """Print them. Raises StoreError."""
+    with closing(open_history(url)) as store, store.read() as session:
+        found = sizes(session)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        _show(found)
+
+
+def export(
+    url: str, out: Path, *, run: str = "", tables: Sequence[str] = (), bodies: bool = False
+) -> str:
+    """Write Parquet files; what to tell. Raises StoreError."""
+    with closing(open_history(url)) as store:
+        run_id = ""
+        if run:
+            with store.read() as session:
+                run_id = runs.require_run(session, run).run_id
+        rows = parquet.export(store, out, Wanted(tables or list(TABLES), run_id, bodies))
+    return f"{sum(rows.values())} rows of {len(rows)} tables are in {out}"
+
+
+def prune(url: str, rules: Rules, *, yes: bool) -> None:
+    """Say what may go; with `yes` let it go, and tell how far it is. Raises StoreError."""
+    if rules == Rules():
+        raise StoreError("nothing is named to go", mend="--keep-runs, --older-than or --bodies")
+    refuse_absent(url)
+    with closing(open_store(url)) as store:
+        migrate.require_current(store)
+        found = _found(store, rules)
+        _tell(found, yes=yes)
+        if yes:
+            for each in found:
+                _forget(store, url, each)
+
+
+def _found(store: Store, rules: Rules) -> list[Forgettable]:
+    with store.read() as session:
+        whole = retention.runs_to_forget(
+            session, keep=rules.keep_runs, older_than_s=rules.older_than_s
+        )
+        spared = {each.run_id for each in whole}
+        return whole + (retention.bodies_to_forget(session, spared) if rules.bodies else [])
+
+
+def _tell(found: Sequence[Forgettable], *, yes: bool) -> None:
+    table = plain("run", "goes", "groups", "episodes", "bodies", "bytes")
+    for each in found:
+        counts = (each.groups, each.episodes, each.bodies, each.bytes)
+        what = "the run, its queues and files" if each.whole else "bodies"
+        table.add_row(each.name, what, *(f"{count:,}" for count in counts))
+    console().print(table if found else "nothing may go")
+    if found and not yes:
+        print("nothing was changed; --yes lets it go")
+
+
+def _forget(store: Store, url: str, each: Forgettable) -> None:
+    """Raises StoreError where a process of a run that is over lives still."""
+    if not each.whole:
+        _follow(each.name, "bodies", each.bodies, retention.forget_bodies(store, each.run_id))
+        return
+    with store.read() as session:
+        alive = life.live_processes(session, each.run_id)
+    if alive:
+        raise StoreError(f"run {each.name} has live processes: {', '.join(alive)}")
+    _follow(each.name, "episodes", each.episodes, retention.forget_groups(store, each.run_id))
+    print(lifecycle.delete(Place(url, each.name)))
+
+
+def _follow(name: str, what: str, total: int, steps: Iterator[int]) -> None:
+    """Take the steps, and tell on stderr how far they are."""
+    done, told = 0, time.monotonic()
+    for step in steps:
+        done += step
+        if time.monotonic() - told > TOLD_S:
+            print(f"run {name}: {done:,} of {total:,} {what}", file=sys.stderr, flush=True)
+            told = time.monotonic()
+    print(f"run {name}: {done:,} {what} are gone")
+
+
+def _show(found: Sizes) -> None:
+    tables = plain("table", "rows", "MiB", "dead", "vacuumed")
+    for one in found.tables:
+        vacuumed = "" if one.vacuumed_s is None else f"{ago(one.vacuumed_s)} ago"
+        dead = "" if one.dead is None else f"{one.dead:,}"
+        size = "" if one.bytes is None else f"{one.bytes / 2**20:,.1f}"
+        tables.add_row(one.table, f"{one.rows:,}", size, dead, vacuumed)
+    listed = plain("run", "state", "groups", "episodes", "bodies", "MiB of bodies", "age", "ended")
+    for run in found.runs:
+        counts = (run.groups, run.episodes, run.bodies)
+        ended = "" if run.ended_s is None else f"{ago(run.ended_s)} ago"
+        size = f"{run.body_bytes / 2**20:,.1f}"
+        row = (*(f"{count:,}" for count in counts), size, ago(run.age_s), ended)
+        listed.add_row(run.run, run.state, *row)
+    out = console()
+    out.print(tables)
+    print()
+    out.print(listed)
+    print()
+    print(", ".join(f"{name} {value}" for name, value in found.engine.items()))

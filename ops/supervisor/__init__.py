@@ -1,0 +1,1 @@
+"""`agentrl up`: the processes of a run on one machine, started again when they die."""

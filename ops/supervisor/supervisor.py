@@ -1,0 +1,303 @@
+"""Keeps the processes of a run alive on one machine, and ends them cleanly.
+
+    supervisor ─▶ policy servers · recorder · trainer · worker(s) · dispatcher
+
+A process that ends while the run goes on is started again with back-off. One that ends with 2
+before it ever stood, or dies again and again without progress of the run, has met something a
+person must mend: the supervisor stops and says what it said. One that a service keeps waiting is
+started again for ever. A lock on the home makes the supervisor one.
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError
+from agentrl.core.process import process_began
+from agentrl.core.telemetry import metrics
+from agentrl.ops.processes.entry import SUPERVISOR
+from agentrl.ops.supervisor import exit_reasons
+from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.locks import only_one
+from agentrl.ops.supervisor.logfiles import rotate
+from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Deaths, Pace
+
+STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
+ROTATE_S = 10.0  # between two looks at the size of the logs
+ROOM = "make room there; the same command goes on"
+LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
+
+PACE = Pace()
+RECORDER, TRAINER = "recorder", "trainer"
+EVALUATOR, TRACK = "evaluator", "track"  # the run goes on without them
+
+
+Reached = Callable[[str], int | None]  # how far the run is, for a child's name
+
+
+@dataclass(slots=True)
+class Child:
+    """A supervised process. `stop_s`: between SIGTERM and SIGKILL."""
+
+    name: str
+    command: Sequence[str]
+    phase: int
+    metrics: int = 0  # the port of its metrics, 0 for none
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    deaths: Deaths = field(default_factory=Deaths)
+    code: int = 0
+    restarts: int = 0
+    done: bool = False
+    needed: bool = True
+    waits: bool = False  # for a service that is away; it has been told of
+    stop_s: float = STOP_S[0]
+    due: float = field(default=0.0)
+
+
+def children(config: Config, path: Path) -> list[Child]:
+    """What `agentrl up` starts."""
+
+    def child(name: str, *arguments: str, phase: int) -> Child:
+        command = [sys.executable, "-m", "agentrl.cli.main", *arguments, "--supervised"]
+        stop_s = max(STOP_S[phase], config.trainer.stop_s if name == TRAINER else 0.0)
+        return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK), stop_s=stop_s)
+
+    file = str(path)
+    servers = [
+        child(f"policy-{server.name}", "policy", file, "--name", server.name, phase=1)
+        for server in config.policy_servers()
+    ]
+    envs = [child("envs", "envs", "serve", file, phase=1)] if hosts_envs(config) else []
+    evaluators = [child(EVALUATOR, "evaluator", file, phase=0)] if config.eval.every else []
+    workers = [child(f"worker-{n}", "worker", file, phase=0) for n in range(config.workers)]
+    found = [
+        *servers,
+        *envs,
+        child(RECORDER, "recorder", file, phase=1),
+        child(TRAINER, TRAINER, file, phase=0),
+        *workers,
+        *evaluators,
+        child("dispatcher", "dispatcher", file, phase=0),
+        *([child(TRACK, "track", file, phase=1)] if config.trackers.use else []),
+    ]
+    for port, each in enumerate(found if config.metrics.port else (), config.metrics.port + 1):
+        each.metrics = port  # after the supervisor's own
+    return found
+
+
+def _anywhere(_name: str) -> int | None:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of a supervisor. `reached`: asked at a child's death; `log_bytes`: of one log, before it is
+    moved aside.
+    """
+
+    pace: Pace = PACE
+    reached: Reached = _anywhere
+    log_bytes: int = 64 * 1024**2
+    clock: Callable[[], float] = time.monotonic
+
+
+class Supervisor:
+    """Owns the children; used by one thread, which must live as long as they do."""
+
+    def __init__(
+        self,
+        home: Path,
+        all_children: Sequence[Child],
+        tell: Callable[[str], None],
+        settings: Settings = Settings(),
+    ) -> None:
+        """`tell`: called with one line for every process that starts again."""
+        self._home = home
+        self._children = all_children
+        self._tell = tell
+        self._pace, self._reached = settings.pace, settings.reached
+        self._clock, self._log_bytes = settings.clock, settings.log_bytes
+        self._rotated_at = -math.inf
+        self._lock: IO[bytes] | None = None
+        self._over = False
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        """Start every child. Raises AgentRLError if another supervisor runs here."""
+        self._lock = only_one(self._home)
+        for child in self._children:
+            self._launch(child)
+        self._write()
+
+    def poll(self) -> None:
+        """Start again what died. Raises AgentRLError with the words of one that cannot go on."""
+        self._rotate()
+        for child in self._children:
+            if child.process is None:
+                if not child.done and self._clock() >= child.due:
+                    if child.code != AWAY:
+                        words = exit_reasons.last_line(self._log_file(child))
+                        self._tell(f"{child.name} {exit_reasons.restarted(child.code, words)}")
+                    child.restarts += 1
+                    metrics.RESTARTS.add(name=child.name)
+                    self._launch(child)
+                    self._write()
+                continue
+            code = child.process.poll()
+            if code is not None:
+                self._ended(child, code)
+        metrics.PROCESSES.set(len(self.pids()))
+
+    def run_is_over(self) -> None:
+        """From now on a child that ends with 0 has done its work."""
+        self._over = True
+        for child in self._children:
+            child.done = child.done or (child.process is None and child.code == 0)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL, phase by phase: who asks ends before who answers."""
+        if self._lock is None:
+            return
+        for phase in sorted({child.phase for child in self._children}):
+            chosen = [child for child in self._children if child.phase == phase]
+            for child in chosen:
+                child.done = True
+                if child.process is not None:
+                    child.process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            for child in sorted(chosen, key=self._patience):
+                self._await_end(child, began, self._patience(child))
+        (self._home / "processes.json").unlink(missing_ok=True)
+        self._lock.close()
+        self._lock = None
+
+    def pids(self) -> dict[str, int]:
+        """The live children."""
+        return {c.name: c.process.pid for c in self._children if c.process is not None}
+
+    def _patience(self, child: Child) -> float:
+        """Seconds between SIGTERM and SIGKILL."""
+        return LAST_BODIES_S if self._over and child.name == RECORDER else child.stop_s
+
+    def _await_end(self, child: Child, began: float, patience: float) -> None:
+        """Wait until it has ended by itself; it is killed so long after `began` (monotonic)."""
+        if child.process is None:
+            return
+        soon = min(patience, max(STOP_S))
+        if not _ends(child.process, began + soon) and patience > soon:
+            self._tell(f"{child.name} is ending: it has {patience - soon:g} s more")
+        if not _ends(child.process, began + patience):
+            child.process.kill()
+            child.process.wait()
+            loses = child.name == TRAINER and not self._over
+            redone = "; what it had not saved is done again" if loses else ""
+            self._tell(f"{child.name} did not end in {patience:g} s, was killed{redone}")
+        child.process = None
+
+    def _rotate(self) -> None:
+        """Bound the logs, now and then."""
+        if self._clock() - self._rotated_at >= ROTATE_S:
+            rotate(self._home / "logs", self._log_bytes)
+            self._rotated_at = self._clock()
+
+    def _launch(self, child: Child) -> None:
+        environment = os.environ | {
+            SUPERVISOR: str(os.getpid()),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            "PYTHONUNBUFFERED": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if child.metrics:
+            environment["AGENTRL__METRICS__PORT"] = str(child.metrics)
+        with self._log_file(child).open("ab") as output:
+            child.process = subprocess.Popen(
+                child.command,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        child.started = self._clock()
+
+    def _ended(self, child: Child, code: int) -> None:
+        """Decide whether it is started again, and when. Raises AgentRLError where not."""
+        now, pace, deaths = self._clock(), self._pace, child.deaths
+        child.process, child.code = None, code
+        if code == 0 and self._over:
+            child.done = True
+            self._write()
+            return
+        words = exit_reasons.last_line(self._log_file(child)).removeprefix("agentrl: ")
+        if code == AWAY:
+            self._waits(child, now, words)
+            return
+        child.waits = False
+        deaths.add(pace, now, now - child.started, self._reached(child.name))
+        if code == REPLACED or (code == MEND and not deaths.stood):
+            self._given_up(child, f"{child.name}: {words}")
+        elif deaths.are_hopeless(pace, now):
+            times = f"{deaths.count} times without progress of the run"
+            why = exit_reasons.cause(code, words)
+            mend = f"see {self._log_file(child)}"
+            self._given_up(child, f"{child.name} died {times}: {why}", mend)
+        child.due = now + deaths.pause_s(pace)
+        self._write()
+
+    def _waits(self, child: Child, now: float, words: str) -> None:
+        """It ended because a service is away: that is no fault of it, and told of once."""
+        if not child.waits:
+            self._tell(f"{child.name} waits and is started again until it can go on: {words}")
+        child.waits, child.due = True, now + self._pace.back_off_s[-1]
+        self._write()
+
+    def _given_up(self, child: Child, words: str, mend: str = "") -> None:
+        """Go on without a child that is not needed. Raises AgentRLError for any other."""
+        if child.needed:
+            raise AgentRLError(words, mend=mend)
+        self._tell(f"{words}; the run goes on without it")
+        child.done = True
+
+    def _log_file(self, child: Child) -> Path:
+        return self._home / "logs" / f"{child.name}.log"
+
+    def _write(self) -> None:
+        """processes.json, whole or not: what `status` and `down` read. Raises AgentRLError."""
+        state = {
+            "supervisor": os.getpid(),
+            "began": process_began(os.getpid()),
+            "processes": {
+                child.name: {
+                    "pid": child.process.pid if child.process else None,
+                    "restarts": child.restarts,
+                    "done": child.done,
+                    "metrics": child.metrics,
+                }
+                for child in self._children
+            },
+        }
+        partial = self._home / "processes.json.partial"
+        try:
+            partial.write_text(json.dumps(state, indent=1))
+            partial.replace(self._home / "processes.json")
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise AgentRLError(f"{self._home}: {error.strerror}", mend=ROOM) from error
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Whether it has ended by the deadline (monotonic seconds)."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.1, deadline - time.monotonic()))
+    return process.poll() is not None

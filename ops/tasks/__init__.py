@@ -1,0 +1,1 @@
+"""`agentrl envs` and `agentrl data`: tasks looked at, played and checked."""

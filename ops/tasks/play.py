@@ -1,0 +1,259 @@
+"""`agentrl envs play`: a person acts in an episode, in a terminal or through a pipe.
+
+environment ─▶ messages ─▶ a line ─▶ calls or text ─▶ environment ─▶ … ─▶ status, reward, score
+"""
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl.core.errors import ItemError, nearest
+from agentrl.core.types import Status
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    Message,
+    Outcome,
+    TaskSource,
+    Tool,
+    ToolCall,
+)
+from agentrl.ops.tasks.show import Chosen, described, opened, said, value_of
+from agentrl.workers.conversation.toolcalls import fitted
+
+PROMPT = "> "
+_JSON = json.JSONDecoder()
+_PAIR = re.compile(r"\s*(?P<name>[^\s=]+)=")
+_NEXT = re.compile(r"\s(?P<name>[^\s=]+)=")
+_WORD = re.compile(r"'[^']*'|\S*")
+HELP = """\
+name {"key": "value"}   call a tool, its arguments as JSON
+name key=value …        the same; a value is a word, 'words', or JSON
+name a value            the same, where the tool has one parameter
+anything else           a turn without a call
+:expert  the expert's next turn     :tools  the tools     :help  this     :quit  the end"""
+
+COMMANDS = (":expert", ":tools", ":help", ":quit")
+
+Read = Callable[[], str]
+
+
+def play(chosen: Chosen) -> None:
+    """Play to the end of the episode or of the input; containers are gone afterwards.
+
+    Raises AgentRLError.
+    """
+    read = _reader()
+    with opened(chosen) as (source, item):
+        environment = source.make(item)
+        try:
+            Seat(source, item, environment, read).play()
+        finally:
+            environment.close()
+
+
+class Unclear(ValueError):
+    """A line that looks like a call and is none; the text is what to type instead."""
+
+
+class Seat:
+    """One episode and who plays it. `read`: the next line; EOFError ends."""
+
+    def __init__(
+        self, source: TaskSource, item: Item, environment: Environment, read: Read
+    ) -> None:
+        self._source = source
+        self._item = item
+        self._environment = environment
+        self._read = read
+        self._expert: Expert | None = None
+        self._unseen: list[Message] = []  # by the expert
+
+    def play(self) -> None:
+        """Print what happens, and the result."""
+        turns = self._source.max_turns
+        print(f"{self._item.task} {self._item.item_id}, at most {turns} turns; :help for help")
+        outcome = Outcome(self._environment.start().messages)
+        for tool in self._environment.tools:
+            print(described(tool))
+        turn = 0
+        while not outcome.done and turn < turns:
+            self._unseen += outcome.messages
+            for message in outcome.messages:
+                print(said(message))
+            act = self._act()
+            if act is None:
+                print(f"left after {_turns(turn)}")
+                return
+            outcome = self._environment.call(act if isinstance(act, str) else [act])
+            turn += 1
+        for message in outcome.messages:
+            print(said(message))
+        print(f"\n{_result(outcome)} after {_turns(turn)}")
+
+    def _act(self) -> ToolCall | str | None:
+        """The next turn; None where the person leaves."""
+        while True:
+            try:
+                line = self._read().strip()
+            except (EOFError, KeyboardInterrupt):
+                print()
+                return None
+            if line == ":quit":
+                return None
+            act = self._act_of(line) if line else None
+            if act is not None:
+                return act
+
+    def _act_of(self, line: str) -> ToolCall | str | None:
+        """The turn that a line means; None where it only asks for something to be shown."""
+        if line == ":expert":
+            return self._shown()
+        if line == ":tools":
+            print(*map(described, self._environment.tools), sep="\n")
+        elif line == ":help":
+            print(HELP)
+        elif line.startswith(":"):
+            print(f"unknown command {line}{nearest(line, COMMANDS)}")
+        else:
+            try:
+                return acted(line, self._environment.tools)
+            except Unclear as error:
+                print(error)
+        return None
+
+    def _shown(self) -> ToolCall | str | None:
+        """The expert's turn; None where nobody can show one."""
+        try:
+            self._expert = self._expert or self._source.expert(self._item, seed=0)
+        except ItemError as error:
+            print(f"no expert: {error}")
+            return None
+        act = self._expert.act(tuple(self._unseen))
+        self._unseen.clear()
+        told = act if isinstance(act, str) else f"{act.name} {json.dumps(dict(act.arguments))}"
+        print(f"expert: {told}")
+        return act
+
+
+def acted(line: str, tools: Sequence[Tool]) -> ToolCall | str:
+    """A line as a call that fits its tool's schema or says why not; a line that names none.
+
+    Raises Unclear.
+    """
+    name, _, rest = line.partition(" ")
+    tool = next((each for each in tools if each.name == name), None)
+    return line if tool is None else fitted(_call(tool, rest.strip()), {name: tool})
+
+
+def _call(tool: Tool, text: str) -> ToolCall:
+    if text.startswith("{"):
+        value = value_of(text)
+        return ToolCall(tool.name, value) if isinstance(value, dict) else _unread(tool, text)
+    properties = tool.parameters.get("properties", {})
+    pairs = _pairs(text, properties)
+    if pairs is None and len(properties) == 1:
+        ((name, schema),) = properties.items()
+        pairs = {name: _typed(text, schema)}
+    return _unread(tool, text) if pairs is None else ToolCall(tool.name, pairs)
+
+
+def _pairs(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`key=value …`; None where the text is the words of a value, or nothing that is known.
+
+    Raises Unclear where it begins as pairs do and does not end so, or names no parameter.
+    """
+    found: dict[str, Any] = {}
+    at, start, last = 0, 0, ""
+    while at < len(text):
+        pair = _PAIR.match(text, at)
+        if pair is None and not found:
+            return None
+        if pair is None:
+            raise Unclear(f"quote the value: {last}={_quoted(text[start:], properties)}")
+        if pair["name"] not in properties:
+            if not found and len(properties) == 1 and _words(text, properties):
+                return None
+            raise Unclear(f"no parameter {pair['name']}{_known(properties)}")
+        last, start = pair["name"], pair.end()
+        at = _end(text, start)
+        found[last] = _typed(text[start:at], properties[last])
+    return found
+
+
+def _words(text: str, properties: Mapping[str, Any]) -> bool:
+    """Whether a text that begins with an unknown `key=` is the value, as `A=1 make` is."""
+    at = 0
+    while pair := _PAIR.match(text, at):
+        if at == 0 and difflib.get_close_matches(pair["name"], properties, 1):
+            return False
+        at = _end(text, pair.end())
+    return at < len(text)
+
+
+def _quoted(text: str, properties: Mapping[str, Any]) -> str:
+    """The value that a text begins with, up to the next parameter, in quotes."""
+    ends = (pair.start() for pair in _NEXT.finditer(text) if pair["name"] in properties)
+    value = text[: next(ends, len(text))].strip()
+    value = value.strip(value[0]) if value[:1] in ('"', "'") else value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _known(properties: Mapping[str, Any]) -> str:
+    return f"; known: {', '.join(properties)}" if properties else "; it takes none"
+
+
+def _end(text: str, at: int) -> int:
+    """Where the value ends that begins at `at`: one of JSON, one in quotes, or a word."""
+    try:
+        _, end = _JSON.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        end = at
+    word = _WORD.match(text, at)
+    return max(end, word.end() if word else at)
+
+
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """A value as its schema has it, quotes taken off; what does not fit stays as it is."""
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        text = value = text[1:-1]
+    else:
+        value = value_of(text)
+    kind = schema.get("type")
+    if kind == "string":
+        return value if isinstance(value, str) else text
+    return [text] if kind == "array" and not isinstance(value, list) else value
+
+
+def _unread(tool: Tool, text: str) -> ToolCall:
+    return ToolCall(tool.name, {}, f"{tool.name}: arguments are neither JSON nor key=value: {text}")
+
+
+def _result(outcome: Outcome) -> str:
+    if not outcome.done:
+        return f"{Status.TASK_LIMIT}: turns ran out, reward 0, score 0"
+    metrics = "".join(f", {name} {value:g}" for name, value in outcome.metrics.items())
+    return f"{outcome.status}: reward {outcome.reward:g}, score {outcome.score:g}{metrics}"
+
+
+def _turns(count: int) -> str:
+    return f"{count} turn{'' if count == 1 else 's'}"
+
+
+def _reader() -> Read:
+    """Lines of a terminal with a prompt and a history, or of a pipe, repeated as they are read."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401 - gives input() its history
+
+        return lambda: input(PROMPT)
+
+    def echoed() -> str:
+        line = input()
+        print(f"{PROMPT}{line}")
+        return line
+
+    return echoed

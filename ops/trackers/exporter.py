@@ -1,0 +1,163 @@
+"""`agentrl track`: the rows of a run, told to trackers by a process that nothing waits for.
+
+store ─▶ rows not told yet ─▶ what the tracker does not hold ─▶ its log      (a thread for each)
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError, ConfigError, in_words
+from agentrl.core.telemetry import exposition, metrics
+from agentrl.core.types import RUN_OVER
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.queries import tracker_cursor
+from agentrl.db.queries.tracker_cursor import Line, Told
+from agentrl.db.store import Store
+from agentrl.db.transitions import runs
+from agentrl.ops.processes.entry import end_with_parent, stop_on_signals
+from agentrl.ops.trackers.tracker import (
+    Figure,
+    Tracker,
+    alone,
+    figure,
+    folder_of,
+    make,
+    without_secrets,
+)
+
+# After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
+# what a tracker raises is other people's, and the next look tells what came meanwhile as well.
+BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
+
+log = logging.get_logger()
+
+
+def track(path: Path, *, supervised: bool) -> None:
+    """Until the run is over and told, or a signal. Raises ConfigError where none is configured."""
+    config = loading.load(path)
+    stop = stop_on_signals()
+    if supervised:
+        end_with_parent()
+    logs = config.logs
+    logging.configure("track", level=logs.level, form=logs.format, run=config.run.name)
+    if not config.trackers.use:
+        raise ConfigError("trackers.use names no tracker", mend='use = ["tensorboard"]')
+    with exposition.exported(config.metrics, config.run.name, "track"):
+        _tell_all(config, stop)
+
+
+def _tell_all(config: Config, stop: threading.Event) -> None:
+    followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
+    threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not stop.wait(0.2):
+        pass
+    deadline = time.monotonic() + LEAVE_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):  # a tracker that hangs is not waited for
+        log.warning("tracker not waited for")
+        sys.stderr.flush()
+        os._exit(0)
+
+
+class Follower:
+    """One tracker of a run; used by one thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        tracker: Tracker,
+        name: str,
+        back_off_s: Sequence[float] = BACK_OFF_S,
+    ) -> None:
+        self._config = config
+        self._back_off_s = back_off_s
+        self._tracker = tracker
+        self._name = name
+        self._alone: IO[bytes] | None = None
+        self._started = False
+        self._held: Collection[Figure] = ()
+        self._told = Told()
+
+    def follow(self, stop: threading.Event) -> None:
+        """Tell what is there, and what comes, until the run is over or `stop`."""
+        failures, ended = 0, False
+        while not ended:
+            last = stop.is_set()
+            try:
+                with closing(open_history(self._config.store_url())) as store:
+                    ended = self.look(store) or last
+                if ended:
+                    self._finish()
+                failures = 0
+            except Exception as error:  # other people's code: whatever it throws costs itself
+                self._failed(error)
+                ended = last
+                failures += 1
+            if not ended:
+                pause_s = self._config.trackers.look_s
+                if failures:
+                    pause_s = self._back_off_s[min(failures, len(self._back_off_s)) - 1]
+                stop.wait(pause_s)
+        if self._alone is not None:
+            self._alone.close()
+
+    def look(self, store: Store) -> bool:
+        """Tell what was not told; whether the run was over before. Raises StoreError and what
+        trackers raise.
+        """
+        name = self._config.run.name
+        with store.read() as session:
+            run = runs.require_run(session, name)
+            over, run_id = run.state in RUN_OVER, run.run_id
+        if self._alone is None:
+            self._alone = alone(self._name, run_id, folder_of(self._name, self._config))
+        if not self._started:
+            values = without_secrets(msgspec.to_builtins(self._config))
+            self._held = self._tracker.start(run_id, values)
+            self._told, self._started = Told(), True
+        while lines := self._lines(store, run_id):
+            for line in lines:
+                self._tell(line)
+        return over
+
+    def _lines(self, store: Store, run_id: str) -> list[Line]:
+        with store.read() as session:
+            return list(tracker_cursor.lines(session, run_id, self._told))
+
+    def _tell(self, line: Line) -> None:
+        new = {
+            name: value
+            for name, value in line.metrics.items()
+            if figure(line.version, name, value) not in self._held
+        }
+        if new:
+            self._tracker.log(line.version, new)
+            metrics.TOLD.add(name=self._name)
+        self._told = line.told
+
+    def _failed(self, error: Exception) -> None:
+        known = isinstance(error, AgentRLError)
+        log.warning("not told", tracker=self._name, error=in_words(error), exc_info=not known)
+        metrics.UNTOLD.add(name=self._name)
+        with contextlib.suppress(Exception):  # it has been told of; the next start tells anew
+            self._finish()
+
+    def _finish(self) -> None:
+        """The next look starts it anew, and asks what it holds."""
+        self._started = False
+        self._tracker.finish()

@@ -1,0 +1,70 @@
+"""What `agentrl warmstart` says while it works and when it is done."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+from agentrl.core.errors import AgentRLError
+from agentrl.ops.tables import console, plain
+from agentrl.ops.warmstart.cloning_trainer import Progress, Watch
+from agentrl.ops.warmstart.warmstart import WarmstartOptions, WarmstartReport, warmstart
+
+EVERY_S = 10.0  # seconds between two lines where nothing was measured
+
+
+class Interrupted(AgentRLError):
+    """Ctrl-C or SIGTERM: what was learned is kept."""
+
+
+def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
+    """Warm-start, a line of progress now and then on stderr, the skills at the end.
+
+    Raises Interrupted, and what `warmstart` does.
+    """
+    try:
+        report = warmstart(options, watch or ProgressLines())
+    except KeyboardInterrupt:
+        if options.out.exists():  # its last act was to make it
+            raise
+        raise Interrupted(
+            "interrupted; what was learned is kept", mend="the same command goes on from there"
+        ) from None
+    show(report)
+
+
+class ProgressLines:
+    """Prints one line every few seconds, and after each measurement, with or without a terminal."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._printed = -math.inf
+
+    def __call__(self, progress: Progress) -> None:
+        if not progress.success and self._clock() - self._printed < EVERY_S:
+            return
+        self._printed = self._clock()
+        success = " · ".join(f"{task} {mean:.0%}" for task, mean in progress.success.items())
+        left = f" · {progress.left_s / 60:.0f} min left" if progress.left_s >= 0 else ""
+        print(
+            f"phase {progress.phase + 1} · step {progress.step}/{progress.steps} · "
+            f"loss {progress.loss:.3f} · {progress.tokens_per_s:.0f} tokens/s{left}"
+            + (f" · sampled success: {success}" if success else ""),
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def show(report: WarmstartReport) -> None:
+    """The policy that was made, on the held-out items that it was measured on."""
+    table = plain("task", "sampled", "pass@8", "greedy", "items")
+    for task, skill in report.skills.items():
+        shares = (f"{share:.1%}" for share in (skill.sampled, skill.pass_at_8, skill.greedy))
+        table.add_row(task, *shares, str(skill.items))
+    out = console()
+    out.print(
+        f"{report.out}: {report.parameters:,} parameters, {report.demonstrations} demonstrations, "
+        f"{report.steps} steps, {report.seconds:.0f} s"
+    )
+    if report.skills:
+        out.print(table)

@@ -1,0 +1,67 @@
+"""What an interrupted warm start goes on from: `.NAME.warmstart` beside the directory it makes."""
+
+import shutil
+from pathlib import Path
+
+from agentrl.core.errors import ConfigError
+from agentrl.ops.warmstart.cloning_trainer import PhaseRecord
+from agentrl.trainer import snapshots
+from agentrl.trainer.snapshots import State
+
+
+class WarmstartState:
+    """Keeps the newest record. `fingerprint`: of the options that decide the weights."""
+
+    def __init__(self, out: Path, fingerprint: str) -> None:
+        self.folder = out.with_name(f".{out.name}.warmstart")
+        self._fingerprint = fingerprint
+
+    def load(self) -> PhaseRecord:
+        """The newest whole record; the beginning where there is none.
+
+        Raises ConfigError where the folder holds a warm start with other options.
+        """
+        found = sorted(path for path in self.folder.glob("*") if not path.name.startswith("."))
+        if not found:
+            return PhaseRecord(0)
+        state, _ = snapshots.load(found[-1])
+        if state.values["fingerprint"] != self._fingerprint:
+            raise ConfigError(
+                f"{self.folder} holds an interrupted warm start with other options",
+                mend="repeat its command, or remove the folder",
+            )
+        values = state.values
+        return PhaseRecord(
+            phase=values["phase"],
+            steps=values["steps"],
+            successes=values["successes"],
+            cloner=State(state.tensors, values["cloner"]),
+            earlier=values["earlier"],
+            loss=values["loss"],
+        )
+
+    def save(self, record: PhaseRecord, cloner: State) -> None:
+        """Keep a record with its cloner's state; the ones before it go."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        step = record.earlier + record.steps
+        directory = self.folder / f"{step:09d}"
+        before = [path for path in self.folder.iterdir() if path.name != directory.name]
+        if not directory.exists():
+            values = {
+                "fingerprint": self._fingerprint,
+                "phase": record.phase,
+                "steps": record.steps,
+                "successes": record.successes,
+                "earlier": record.earlier,
+                "loss": record.loss,
+                "cloner": dict(cloner.values),
+            }
+            state = State(cloner.tensors, values)
+            name = self.folder.name.removeprefix(".")
+            snapshots.save(directory, state, checkpoint_id=name, version=step, parent=None)
+        for path in before:
+            shutil.rmtree(path)
+
+    def remove(self) -> None:
+        """Forget it: the warm start is made."""
+        shutil.rmtree(self.folder, ignore_errors=True)

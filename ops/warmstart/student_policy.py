@@ -1,0 +1,122 @@
+"""A policy in the making: weights, tokenizer and template, and an engine to watch it play."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.core.config import Dtype, Task
+from agentrl.envs.contract import TaskSource
+from agentrl.ops.warmstart import play, tokenizer
+from agentrl.ops.warmstart.play import Player
+from agentrl.serving.local.engine import LocalEngine
+from agentrl.trainer.model import cloning
+from agentrl.trainer.model.loading import copy_tokenizer, save_as
+from agentrl.workers.conversation.template import ChatTemplate
+from agentrl.workers.conversation.toolcalls import Style
+
+ATTEMPTS = 8
+VOCABULARY = 768
+SHAPE: Mapping[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "intermediate_size": 320,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.03,
+    "max_position_embeddings": 2048,
+    "bos_token_id": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """On `items` held-out items; `sampled` and `pass_at_8` at temperature 1, `greedy` at 0."""
+
+    items: int
+    sampled: float
+    pass_at_8: float
+    greedy: float
+
+
+class Apprentice:
+    """`base`: the directory of its tokenizer; `scratch`: where it is saved to be played.
+
+    `dtype`: of the weights that are saved and played; those that learn are float32.
+    """
+
+    def __init__(
+        self, model: Any, base: Path, scratch: Path, style: Style, dtype: Dtype = "float32"
+    ) -> None:
+        """Raises ConfigError for a template that cannot carry tool turns."""
+        self.model = model
+        self.template = ChatTemplate.load(base)
+        self.template.check_append_only()
+        self._base = base
+        self._scratch = scratch
+        self._style = style
+        self._dtype = dtype
+        self._engine = LocalEngine(dtype=dtype)
+        self._saved = 0
+
+    @classmethod
+    def new(
+        cls, texts: Sequence[str], scratch: Path, style: Style, seed: int, dtype: Dtype = "float32"
+    ) -> "Apprentice":
+        """A tiny Qwen3 of random weights, with a tokenizer of the words in `texts`."""
+        base = scratch / "base"
+        base.mkdir()
+        tokenizer.save(tokenizer.train(texts, VOCABULARY), base)
+        template = ChatTemplate.load(base)
+        shape = {
+            **SHAPE,
+            "vocab_size": template.vocab_size,
+            "eos_token_id": template.end_id,
+            "pad_token_id": template.tokenizer.token_to_id(tokenizer.PAD),
+        }
+        return cls(cloning.new_model(shape, seed), base, scratch, style, dtype)
+
+    def save(self, directory: Path) -> None:
+        """Write what plain transformers loads, in the policy's dtype."""
+        save_as(self.model, directory, self._dtype)
+        copy_tokenizer(self._base, directory)
+
+    def success(self, source: TaskSource, task: Task, items: int) -> float:
+        """Sampled success on training items."""
+        with self._playing(1.0) as player:
+            some = source.items(task.split)[:items]
+            return play.success(play.scores(player, source, some, task.max_turns, seed=0))
+
+    def skill(self, source: TaskSource, task: Task, items: int) -> Skill:
+        held_out = source.items(task.eval_split)[:items]
+        many = [item for item in held_out for _ in range(ATTEMPTS)]
+        with self._playing(1.0) as player:
+            sampled = play.scores(player, source, many, task.max_turns, seed=1)
+        with self._playing(0.0) as player:
+            greedy = play.scores(player, source, held_out, task.max_turns, seed=1)
+        return Skill(
+            len(held_out),
+            play.success(sampled),
+            play.pass_at(sampled, ATTEMPTS),
+            play.success(greedy),
+        )
+
+    def close(self) -> None:
+        self._engine.close()
+
+    @contextmanager
+    def _playing(self, temperature: float) -> Iterator[Player]:
+        """The present weights as a policy of the engine."""
+        self._saved += 1
+        name = f"step-{self._saved}"
+        self.save(self._scratch / name)
+        self._engine.load(name, self._scratch / name)
+        try:
+            yield Player(self._engine, name, self.template, self._style, temperature)
+        finally:
+            self._engine.unload(name)
+            shutil.rmtree(self._scratch / name)

@@ -1,0 +1,229 @@
+"""`agentrl warmstart`: a policy that acts before it is trained, by behaviour cloning.
+
+experts or imported episodes ─▶ phase 1: clean ─▶ phase 2: faulty ─▶ measured ─▶ directory
+                                                   │      ▲
+                                                   └──────┘ until it succeeds seldom enough
+
+While it learns, its state is kept in `.NAME.warmstart` beside the directory it makes: the same
+command goes on from there after an interruption.
+"""
+
+import hashlib
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from agentrl.checkpoints.directories import publish
+from agentrl.core.config import Dtype, Task
+from agentrl.core.errors import ConfigError
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.registry import source
+from agentrl.ops.interruption import handle_interruption
+from agentrl.ops.warmstart import demonstrations
+from agentrl.ops.warmstart.cloning_trainer import Phase, PhaseRecord, School, Transcripts, Watch
+from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.state import WarmstartState
+from agentrl.ops.warmstart.student_policy import Apprentice, Skill
+from agentrl.trainer.model import cloning
+from agentrl.workers.conversation.toolcalls import Style
+
+CARD = """\
+# {name}
+
+A starting policy, made by behaviour cloning and not yet trained by reinforcement: it knows the form
+of the tasks and fails most of the time. {parameters:,} parameters, {dtype}; {origin}.
+
+    {command}
+
+It learned from experts, who err with the given chance a turn, or from imported episodes.
+
+| phase | noise | steps, at most | until success |
+|---|---|---|---|
+{phases}
+
+{steps} steps, {demonstrations:,} demonstrations, {seconds:.0f} s, seed {seed}; at the end
+{loss:.3f} nats a token.{skills}
+"""
+SKILLS = """ On {measured} held-out items a task:
+
+| task | success, sampled at temperature 1 | solved in 8 attempts | greedy |
+|---|---|---|---|
+"""
+REPORTED = ("parameters", "steps", "demonstrations", "seconds", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class WarmstartOptions:
+    """`out`: the directory to make. `model`: the one to start from; None makes a new tiny one.
+
+    `imported`: JSONL of messages to learn from instead of experts. `episodes`: of experts, for each
+    task and phase. `batch_tokens`: tokens of one step. `measured`: held-out items a task, or none.
+    `dtype`: of the products, of what is played, and of the weights that are written; those that
+    learn are float32. `save_s`: seconds between two saves of its state. `command`: what was typed,
+    for the model card.
+    """
+
+    out: Path
+    tasks: Mapping[str, Task]
+    phases: tuple[Phase, ...]
+    model: Path | None = None
+    imported: Path | None = None
+    style: Style = "plain"
+    episodes: int = 6000
+    batch_tokens: int = 2048
+    measured: int = 200
+    seed: int = 0
+    threads: int = 1
+    dtype: Dtype = "float32"
+    save_s: float = 300.0
+    command: str = "agentrl warmstart"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmstartReport:
+    """`loss`: of the last steps, nats a token. `skills`: of tasks, on held-out items."""
+
+    out: Path
+    parameters: int
+    demonstrations: int
+    steps: int
+    loss: float
+    seconds: float
+    skills: Mapping[str, Skill]
+
+
+def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> WarmstartReport:
+    """Make `options.out`, whole or not at all, and measure it; go on where one was interrupted.
+
+    Same options, same demonstrations in the same order. Raises KeyboardInterrupt at SIGINT and
+    SIGTERM, once its state is kept; ConfigError, ItemError, CheckpointError.
+    """
+    if options.out.exists():
+        raise ConfigError(f"{options.out} exists already", mend="choose another directory")
+    kept = WarmstartState(options.out, _fingerprint(options))
+    begun = kept.load()
+    began = time.monotonic()
+    torch.set_num_threads(options.threads)
+    sources = {name: source(name, task.options) for name, task in options.tasks.items()}
+    with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
+        transcripts = [_transcripts(options, sources, n) for n in range(len(options.phases))]
+        apprentice = _apprentice(options, transcripts, Path(scratch))
+        try:
+            school = School(
+                apprentice=apprentice,
+                tasks=options.tasks,
+                sources=sources,
+                batch_tokens=options.batch_tokens,
+                seed=options.seed,
+                fresh=options.model is None,
+                dtype=options.dtype,
+                progress=progress,
+                interruption=interruption,
+                save=kept.save,
+                save_s=options.save_s,
+            )
+            steps, loss = 0, math.nan
+            for number, phase in enumerate(options.phases):
+                if number < begun.phase:
+                    school.pass_over(transcripts[number])
+                    continue
+                record = begun if number == begun.phase else PhaseRecord(number, earlier=steps)
+                ended = school.learn(phase, transcripts[number], record)
+                steps, loss = ended.earlier + ended.steps, ended.loss
+            report = WarmstartReport(
+                out=options.out,
+                parameters=sum(weight.numel() for weight in apprentice.model.parameters()),
+                demonstrations=sum(len(each) for phase in transcripts for each in phase.values()),
+                steps=steps,
+                loss=loss,
+                skills=school.skills(options.measured) if options.measured else {},
+                seconds=time.monotonic() - began,
+            )
+            _publish(apprentice, options, report)
+        finally:
+            apprentice.close()
+    kept.remove()
+    return report
+
+
+def _fingerprint(options: WarmstartOptions) -> str:
+    """What decides the weights, as a hash."""
+    deciding = {
+        "tasks": msgspec.to_builtins(dict(options.tasks)),
+        "phases": [asdict(phase) for phase in options.phases],
+        "model": str(options.model),
+        "imported": str(options.imported),
+        "sizes": [options.episodes, options.batch_tokens, options.seed],
+        "style": [options.style, options.dtype],
+    }
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def _transcripts(
+    options: WarmstartOptions, sources: Mapping[str, TaskSource], phase: int
+) -> Transcripts:
+    """What a phase learns from, by task; imported episodes belong to none."""
+    if options.imported:
+        return {"": demonstrations.imported(options.imported, options.style)}
+    seed = options.seed * len(options.phases) + phase
+    noise = options.phases[phase].noise
+    schools = {
+        name: Demonstrator(sources[name], task, options.style, noise.get(name, 0.0))
+        for name, task in options.tasks.items()
+    }
+    return {name: school.episodes(options.episodes, seed) for name, school in schools.items()}
+
+
+def _apprentice(
+    options: WarmstartOptions, transcripts: Sequence[Transcripts], scratch: Path
+) -> Apprentice:
+    if options.model:
+        model = cloning.load(options.model)
+        return Apprentice(model, options.model, scratch, options.style, options.dtype)
+    every = (each for phase in transcripts for task in phase.values() for each in task)
+    texts = [text for transcript in every for text in transcript.texts()]
+    return Apprentice.new(texts, scratch, options.style, options.seed, options.dtype)
+
+
+def card(options: WarmstartOptions, report: WarmstartReport) -> str:
+    """The model's README: what it is, what made it, what it can do."""
+    phases = "\n".join(
+        f"| {number} | {_listed(phase.noise)} | {phase.steps} | {phase.until or ''} |"
+        for number, phase in enumerate(options.phases, 1)
+    )
+    skills = "\n".join(
+        f"| {name} | {skill.sampled:.3f} | {skill.pass_at_8:.3f} | {skill.greedy:.3f} |"
+        for name, skill in report.skills.items()
+    )
+    if skills:
+        skills = SKILLS.format(measured=options.measured) + skills
+    origin = f"from `{options.model}`" if options.model else "new weights and a new tokenizer"
+    return CARD.format(
+        name=options.out.name,
+        origin=origin,
+        phases=phases,
+        skills=skills,
+        command=options.command,
+        seed=options.seed,
+        dtype=options.dtype,
+        **{name: getattr(report, name) for name in REPORTED},
+    )
+
+
+def _listed(noise: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:g}" for name, share in noise.items())
+
+
+def _publish(apprentice: Apprentice, options: WarmstartOptions, report: WarmstartReport) -> None:
+    def write(directory: Path) -> None:
+        apprentice.save(directory)
+        (directory / "README.md").write_text(card(options, report), "utf-8")
+
+    publish(options.out, write, checkpoint_id=options.out.name, version=0, parent=None)

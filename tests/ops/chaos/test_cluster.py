@@ -1,0 +1,245 @@
+"""The ways to a service that can be cut, and a stage on which a run of its own is broken."""
+
+import os
+import random
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from agentrl.core import loading
+from agentrl.core.config import Config, Run, Task, Trainer
+from agentrl.core.errors import AgentRLError
+from agentrl.db.audit.run_audit import Finding
+from agentrl.db.queries.liveness import Vitals
+from agentrl.db.store import open_store
+from agentrl.ops.chaos.cluster import Command, Stage, connected
+from agentrl.ops.chaos.experiment import Verdict
+from agentrl.ops.chaos.injectors import disks
+from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.proxy import Proxy
+from agentrl.ops.chaos.waste import Waste
+
+MINIMAL = f"""
+[tasks.dbbench]
+[model]
+path = "{ROOT / "models" / "tiny"}"
+[envs]
+url = "http://127.0.0.1:7100"
+[store]
+url = "${{OUR_STORE}}"
+[broker]
+url = "amqp://user:pass@127.0.0.1:1/%2F"
+tasks_url = "amqp://user:pass@127.0.0.1:1/%2F"
+[run]
+name = "mine"
+stop_updates = 3
+"""
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """The port of a server that sends back what it gets, in a process of its own."""
+    program = (
+        "import socket\n"
+        "from threading import Thread\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "print(server.getsockname()[1], flush=True)\n"
+        "def serve(c):\n"
+        "    while (got := c.recv(9)): c.sendall(got)\n"
+        "    c.close()\n"
+        "while True: Thread(target=serve, args=server.accept()[:1], daemon=True).start()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    yield int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def _said(connection: socket.socket, word: bytes) -> bytes:
+    connection.sendall(word)
+    return connection.recv(9)
+
+
+def test_what_passes_a_proxy_is_cut_and_stalls_at_its_word(echo: int) -> None:
+    with closing(Proxy("127.0.0.1", echo)) as proxy:
+        where = ("127.0.0.1", proxy.port)
+        with socket.create_connection(where, 5) as connection:
+            assert _said(connection, b"one") == b"one"
+            assert connected(os.getpid(), proxy.port)
+            assert proxy.cut() == 2
+            with suppress(OSError):
+                assert not _said(connection, b"gone"), "an end is as good as a reset"
+        with socket.create_connection(where, 5) as connection:
+            assert _said(connection, b"two") == b"two", "new connections pass"
+            proxy.stall()
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                _said(connection, b"three")
+            proxy.flow()
+        with socket.create_connection(where, 5) as connection:
+            assert _said(connection, b"four") == b"four"
+
+
+def test_what_is_swallowed_is_answered_by_nobody_and_what_is_refused_ends(echo: int) -> None:
+    with closing(Proxy("127.0.0.1", echo)) as proxy:
+        where = ("127.0.0.1", proxy.port)
+        with (
+            socket.create_connection(where, 60) as lost,
+            socket.create_connection(where, 60) as new,
+        ):
+            assert (_said(lost, b"one"), _said(new, b"one")) == (b"one", b"one")
+            proxy.swallow()
+            for each in (lost, new):
+                each.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    _said(each, b"two")
+            with socket.create_connection(where, 60) as another:
+                assert _said(another, b"three") == b"three", "new connections pass"
+        proxy.refuse()
+        with suppress(ConnectionError), socket.create_connection(where, 60) as refused:
+            assert refused.recv(1) == b""
+        proxy.flow()
+        with socket.create_connection(where, 60) as again:
+            assert _said(again, b"four") == b"four"
+
+
+def test_a_service_that_is_away_is_a_connection_that_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with (
+        closing(Proxy("127.0.0.1", port)) as proxy,
+        suppress(ConnectionResetError),
+        socket.create_connection(("127.0.0.1", proxy.port), 5) as connection,
+    ):
+        assert connection.recv(1) == b""
+
+
+def test_a_stage_has_a_name_a_home_and_ways_of_its_own_and_writes_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_STORE", "postgresql+psycopg://us:secret@127.0.0.1:2/db")
+    monkeypatch.setenv("AGENTRL__DISPATCH__GROUP_SIZE", "6")
+    monkeypatch.delenv("AGENTRL__RUN__HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "given.toml"
+    file.write_text(MINIMAL)
+    with closing(Stage(loading.load(file))) as stage:
+        stage.aim(None)
+        written = loading.load(stage.path, environ={})
+        assert written.run.name == stage.name != "mine"
+        assert stage.name.startswith("mine-")
+        assert written.home() == stage.home == tmp_path / "runs" / "run" / stage.name
+        assert written.run.stop_updates is None, "it goes on until its end is aimed at"
+        assert written.dispatch.group_size == 6, "what the environment said is in the file"
+        assert written.envs.port != 7100, "a run that stands keeps its port"
+        assert written.envs.url == f"http://127.0.0.1:{written.envs.port}"
+        text = stage.path.read_text()
+        assert "secret" not in text
+        assert "pass@" not in text
+        assert sorted(stage.proxies) == ["broker", "store"], "one service, one proxy"
+        assert stage.direct.store_url().endswith("@127.0.0.1:2/db")
+        stage.aim(5)
+        assert loading.load(stage.path, environ={}).run.stop_updates == 5
+
+
+def test_a_full_disk_of_one_process_is_a_limit_that_is_lifted_again(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\n"
+        "while True:\n"
+        "    try:\n"
+        "        with open(sys.argv[1], 'ab', 0) as file: file.write(b'x' * 9)\n"
+        "        said = 'wrote'\n"
+        "    except OSError as error:\n"
+        "        said = error.strerror\n"
+        "    print(said, flush=True); time.sleep(0.02)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "file")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "wrote\n"
+    former = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, former[1]))
+    assert "File too large\n" in process.stdout  # after what it had said before
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, former)
+    assert "wrote\n" in process.stdout
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_trainer_without_room_for_two_snapshots_may_still_write_files_of_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    class Waiting(Stage):
+        def __init__(self, pid: int) -> None:
+            self.direct = self.config = Config(
+                tasks={"dbbench": Task()},
+                run=Run(home=str(tmp_path)),
+                trainer=Trainer(snapshot_every=2),
+            )
+            self.pid = pid
+
+        def pids(self) -> dict[str, int]:
+            return {"trainer": self.pid}
+
+    seen = Vitals(0.0, "running", 3, 1, 1, "d", {}, {}, ())
+    for name, size in (("v3", 10_000), ("v3.snapshot", 30_000), (".v4.partial", 20_000)):
+        folder = tmp_path / "checkpoints" / "run" / name
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(bytes(size))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as trainer:  # until its input is closed
+        former = resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE)
+        scene = Scene(
+            Waiting(trainer.pid), "run", open_store(f"sqlite:///{tmp_path / 'unused.db'}"), seen
+        )
+        course = disks.refuse_snapshots(scene, random.Random(1), "trainer")
+        for version in (3, 5, 7):
+            scene.seen = replace(seen, version=version)
+            next(course)
+            assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == (10_000, former[1])
+        scene.seen = replace(seen, version=8)
+        assert list(course) == []
+        assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == former
+    scene.store.close()
+
+
+def test_a_restart_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+    def ended(command: Command) -> bool:
+        deadline = time.monotonic() + 60
+        while not command.done() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return command.done()
+
+    assert ended(Command("true", tmp_path / "log"))
+    with pytest.raises(AgentRLError, match=r"ended with 3: no such service"):
+        ended(Command("echo no such service; exit 3", tmp_path / "log"))
+
+
+def test_the_verdict_is_one_line_and_only_zeros_are_sound() -> None:
+    sound = Verdict(3, 9, (), (), (0.5, 2.0, 1.004))
+    assert sound.sound
+    assert sound.line() == (
+        '{"kills": 3, "updates": 9, "lost": 0, "trained_twice": 0, "unbalanced": 0, "hangs": 0, '
+        '"rolled_back": 0, "failed_without_fault": 0, "idle_s": 0.0, '
+        '"recovery_s": {"p50": 1.0, "max": 2.0}}'
+    )
+    found = (Finding("lost", "a", ""), Finding("unbalanced", "b", ""), Finding("lost", "c", ""))
+    bad = Verdict(3, 9, found, (), ())
+    assert not bad.sound
+    assert '"lost": 2, "trained_twice": 0, "unbalanced": 1, "hangs": 0' in bad.line()
+    assert not Verdict(3, 9, (), ("nobody did anything",), (1.0,)).sound
+    assert not Verdict(3, 9, (), (), (1.0,), Waste(rolled_back=1)).sound
+    assert not Verdict(3, 9, (), (), (1.0,), Waste(failed_without_fault=1)).sound
+    assert Verdict(3, 9, (), (), (1.0,), Waste(idle_s=7.0)).sound

@@ -1,0 +1,87 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import open_store
+from agentrl.ops.configuration import configs
+from agentrl.ops.configuration.configs import report
+from agentrl.ops.doctor.doctor import examine
+from agentrl.ops.runs.begin import begin
+from agentrl.ops.supervisor.up import up
+from agentrl.ops.warmstart import tokenizer
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "models" / "tiny"
+REWRITING = "{% if messages|length > 2 %}…{% endif %}" + tokenizer.TEMPLATE
+
+
+def config(tmp_path: Path, more: str = "") -> Config:
+    text = f'run.home = "{tmp_path}/run"\nmodel.path = "{TINY}"\ntasks.dbbench = {{}}\n'
+    return loading.loads(text + more)
+
+
+def test_a_template_of_ones_own_is_checked_and_stands_in_version_zero(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jinja"
+    mine.write_text(tokenizer.TEMPLATE + "{# mine #}")
+    own = config(tmp_path, f'model.chat_template = "{mine}"\n')
+    run_id = begin(own)
+    store = open_store(own.store_url())
+    with store.read() as session:
+        (first,) = checkpoints.live_checkpoints(session, run_id)
+    store.close()
+    assert (Path(first.path) / "chat_template.jinja").read_text().endswith("{# mine #}")
+    assert not (TINY / "chat_template.jinja").read_text().endswith("{# mine #}")
+
+
+def test_a_template_that_rewrites_is_refused_with_the_key_that_mends_it(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jinja"
+    mine.write_text(REWRITING)
+    with pytest.raises(ConfigError, match="rewrites earlier turns") as caught:
+        configs.check(config(tmp_path, f'model.chat_template = "{mine}"\n'))
+    assert "model.chat_template" in caught.value.mend
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
+    server = '[[policy]]\nname = "p"\nengine = "vllm"\ntracks = ["current", "lagged(4)"]\n'
+    with pytest.raises(ConfigError, match="serves one track") as caught:
+        configs.check(config(tmp_path, server))
+    assert "trainer.lora.rank" in caught.value.mend
+    configs.check(config(tmp_path, f"trainer.lora.rank = 4\n{server}"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ('sampling.strategy = "adaptive"\nsampling.floor = 0.5\n', "floor: 2 tracks at 0.5"),
+        ('sampling.strategy = "weighted"\nsampling.weights."lagged(5)" = 1.0\n', r"lagged\(5\)"),
+        ("sampling.weights.current = -1.0\n", r"sampling\.weights.* >= 0\.0"),
+    ],
+)
+def test_weights_that_no_pool_could_have_are_refused(tmp_path: Path, more: str, error: str) -> None:
+    configs.check(config(tmp_path, 'sampling.strategy = "adaptive"\n'))
+    with pytest.raises(ConfigError, match=error):
+        configs.check(config(tmp_path, more))
+
+
+def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    model = f'[model]\npath = "{ROOT / "models" / "tiny"}"\n'
+    file.write_text(f'[run]\nhome = "{tmp_path / "home"}"\n{model}[tasks.os.options]\nitems = 4\n')
+    config = loading.load(file)
+    [finding] = [each for each in examine(config) if each.name == "config"]
+    assert finding.state == "missing"
+    needs = r"tasks\.os plays in containers, which need an env server"
+    assert re.search(needs, finding.detail)
+    for verb in (lambda: report(file), lambda: up(file, detach=False), lambda: begin(config)):
+        with pytest.raises(ConfigError, match=needs):
+            verb()
+    assert not (tmp_path / "home").exists()

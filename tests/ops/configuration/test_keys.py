@@ -1,0 +1,280 @@
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from agentrl.cli.main import main
+from agentrl.core.config import Config, PolicyServer, Section, Task
+from agentrl.core.errors import ConfigError
+from agentrl.ops.configuration import keys
+from agentrl.trainer.algorithm import presets
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+COMMAND = "agentrl config keys --markdown > docs/configuration.md"
+EXAMPLE = Config(tasks={"NAME": Task()}, policy=[PolicyServer(name="one")])
+FIELDS = {"section", "key", "type", "default", "meaning", "within", "by", "required"}
+SOURCE = '''
+PLACE = 1  # of no class
+
+
+class Odd(Section):
+    """What odd keys there are; `length` is no key. `width`: in metres; `depth`: of water, in
+    `width` alike; or of air.
+
+    `height` goes up.
+    """
+
+    width: float = 1.0
+    depth: float = 2.0  # 0: none
+    height: int = 3
+    names: list[str] = field(  # of them
+        default=["a"]  # and of others
+    )
+    bare: int = 4
+'''
+
+
+class Inner(Section, frozen=True):
+    """What is within."""
+
+    width: int = 1  # in metres
+
+
+class Outer(Section, frozen=True):
+    """What is around."""
+
+    usual: Inner = Inner()
+    wide: Inner = Inner(width=9)  # the widest
+
+
+def found() -> dict[tuple[str, str], keys.Key]:
+    """Every key by section and name."""
+    return {(part.name, key.key): key for part in keys.parts() for key in part.keys}
+
+
+def held(tree: dict[str, Any], section: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Section, key and value of all that a configuration holds; what is itself a section, too."""
+    for key, value in tree.items():
+        yield section, key, value
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, dict) and inner:
+            path = f"{section}.{key}".lstrip(".")
+            yield from held(inner.get("NAME", inner), path)
+
+
+def test_every_key_of_a_configuration_is_listed_with_its_default() -> None:
+    listed = found()
+    all_held = list(held(msgspec.to_builtins(EXAMPLE)))
+    assert {(section, key) for section, key, _ in all_held} == set(listed)
+    assert len(all_held) == len(listed) > 150
+    for section, key, value in all_held:
+        one = listed[section, key]
+        if not (one.within or one.required or value is None):
+            assert json.loads(one.shown()) == value, (section, key)
+        assert value is not None or one.type.endswith(", may be absent"), (section, key)
+
+
+def test_every_key_says_what_it_means() -> None:
+    mute = [f"{section}.{key}" for (section, key), one in found().items() if not one.meaning]
+    assert not mute, "core/config.py: a comment on the key's line, or `key`: … in its docstring"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "kind", "default", "meaning"),
+    [
+        ("", "workers", "integer ≥ 1", "1", "worker processes that `agentrl up` starts"),
+        ("run", "stop_hours", "hours > 0, may be absent", "absent", "since the run was made"),
+        ("run", "home", "text", '"runs/run"', "folder of logs, checkpoints and the"),
+        ("tasks", "horizons", "list of [integer ≥ 0, integer ≥ 1]", "[]", "[version, turns]"),
+        ("dispatch", "group_size", "integer ≥ 2", "8", "episodes of one group"),
+        ("policy", "name", "name", "required", "its own among the servers"),
+        ("trainer", "optimizer", '"adamw" | "sgd"', '"adamw"', "sgd: plain"),
+        ("trainer", "lora", "section [trainer.lora]", "", "Training an adapter"),
+        ("trainer.lora", "alpha", "number > 0", "16.0", "an adapter's change is scaled by"),
+        ("trainer.deepspeed", "zero", "0 | 1 | 2 | 3", "2", "what is sharded over ranks"),
+        ("eval", "nice", "integer 0…19", "10", "of its process; 10: a tenth"),
+        ("metrics", "port", "integer 0…65535", "0", "of the supervisor, whose processes"),
+    ],
+)
+def test_a_key_is_told_with_type_default_and_meaning(
+    section: str, key: str, kind: str, default: str, meaning: str
+) -> None:
+    one = found()[section, key]
+    assert (one.type, one.shown()) == (kind, default)
+    assert one.meaning.startswith(meaning)
+
+
+def test_what_an_absent_key_of_the_trainer_is_depends_on_preset_loss_and_importance() -> None:
+    listed = found()
+    assert (
+        listed["trainer", "clip_low"].shown() == "0.2 (default, paper), 1.0 (cispo), 0.0003 (gspo)"
+    )
+    assert listed["trainer", "abnormal_reward"].shown() == "absent (default), -0.2 (paper)"
+    assert listed["trainer", "min_weight"].shown() == "0.5 (icepop)"
+    assert listed["trainer", "max_groups"].shown() == "absent"
+    assert set(presets.PRESETS["paper"]) <= {key for section, key in listed if section == "trainer"}
+
+
+def test_a_section_has_the_defaults_of_the_place_where_it_stands() -> None:
+    top, usual, wide = keys.parts(Outer)
+    assert [key.meaning for key in top.keys] == ["What is within", "What is within; the widest"]
+    assert (usual.opens, usual.keys[0].shown()) == ("[usual]", "1")
+    assert (wide.opens, wide.keys[0].shown()) == ("[wide]", "9")
+
+
+def test_a_meaning_is_the_docstrings_clause_and_the_comments_of_the_keys_lines() -> None:
+    about, said = keys.told(SOURCE)["Odd"]
+    assert about == "What odd keys there are; `length` is no key."
+    assert said == {
+        "width": "in metres",
+        "depth": "of water, in `width` alike; or of air; 0: none",
+        "height": "goes up",
+        "names": "of them; and of others",
+        "bare": "",
+    }
+
+
+def test_types_are_plain_words_and_a_type_without_any_is_an_error() -> None:
+    share = Annotated[float, Meta(ge=0.0, le=1.0)]
+    assert keys.words(share) == "number 0…1"
+    assert keys.words(Annotated[float, Meta(gt=1.5)] | None) == "number > 1.5, may be absent"
+    assert keys.words(Annotated[int, Meta(lt=9)]) == "integer < 9"
+    assert keys.words(list[Literal["a", "b"]]) == 'list of "a" | "b"'
+    assert keys.words(dict[str, bool]) == "table of true or false"
+    for unknown in (bytes, int | str, list[int | str]):
+        with pytest.raises(KeyError):
+            keys.words(unknown)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of `agentrl config keys`."""
+    monkeypatch.setattr(sys, "argv", ["agentrl", "config", "keys", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_page_is_what_the_code_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert COMMAND in keys.HEAD
+    assert asked(monkeypatch, "--markdown") == 0
+    assert PAGE.read_text() == capsys.readouterr().out, f"write it anew: {COMMAND}"
+
+
+def test_the_tables_of_the_page_hold_four_cells_a_row_and_lead_to_its_sections() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
+    headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
+    anchors = {heading.replace(".", "") for heading in headings}
+    assert set(re.findall(r"\[section\]\(#(\w+)\)", PAGE.read_text())) == anchors - {
+        "Top of the file"
+    }
+
+
+def test_all_keys_are_in_the_tables_and_in_the_array(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch) == 0
+    tables = [table.splitlines() for table in capsys.readouterr().out.strip().split("\n\n")]
+    shown = [row.split()[0] for _, _, *rows in tables for row in rows]
+    assert shown == [key for _, key in found()]
+    assert asked(monkeypatch, "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(one["section"], one["key"]) for one in listed] == list(found())
+    assert all(set(one) == FIELDS for one in listed)
+
+
+def test_the_array_holds_defaults_as_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "--json") == 0
+    listed = {(one["section"], one["key"]): one for one in json.loads(capsys.readouterr().out)}
+    assert listed["dispatch", "group_size"]["default"] == 8
+    assert listed["trainer", "lora"]["default"] is None
+    reward = listed["trainer", "abnormal_reward"]
+    assert (reward["default"], reward["by"]) == (None, {"default": None, "paper": -0.2})
+    assert [place for place, one in listed.items() if one["required"]] == [
+        ("", "tasks"),
+        ("policy", "name"),
+    ]
+
+
+def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "trainer") == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "normalise  " in line]
+    assert row.rstrip().endswith(found()["trainer", "normalise"].meaning)
+    keys.tell("", as_json=False, markdown=False, width=60)
+    said = capsys.readouterr().out
+    assert "…" not in said.replace("0…1", "").replace("0…65535", "")
+    begun = {line.split()[0] for line in said.splitlines() if line.strip()}
+    assert {key for _, key in found()} <= begun
+    assert max(map(len, said.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "section", "count"),
+    [
+        ("[trainer.lora]", "trainer.lora", 3),
+        ("[[policy]]", "policy", 14),
+        ("trainer.lora.rank", "trainer.lora", 1),
+        ("workers", "", 1),
+        ("tasks.dbbench", "tasks", 6),
+        ("tasks.a.b.weight", "tasks", 1),
+        ("[tasks.NAME.options]", "tasks", 1),
+    ],
+)
+def test_a_section_may_be_asked_for_as_the_file_writes_it(
+    asked_for: str, section: str, count: int
+) -> None:
+    (part,) = keys.chosen(asked_for)
+    assert (part.name, len(part.keys)) == (section, count)
+    if count == 1:
+        assert part.keys[0].key == asked_for.strip("[]").rpartition(".")[2]
+
+
+def test_an_array_is_no_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "--json", "--markdown") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--json or --markdown, not both" in said.err
+
+
+def test_one_section_is_a_table_an_array_or_a_piece_of_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "trainer.lora") == 0
+    head, names, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("[trainer.lora] Training an adapter")
+    assert names.split() == ["key", "type", "default", "meaning"]
+    assert [row.split()[0] for row in rows if row.strip()] == ["rank", "alpha", "targets"]
+    assert asked(monkeypatch, "trainer.lora", "--json") == 0
+    (rank, *_) = json.loads(capsys.readouterr().out)
+    assert (rank["section"], rank["key"], rank["type"]) == ("trainer.lora", "rank", "integer ≥ 0")
+    assert asked(monkeypatch, "trainer.lora", "--markdown") == 0
+    assert f"\n{capsys.readouterr().out}\n" in PAGE.read_text()
+
+
+def test_a_section_that_is_none_is_refused_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked(monkeypatch, "trainer.lorra") == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        "agentrl: no section or key trainer.lorra; did you mean trainer.lora?\n",
+    )
+    with pytest.raises(ConfigError, match="known: alarms, broker, dashboard, dispatch"):
+        keys.chosen("xyz")
+    with pytest.raises(ConfigError, match=r"did you mean dispatch\.group_size\?"):
+        keys.chosen("dispatch.group_sise")

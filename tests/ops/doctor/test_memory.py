@@ -1,0 +1,312 @@
+"""Numbers worked out by hand for a decoder that is small enough to do so, and transformers' own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_model import PARAMETERS, SMALL, small_model
+
+from agentrl.core import loading
+from agentrl.core.config import Config, Lora
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.ops.configuration import model_spec
+from agentrl.ops.doctor import memory, shards
+from agentrl.ops.doctor.memory import HOST, Machine, Plan
+from agentrl.ops.doctor.memory_items import (
+    CONTEXT,
+    GIB,
+    VLLM_WORK,
+    activations,
+    gpu_share,
+    least_of_vllm,
+)
+from agentrl.ops.supervisor.up import up
+from agentrl.trainer.engines import zero
+from agentrl.trainer.model import attention
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "models" / "tiny"
+CARD = {"cuda:0": 24 * GIB}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return small_model(tmp_path)
+
+
+def config(model: Path, more: str = "") -> Config:
+    first = f'run.home = "{model.parent}/run"\ntasks.dbbench = {{}}\nmodel.path = "{model}"\n'
+    return loading.loads(first + more)
+
+
+def planned(
+    chosen: Config, cards: dict[str, int] | None = None, host: int = 64 * GIB
+) -> list[Plan]:
+    found = model_spec.read(Path(chosen.model.path))
+    return memory.plans(chosen, found, Machine(host, CARD if cards is None else cards))
+
+
+def sizes(plan: Plan, process: str) -> dict[str, int]:
+    return {part.what: part.size for part in plan.parts if part.process == process}
+
+
+def test_full_fine_tuning_holds_sixteen_bytes_a_parameter(small: Path) -> None:
+    card, _ = planned(config(small, 'model.device = "cuda"\n'))
+    held = sizes(card, "trainer")
+    assert held["weights"] + held["gradients"] + held["moments"] == 16 * PARAMETERS
+    assert held["reference"] == 0
+    assert held["CUDA"] == CONTEXT
+
+
+def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
+    """Four bytes each: masters, two moments, gradients, weights; of an odd number, rounded up."""
+    text = 'model.device = "cuda"\ntrainer.engine = "deepspeed"\ntrainer.ranks = 2\n'
+    cards = {"cuda:0": 24 * GIB, "cuda:1": 24 * GIB}
+    half = -(-4 * PARAMETERS // 2)
+    first, second, _ = planned(config(small, f"{text}trainer.deepspeed.zero = 2\n"), cards)
+    for plan, rank in ((first, 0), (second, 1)):
+        held = sizes(plan, f"trainer rank {rank}")
+        assert held["weights"] == 4 * PARAMETERS
+        assert (held["gradients"], held["masters"], held["moments"]) == (half, half, 2 * half)
+    chosen = f'{text}trainer.deepspeed = {{zero = 3, offload = "all"}}\n'
+    first, _, host = planned(config(small, chosen), cards)
+    assert sizes(first, "trainer rank 0").keys().isdisjoint({"weights", "masters", "moments"})
+    on_host = sizes(host, "trainer rank 1")
+    assert (on_host["weights"], on_host["masters"], on_host["moments"]) == (half, half, 2 * half)
+
+
+def test_what_is_sent_at_once_is_what_deepspeed_is_told() -> None:
+    assert shards.BUCKET == zero.BUCKET
+
+
+def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own(
+    small: Path,
+) -> None:
+    text = 'model.dtype = "bfloat16"\nmodel.device = "cuda:1"\ntrainer.lora.rank = 2\n'
+    text += 'trainer.lora.targets = ["q_proj"]\ntrainer.kl_weight = 0.1\n'
+    card, _ = planned(config(small, text))
+    assert card.device == "cuda:1"
+    adapter = 2 * 2 * (8 + 8)
+    held = sizes(card, "trainer")
+    assert held["weights"] == 2 * PARAMETERS + 4 * adapter
+    assert (held["gradients"], held["moments"]) == (4 * adapter, 8 * adapter)
+    assert held["reference"] == 0  # the base without its adapter
+
+
+def test_a_kl_term_loads_the_model_once_more(small: Path) -> None:
+    (host,) = planned(config(small, "trainer.kl_weight = 0.1\n"))
+    assert sizes(host, "trainer")["reference"] == 4 * PARAMETERS
+
+
+def test_a_local_engine_holds_every_policy_and_the_next(small: Path) -> None:
+    more = "worker.concurrency = 10\nsampling.max_tokens = 200\n[[policy]]\n"
+    more += 'name = "p"\ntracks = ["current", "lagged(1)", "lagged(4)"]\ncache_tokens = 1000\n'
+    (host,) = planned(config(small, more))
+    held = sizes(host, "policy p")
+    assert held["weights"] == 4 * 4 * PARAMETERS
+    token = 4 * 2 * 2 * 4  # bytes · keys and values · layers · width of the key heads
+    assert held["kept prefixes"] == 1000 * token
+    assert held["running rows"] == 3 * 16 * 256 * token  # 10 rows and 200 tokens, by doubling
+
+
+def test_an_evaluator_holds_a_policy_and_only_where_it_is_asked_for(small: Path) -> None:
+    (plan,) = planned(config(small, "[eval]\nevery = 2"))
+    assert sizes(plan, "policy evaluator")["weights"] == 2 * 4 * PARAMETERS
+    (without,) = planned(config(small))
+    assert sizes(without, "policy evaluator") == {}
+
+
+@pytest.mark.parametrize(("low", "rank"), [(False, 0), (True, 0), (False, 4), (True, 4)])
+@pytest.mark.parametrize("name", ["Qwen2Config", "Qwen3Config", "LlamaConfig"])
+def test_activations_are_those_that_transformers_saves(
+    tmp_path: Path, name: str, low: bool, rank: int
+) -> None:
+    import transformers
+
+    wide = {"hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 4, "head_dim": 16}
+    sized = {key: value for key, value in (SMALL | wide).items() if key != "model_type"}
+    getattr(transformers, name)(**sized | {"num_key_value_heads": 2}).save_pretrained(tmp_path)
+    chosen = config(tmp_path, f"trainer.lora.rank = {rank}\n")
+    if low:
+        chosen = config(tmp_path, f'trainer.lora.rank = {rank}\nmodel.dtype = "bfloat16"\n')
+    predicted = activations(chosen, model_spec.read(tmp_path))
+    measured = _saved(tmp_path, chosen.trainer.lora, low)
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize(("low", "rank"), [(False, 0), (True, 0), (False, 4), (True, 4)])
+def test_gradient_checkpointing_keeps_inputs_of_layers_and_one_layer(
+    small: Path, low: bool, rank: int
+) -> None:
+    text = f"trainer.lora.rank = {rank}\n" + 'model.dtype = "bfloat16"\n' * low
+    found = model_spec.read(small)
+    whole = activations(config(small, text), found)
+    less = activations(config(small, text + "trainer.gradient_checkpointing = true\n"), found)
+    norm = 4 * 8 * (1 if rank else 2)
+    inputs = 2 * 8 * (2 if low and rank else 4)  # layers · hidden · bytes
+    assert less == inputs + norm + (whole - norm) // 2
+
+
+def _saved(path: Path, lora: Lora, low: bool) -> float:
+    """Bytes saved of a token, from two lengths so that what is constant falls out."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    described: Any = AutoConfig.from_pretrained(path)
+    model: Any = AutoModelForCausalLM.from_config(described, attn_implementation="sdpa")
+    attention.pack(model)
+    if lora.rank:
+        model = model.to(torch.bfloat16 if low else torch.float32)
+        get_peft_model(model, LoraConfig(r=lora.rank, target_modules=lora.targets))
+    found = [_saved_of(model, tokens, low) for tokens in (128, 256)]
+    return (found[1] - found[0]) / 128
+
+
+def _saved_of(model: Any, tokens: int, low: bool) -> int:
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    held: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            held[storage.data_ptr()] = storage
+        return tensor
+
+    keep: Callable[[Any], Any] = lambda tensor: tensor  # noqa: E731
+    low_precision = torch.autocast("cpu", dtype=torch.bfloat16, enabled=low)
+    with torch.autograd.graph.saved_tensors_hooks(pack, keep), low_precision:
+        attention.states(model, torch.zeros(tokens, dtype=torch.long), (tokens // 2,) * 2)
+    return sum(storage.nbytes() for storage in held.values())
+
+
+VLLM = 'model.device = "cuda"\nmodel.dtype = "bfloat16"\n[[policy]]\nname = "p"\nengine = "vllm"\n'
+
+
+def vllm(small: Path, more: str = "") -> Config:
+    return config(small, VLLM + more)
+
+
+def test_vllm_takes_its_share_of_the_whole_card(small: Path) -> None:
+    card, _ = planned(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.5"]\n'))
+    assert sizes(card, "policy p") == {"50% of the card": 12 * GIB, "CUDA": CONTEXT}
+    assert card.fits
+    full, _ = planned(vllm(small))
+    assert not full.fits  # vLLM's own default leaves too little
+    assert "--gpu-memory-utilization in policy.vllm.args" in full.mend()
+    assert "of 24.0 GiB" in full.words()
+
+
+def test_two_servers_of_one_card_share_it_and_those_of_two_do_not(small: Path) -> None:
+    share = 'vllm.args = ["--gpu-memory-utilization", "0.5"]\n'
+    second = f'[[policy]]\nname = "q"\nengine = "vllm"\n{share}'
+    both, _ = planned(vllm(small, share + second))
+    assert not both.fits
+    elsewhere = second + 'vllm.env = { CUDA_VISIBLE_DEVICES = "1" }\n'
+    cards = {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB}
+    first, other, _ = planned(vllm(small, share + elsewhere), cards)
+    assert (first.fits, other.fits) == (True, True)
+    assert sizes(other, "policy q")["50% of the card"] == 8 * GIB
+
+
+def test_a_share_too_small_for_its_vllm_is_refused(small: Path) -> None:
+    card, _ = planned(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.01"]\n'))
+    assert not card.fits
+    assert "policy p: vLLM needs 1.0 GiB, its share is 0.2 GiB" in card.words()
+    assert "raise --gpu-memory-utilization" in card.mend()
+
+
+def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path) -> None:
+    def least(more: str) -> int:
+        chosen = vllm(small, more)
+        return least_of_vllm(chosen, chosen.policy[0], model_spec.read(small)) - VLLM_WORK
+
+    split = 'vllm.args = ["--tensor-parallel-size=2"]\n'
+    assert least(split) == least("") // 2
+    first, second, _ = planned(vllm(small, split), {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB})
+    assert sizes(first, "policy p")["92% of the card"] == int(0.92 * 24 * GIB)
+    assert sizes(second, "policy p")["92% of the card"] == int(0.92 * 16 * GIB)
+    named = split + 'vllm.env = { CUDA_VISIBLE_DEVICES = "3,5,7" }\n'
+    assert [plan.device for plan in planned(vllm(small, named), {})][1:3] == ["cuda:3", "cuda:5"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('vllm.args = ["-tp", "two"]\n', "two is no number of cards"),
+        (
+            'vllm.args = ["-tp", "2"]\nvllm.env = { CUDA_VISIBLE_DEVICES = "1" }\n',
+            "size 2, but CUDA_VISIBLE_DEVICES names 1",
+        ),
+    ],
+)
+def test_a_split_that_cannot_be_is_one_clear_error(small: Path, more: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"policy p: .*{words}"):
+        planned(vllm(small, more))
+
+
+def test_without_the_card_it_is_told_what_is_needed(small: Path) -> None:
+    card, host = planned(vllm(small), cards={})
+    assert card.room is None
+    assert card.fits
+    assert "no cuda:0 here" in card.words()
+    assert "at least" in sizes(card, "policy p")
+    assert host.device == HOST
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "half", ""])
+def test_what_is_no_share_is_one_clear_error(small: Path, text: str) -> None:
+    chosen = vllm(small, f'vllm.args = ["--gpu-memory-utilization", "{text}"]\n')
+    with pytest.raises(AgentRLError, match=r"policy p: .*is no share"):
+        gpu_share(chosen.policy[0])
+
+
+def test_a_cache_of_no_size_is_one_clear_error(small: Path) -> None:
+    more = '[[policy]]\nname = "p"\nengine = "vllm"\n[policy.vllm.env]\n'
+    more += 'VLLM_CPU_KVCACHE_SPACE = "half"\n'
+    with pytest.raises(ConfigError, match=r"policy p: .*VLLM_CPU_KVCACHE_SPACE half is no GiB"):
+        planned(config(small, more), cards={})
+
+
+def test_up_refuses_what_cannot_fit_before_anything_starts(small: Path) -> None:
+    file = small.parent / "run.toml"
+    more = '[[policy]]\nname = "p"\ncache_tokens = 1_000_000_000_000\n'
+    file.write_text(loading.to_toml(config(small, more)))
+    with pytest.raises(ConfigError, match=r"memory: this machine needs .* GiB of") as caught:
+        up(file, detach=False)
+    assert caught.value.mend.startswith("change policy.cache_tokens")
+    with pytest.raises(ConfigError, match="memory"):
+        up(file, detach=True)
+    assert not (small.parent / "run").exists()
+
+
+KEYS = st.fixed_dictionaries(
+    {
+        "trainer.micro_batch_tokens": st.integers(1, 10**5),
+        "trainer.lora.rank": st.integers(1, 256),
+        "sampling.max_tokens": st.integers(1, 10**5),
+        "worker.concurrency": st.integers(1, 500),
+        "workers": st.integers(1, 9),
+    }
+)
+
+
+@given(KEYS, st.sampled_from(["cpu", "cuda"]), st.data())
+def test_more_of_anything_never_needs_less(
+    tmp_path_factory: pytest.TempPathFactory, keys: dict[str, int], device: str, data: st.DataObject
+) -> None:
+    model = tmp_path_factory.getbasetemp() / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(SMALL))
+    key = data.draw(st.sampled_from(sorted(keys)))
+
+    def total(values: dict[str, int]) -> int:
+        more = "".join(f"{name} = {value}\n" for name, value in sorted(values.items()))
+        chosen = config(model, f'model.device = "{device}"\n{more}')
+        return sum(plan.total for plan in planned(chosen))
+
+    assert total(keys | {key: 2 * keys[key]}) >= total(keys)

@@ -1,0 +1,288 @@
+import dataclasses
+import json
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from outage import Outage
+from running import eventually
+from sqlalchemy import select, text
+
+from agentrl.checkpoints import manifest
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
+from agentrl.core.types import RunState
+from agentrl.db.admin import migrate
+from agentrl.db.models import Evaluation, EvaluationEpisode
+from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
+from agentrl.ops.evaluation.command import Matrix, Wish, evaluate, planned
+from agentrl.ops.evaluation.compare import Pair, compare
+from agentrl.ops.evaluation.evaluate import Plan, work_of
+from agentrl.ops.evaluation.record import named
+from agentrl.ops.evaluation.target import resolve
+from agentrl.ops.processes.composition import sources
+from agentrl.ops.runs.begin import begin
+from agentrl.ops.runs.export import export
+
+TINY = Path(__file__).parents[3] / "models" / "tiny"
+FILE = """
+[run]
+name = "measured"
+home = "{home}"
+[model]
+path = "{tiny}"
+[worker]
+concurrency = 4
+[sampling]
+temperature = 0.9
+max_step_tokens = 24
+max_tokens = 256
+[tasks.dbbench.options]
+style = "compact"
+items = 4
+test_items = 4
+[tasks.alfworld]
+max_turns = 2
+[tasks.alfworld.options]
+style = "compact"
+items = 4
+test_items = 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE.format(home=tmp_path / "home", tiny=TINY))
+    return path
+
+
+@pytest.fixture
+def begun(file: Path) -> tuple[Config, str]:
+    config = loading.load(file)
+    return config, begin(config)
+
+
+def rows(config: Config) -> tuple[list[Evaluation], list[EvaluationEpisode]]:
+    with closing(open_store(config.store_url())) as store, store.read() as session:
+        return [*session.scalars(select(Evaluation))], [*session.scalars(select(EvaluationEpisode))]
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_is_measured_is_kept_and_more_of_it_is_measured_alone(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=2, repeats=2)
+    evaluate(file, wish, as_json=True)
+    (first,) = told(capsys)
+    assert (first["run_id"], first["version"], first["temperature"]) == (None, None, 0.9)
+    assert first["checkpoint_id"] == manifest.read(TINY).checkpoint_id
+    assert first["low"] <= first["success"] <= first["high"]
+    assert first["success"] == sum(first["by_repeat"]) / 2 == first["pass_at"]["1"]
+    assert sum(first["statuses"].values()) == first["episodes"] == 4
+    config = loading.load(file)
+    (row,), before = rows(config)
+    assert (row.items, row.repeats, row.planned, row.episodes) == (2, 2, 4, 4)
+    assert row.machine_s == pytest.approx(sum(each.machine_s for each in before)) != 0.0
+    assert all(0 < each.sampled_tokens < each.tokens < each.prompt_tokens for each in before)
+
+    evaluate(file, dataclasses.replace(wish, items=3), as_json=True)
+    (second,) = told(capsys)
+    (row,), after = rows(config)
+    assert (row.items, row.planned, row.episodes, second["episodes"]) == (3, 6, 6, 6)
+    kept = {(each.item_id, each.repeat): each.ended_at for each in after}
+    assert kept.items() >= {(each.item_id, each.repeat): each.ended_at for each in before}.items()
+
+    evaluate(file, wish, as_json=True)
+    assert told(capsys) == [first]
+    assert len(rows(config)[1]) == 6
+
+
+def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
+    file: Path,
+    begun: tuple[Config, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, run_id = begun
+    wish = Wish(
+        checkpoints=("all",),
+        policies=(str(TINY),),
+        splits=("train", "test"),
+        items=2,
+        temperature=0.0,
+    )
+    evaluate(file, wish, as_json=False)
+    table = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert table.count(["measured@0", "dbbench"]) == table.count(["measured@0", "alfworld"]) == 2
+    found, episodes = rows(config)
+    assert len(found) == 8
+    assert {(row.task, row.split) for row in found if row.run_id == run_id} == {
+        (task, split) for task in ("dbbench", "alfworld") for split in ("train", "test")
+    }
+    assert len(episodes) == 16
+    compare(file, Pair(str(TINY), "0", tasks=("dbbench",)), as_json=True)
+    alike = told(capsys)
+    assert [(row["split"], row["difference"], row["p"]) for row in alike] == [
+        ("test", 0.0, 1.0),
+        ("train", 0.0, 1.0),
+    ]
+    compare(file, Pair("latest", str(TINY), splits=("train",)), as_json=False)
+    assert "A: latest" in capsys.readouterr().out
+    monkeypatch.setenv("AGENTRL__EVAL__NICE", "1")
+    with pytest.raises(ConfigError, match="nothing was measured of both") as caught:
+        compare(file, Pair("0", "external(gpt)"), as_json=True)
+    again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
+    assert caught.value.mend == f"{again} --policy 'external(gpt)' --checkpoints 0"
+
+
+def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = loading.load(file)
+    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=4, repeats=3)
+    plans = planned(config, wish)
+    found = sources(msgspec.structs.replace(config, tasks={"dbbench": config.tasks["dbbench"]}))
+    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    config.home().mkdir()
+    with closing(open_store(config.store_url())) as store:
+        migrate.upgrade(store)
+        seen = 0
+
+        def tick(count: int) -> None:
+            nonlocal seen
+            seen += count
+            if seen >= 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            Matrix(config, store, found, work).one(resolve(str(TINY), config), tick)
+    (row,), kept = rows(config)
+    assert 2 <= len(kept) < 12
+    assert (row.episodes, row.planned) == (len(kept), 12)
+    evaluate(file, wish, as_json=True)
+    (whole,) = told(capsys)
+    assert whole["episodes"] == 12
+    ends = {each.item_id + str(each.repeat): each.ended_at for each in rows(config)[1]}
+    assert all(ends[each.item_id + str(each.repeat)] == each.ended_at for each in kept)
+
+
+def test_again_measures_anew(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=1)
+    evaluate(file, wish, as_json=True)
+    (before,) = rows(loading.load(file))[1]
+    evaluate(file, dataclasses.replace(wish, again=True), as_json=True)
+    (after,) = rows(loading.load(file))[1]
+    assert after.ended_at > before.ended_at
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_views_count_the_episodes_themselves(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(file, Wish(policies=(str(TINY),), tasks=("dbbench",), items=2), as_json=True)
+    (row,) = told(capsys)
+    with closing(open_store(loading.load(file).store_url())) as store, store.write() as session:
+        session.execute(text("UPDATE evaluations SET success = 0.123, episodes = 77"))
+        view = session.execute(text("SELECT * FROM evaluation_results")).mappings().one()
+        items = session.execute(text("SELECT SUM(episodes) FROM evaluation_items")).scalar_one()
+    assert (view["success"], view["episodes"], view["planned"]) == (row["success"], 2, 2)
+    assert view["policy"] == str(TINY)
+    assert items == 2
+
+
+def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
+    file: Path, tmp_path: Path
+) -> None:
+    config, plan = loading.load(file), Plan("dbbench", "test", 0.0, 2)
+    names = set()
+    for change in ("", " "):
+        folder = tmp_path / f"at{len(names)}" / "mine"
+        shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("manifest.json"))
+        (folder / "config.json").write_text((TINY / "config.json").read_text() + change)
+        target = resolve(str(folder), config)
+        assert target.checkpoint_id == "mine"
+        names.add(named(config, target, plan))
+    assert len(names) == 2
+
+
+def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str]) -> None:
+    config, run_id = begun
+    by_id = resolve(f"{run_id}-v000000", config)
+    assert by_id == resolve("measured@0", config) == resolve(f"{run_id}@latest", config)
+    assert (by_id.run_id, by_id.version) == (run_id, 0)
+    with pytest.raises(StoreError, match="no checkpoint at version 3"):
+        resolve("measured@3", config)
+    with pytest.raises(StoreError, match="no run other"):
+        resolve("other@0", config)
+    with pytest.raises(ConfigError, match="no directory and no checkpoint"):
+        resolve("nothing", config)
+
+
+def test_the_evaluator_waits_for_a_store_that_is_away_before_it_measures(
+    begun: tuple[Config, str],
+) -> None:
+    config, run_id = begun
+    stop = threading.Event()
+    with closing(open_store(config.store_url(), stop=stop)) as store, ThreadPoolExecutor(1) as pool:
+        outage = Outage(store)
+        outage.begin()
+        resolving = pool.submit(resolve, f"{run_id}-v000000", config, store)
+        eventually(lambda: outage.refused > 1, within_s=60, text=lambda: str(outage.refused))
+        outage.end()
+        assert resolving.result(60).version == 0
+
+
+def test_a_corrupt_checkpoint_is_not_measured(begun: tuple[Config, str]) -> None:
+    config, _ = begun
+    path = resolve("measured@0", config).path / "config.json"
+    text = path.read_text()
+    path.unlink()
+    path.write_text(text + " ")
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        resolve("measured@0", config)
+
+
+def test_a_plan_takes_from_the_file_what_is_not_said(file: Path) -> None:
+    config = loading.load(file)
+    assert planned(config, Wish(items=5)) == [
+        Plan("dbbench", "test", 0.9, 5, 1),
+        Plan("alfworld", "test", 0.9, 5, 1),
+    ]
+    wish = Wish(tasks=("alfworld",), splits=("train",), items=5, repeats=3, temperature=0.0)
+    assert planned(config, wish) == [Plan("alfworld", "train", 0.0, 5, 3)]
+
+
+def test_a_split_that_is_not_there_is_named(file: Path) -> None:
+    with pytest.raises(ItemError, match="split"):
+        evaluate(file, Wish(policies=(str(TINY),), splits=("tomorrow",)), as_json=True)
+
+
+def test_an_exported_checkpoint_loads_in_plain_transformers(
+    file: Path, begun: tuple[Config, str], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "exported"
+    _, run_id = begun
+    assert f"{run_id}-v000000 is in {out}" in export("measured@0", out, file, merge_lora=False)
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.vocab_size >= len(AutoTokenizer.from_pretrained(out)) > 0
+
+
+def test_a_run_that_is_over_can_still_be_measured(begun: tuple[Config, str]) -> None:
+    config, run_id = begun
+    with closing(open_store(config.store_url())) as store, store.write() as session:
+        runs.move_run(session, run_id, RunState.STOPPED)
+    assert resolve("measured@latest", config).version == 0

@@ -1,0 +1,122 @@
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from acting import Talk, TalkSource, serve, won
+
+from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.envs.contract import Environment, Item
+from agentrl.ops.configuration import configs
+from agentrl.ops.evaluation.evaluate import Evaluator, Plan, Played, summary, work_of
+from agentrl.serving.scripted import ScriptedEngine, limits_of
+from agentrl.workers.episode import Stopped
+
+TINY = Path(__file__).parents[3] / "models" / "tiny"
+PLAN = Plan("dbbench", "test", 1.0, items=2)
+
+
+@pytest.fixture
+def policy() -> Iterator[LivePolicy]:
+    with serve(ScriptedEngine(limits=limits_of(TINY)), {"c": ("current", Path())}) as server:
+        yield LivePolicy("s", server.url, "current", "c", 0)
+
+
+def _played(evaluator: Evaluator) -> list[Played | None]:
+    work = work_of(PLAN, TalkSource(lambda _item: Talk([], won())))
+    return [played for ended in evaluator.play(work) for _, played in ended]
+
+
+def _measured(policy: LivePolicy, failures: int) -> tuple[int, int, int]:
+    """(episodes, failed, environments made) where each item's first `failures` attempts fail."""
+    made: dict[str, int] = {}
+
+    def make(item: Item) -> Environment:
+        made[item.item_id] = made.get(item.item_id, 0) + 1
+        fails = made[item.item_id] <= failures
+        return Talk([], EnvironmentFailure("broke") if fails else won())
+
+    config = Config(
+        tasks={"dbbench": Task()},
+        model=Model(path=str(TINY)),
+        dispatch=Dispatch(max_attempts=3),
+    )
+    with closing(Evaluator(config, policy, {"dbbench": TalkSource(make)})) as evaluator:
+        measured = summary(PLAN, _played(evaluator))
+    return measured.episodes, measured.failed, sum(made.values())
+
+
+def test_an_attempt_that_breaks_is_made_again_in_a_fresh_environment(policy: LivePolicy) -> None:
+    assert _measured(policy, failures=2) == (2, 0, 6)
+
+
+def test_an_episode_that_breaks_every_time_is_counted_as_failed(policy: LivePolicy) -> None:
+    assert _measured(policy, failures=3) == (0, 2, 6)
+
+
+def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
+    policy: LivePolicy,
+) -> None:
+    def broken(item: Item) -> Environment:
+        raise ItemError(f"no item {item.item_id}")
+
+    told = threading.Event()
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    source = TalkSource(broken)
+    with closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator:
+        with pytest.raises(ItemError):
+            _played(evaluator)
+        assert not told.is_set(), "whoever measures the next policy goes on"
+    told.set()
+    source = TalkSource(lambda _item: Talk([], won()))
+    with (
+        closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator,
+        pytest.raises(Stopped),
+    ):
+        _played(evaluator)
+
+
+def test_who_waits_for_an_episode_is_answered_meanwhile(policy: LivePolicy) -> None:
+    """So that a signal, or a dead process, is noticed at once."""
+    goes_on = threading.Event()
+
+    def slow(_item: Item) -> Environment:
+        assert goes_on.wait(60)
+        return Talk([], won())
+
+    config = Config(tasks={"dbbench": Task()}, model=Model(path=str(TINY)))
+    source = TalkSource(slow)
+    with closing(Evaluator(config, policy, {"dbbench": source}, beat_s=0.01)) as evaluator:
+        answers = evaluator.play(work_of(PLAN, source))
+        assert [next(answers) for _ in range(3)] == [[], [], []]
+        goes_on.set()
+        assert sum(map(len, answers)) == 2
+
+
+def test_a_trajectory_longer_than_the_model_is_refused_before_the_run() -> None:
+    config = Config(
+        tasks={"dbbench": Task()},
+        model=Model(path=str(TINY)),
+        sampling=Sampling(max_tokens=10**6),
+    )
+    with pytest.raises(ConfigError, match=r"sampling.max_tokens: 1000000"):
+        configs.check(config)
+
+
+def test_a_step_longer_than_a_trajectory_is_refused_before_the_run() -> None:
+    config = Config(
+        tasks={"dbbench": Task()},
+        model=Model(path=str(TINY)),
+        sampling=Sampling(max_tokens=512, max_step_tokens=513),
+    )
+    with pytest.raises(ConfigError, match=r"sampling.max_step_tokens: 513 .* max_tokens, 512"):
+        configs.check(config)
+
+
+def test_servers_of_one_pool_share_their_token() -> None:
+    servers = [PolicyServer(name="a", token_env="A"), PolicyServer(name="b")]
+    with pytest.raises(ConfigError, match=r"policy.token_env: .*'' and 'A'"):
+        configs.check(Config(tasks={"dbbench": Task()}, policy=servers))

@@ -1,0 +1,155 @@
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import tomli_w
+from history import begun, trained
+
+from agentrl.core.process import process_began
+from agentrl.core.types import RunState
+from agentrl.db.models import PolicyServer
+from agentrl.db.queries import progress
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import open_store
+from agentrl.db.transitions import alarms, runs
+from agentrl.db.transitions.alarms import Reading
+from agentrl.ops.processes.status import status
+from agentrl.ops.supervisor.up import _printer
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Of a run with two updates."""
+    path = tmp_path / "run.toml"
+    tree = {"run": {"name": "run", "home": str(tmp_path)}, "tasks": {"dbbench": {}}}
+    path.write_text(tomli_w.dumps(tree))
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    trained(store, run_id, 2)
+    told = [(Reading("dbbench", "clip_fraction", 0.4321, 0.3, raised=True), None)]
+    with store.write() as session:
+        alarms.add(session, run_id, f"{run_id}-u2", 2, told)
+    store.close()
+    return path
+
+
+def test_status_shows_what_is_raised(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status(config, as_json=False)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "clip_fraction" in line]
+    assert line.split() == ["clip_fraction", "dbbench", "0.432", "0.3", "2", "0", "min"]
+
+
+def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+        run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+        totals = store.ask(lambda session: progress.totals(session, run_id))
+        show = _printer(told.append, store, run_id)
+        show(totals)
+        server = PolicyServer(
+            server_id="pool-1", run_id=run_id, name="pool", engine="vllm", url="http://p"
+        )
+        store.transact(lambda session: checkpoints.register_server(session, server, lease_s=600.0))
+        show(totals)
+        for problem in ("vLLM is down: out of memory", "vLLM is down: out of memory", "", "again"):
+            store.transact(
+                lambda session, problem=problem: checkpoints.beat_server(  # type: ignore[misc]
+                    session, "pool-1", lease_s=600.0, problem=problem
+                )
+            )
+            show(totals)
+    assert told[1:] == [
+        "policy server pool: vLLM is down: out of memory",
+        "policy server pool: again",
+    ]
+    status(config, as_json=False)
+    assert "policy server pool: again" in capsys.readouterr().out
+
+
+def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_first(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status(config, as_json=False)
+    told = capsys.readouterr().out
+    assert told.startswith("run run: running")
+    assert f"no processes; start them: agentrl up {config}" in told
+    monkeypatch.setenv("AGENTRL__WORKERS", "3")
+    status(config, as_json=False)
+    mine = f"no processes; start them: AGENTRL__WORKERS=3 agentrl up {config}"
+    assert mine in capsys.readouterr().out
+    with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+        run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+        store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED, "enough"))
+    status(config, as_json=False)
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "run run is over (stopped: enough) and trains no more: give run.name another"
+    )
+    assert "no processes\n" in told
+
+
+def test_status_tells_why_a_run_is_paused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def moved(state: RunState, reason: str) -> str:
+        with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
+            run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
+            store.transact(lambda session: runs.move_run(session, run_id, state, reason))
+        status(config, as_json=False)
+        return capsys.readouterr().out
+
+    assert moved(RunState.PAUSED, "to look").startswith("run run: paused (to look) · version 2 ·")
+    assert moved(RunState.PAUSED, "").startswith("run run: paused · version 2 ·")
+    assert moved(RunState.RUNNING, "by command").startswith("run run: running · version 2 ·")
+
+
+def test_status_as_json_has_alarms_with_their_figures(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(config, as_json=True)
+    (alarm,) = json.loads(capsys.readouterr().out)["alarms"]
+    assert alarm.pop("since_s") >= 0.0
+    assert alarm.pop("raised_at") > 0.0
+    assert alarm == {
+        "task": "dbbench",
+        "name": "clip_fraction",
+        "value": 0.4321,
+        "threshold": 0.3,
+        "version": 2,
+    }
+
+
+def test_an_alarm_of_a_run_that_is_over_counts_no_further(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store,
+        store.write() as s,
+    ):
+        run = runs.require_run(s, "run")
+        runs.move_run(s, run.run_id, RunState.STOPPED, "enough")
+        (alarm,) = alarms.raised(s, run.run_id)
+        run.ended_at = alarm.raised_at + 240.0
+    status(config, as_json=False)
+    told = capsys.readouterr().out
+    assert "stood at the end for" in told
+    assert told.rstrip().endswith("4 min")
+
+
+def test_status_says_where_metrics_are(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the run has its ports from a variable that this shell does not know."""
+    first = {"pid": 6, "restarts": 0, "done": False, "metrics": 9301}
+    row = first | {"pid": 7, "metrics": 9304}
+    state = {
+        "supervisor": os.getpid(),
+        "began": process_began(os.getpid()),
+        "processes": {"w": row, "p": first},
+    }
+    (tmp_path / "processes.json").write_text(json.dumps(state))
+    status(config, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["w", "7", "0", "http://127.0.0.1:9304/metrics"] in lines
+    assert ["supervisor", "http://127.0.0.1:9300/metrics"] in lines

@@ -1,0 +1,193 @@
+"""The first ten minutes: the command a stranger types."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from history import begun, trained
+from rich.console import Console
+from running import ROOT
+from sqlalchemy import update
+
+from agentrl.core import loading
+from agentrl.core.config import Task
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import GroupState
+from agentrl.db.models import Group
+from agentrl.db.queries import progress
+from agentrl.ops.quickstart.quickstart import Choices, prepare, quickstart
+from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
+from agentrl.ops.quickstart.report import measured, resumed
+from agentrl.ops.quickstart.start import make_start
+from agentrl.ops.quickstart.view import View
+
+
+def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command as this shell finds it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv/bin/agentrl"), "quickstart"])
+    monkeypatch.setenv("PATH", "")
+    path, agentrl = Path("runs/one/config.toml"), ".venv/bin/agentrl"
+    table = (
+        f"{agentrl} eval {path} --checkpoints 0,latest and "
+        f"{agentrl} eval compare {path} 0 latest give the table"
+    )
+    assert measured(path) == table
+    assert resumed(path) == f"{agentrl} up {path} resumes the run; then {table}"
+
+
+def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    output = io.StringIO()
+    view = View(Console(file=output, width=1000), loading.loads("[tasks.dbbench]"))
+    with closing(store):
+        trained(store, run_id, 3)
+        for state, group_id in (
+            (GroupState.STALE, f"{run_id}-dbbench-1"),
+            (GroupState.STALE, f"{run_id}-alfworld-3"),
+            (GroupState.FILTERED, f"{run_id}-dbbench-2"),
+        ):
+            closed = update(Group).where(Group.group_id == group_id).values(state=state)
+            store.transact(lambda session, closed=closed: session.execute(closed))
+        view.training(store.ask(lambda s: progress.totals(s, run_id)), store, run_id)
+    line = output.getvalue()
+    assert "| no spread 1 groups dropped and refilled | too stale 2 groups thrown away |" in line
+
+
+def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: Path) -> None:
+    """Others begin anew each time."""
+    chosen = Choices(seed=7, fast=True, cross_policy=False)
+    first, second = (prepare(SMOLLM, chosen, tmp_path)[0] for _ in range(2))
+    assert first == second
+    assert first.run.name == "smollm-fast-seed-7-no-cross-policy"
+    assert first.run.stop_updates == SMOLLM.fast.updates
+    assert first.sampling.strategy == "current"
+    assert Path(first.model.path) == first.home() / "start"
+    assert prepare(SMOLLM, Choices(), tmp_path)[0].home() == tmp_path / "smollm"
+    assert prepare(TINY, Choices(), tmp_path)[0].run.name.startswith("quickstart-2")
+
+
+def test_a_machine_without_the_benchmarks_data_gets_generated_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def task() -> Task:
+        return prepare(SMOLLM, Choices(), tmp_path)[0].tasks["alfworld"]
+
+    monkeypatch.setenv("AGENTRL_DATA", str(tmp_path))
+    assert (task().options["origin"], task().eval_split) == ("generated", "test")
+    (tmp_path / "alfworld").mkdir()
+    (tmp_path / "alfworld/games.tar.xz").touch()
+    assert task().options["origin"] == "generated"
+    for path in (path for each in SMOLLM.data for path in each.paths):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert (task().options["origin"], task().eval_split) == ("agentbench", "valid_seen")
+
+
+def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[model]\npath = "models/none"\n[tasks.dbbench]\n')
+    here = replace(SMOLLM, file=file, without_data={})
+    config, _ = prepare(here, Choices(), tmp_path)
+    with pytest.raises(ConfigError, match="models/none does not exist") as error:
+        make_start(here, here.full, config)
+    assert error.value.mend == "make models/smollm2"
+
+
+def test_an_unknown_recipe_is_refused_by_name() -> None:
+    assert recipe("smollm") is SMOLLM
+    with pytest.raises(ConfigError, match=r"no recipe smolm.*smollm"):
+        recipe("smolm")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(800)
+@pytest.mark.usefixtures("signals")
+def test_a_recipe_clones_experts_trains_and_passes_over_what_is_done(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    small_recipe: Callable[[Path], Recipe],
+) -> None:
+    """As `make smollm`, with a policy of a million parameters."""
+    small = small_recipe(tmp_path)
+    first = quickstart(small, Choices(), tmp_path)
+    assert first.updates == 2
+    assert first.disagreements == []
+    assert {task: set(found) for task, found in first.after.items()} == {
+        task: {1.0, 0.0} for task in ("dbbench", "alfworld")
+    }
+    assert all(m.episodes == 6 for found in first.before.values() for m in found.values())
+    assert "SmolLM2" not in (told := capsys.readouterr()).out
+    assert "warm start: 3 steps" in told.err
+    again = quickstart(small, Choices(), tmp_path)
+    assert replace(again, seconds=first.seconds) == first
+    assert "warm start" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("smollm2", "signals")
+def test_a_pretrained_model_is_warm_started_and_trained(tmp_path: Path) -> None:
+    """On easy generated items, whatever data is here."""
+    text = SMOLLM.file.read_text().replace("medium", "easy").replace("valid_seen", "test")
+    text = text.replace("wikitables", "generated")
+    file = tmp_path / "smollm.toml"
+    file.write_text(text.replace("agentbench", "generated"))
+    size = Size(updates=1, items=2, clones=40, episodes=150)
+    done = quickstart(replace(SMOLLM, file=file, full=size), Choices(), tmp_path)
+    assert done.updates == 1
+    assert done.disagreements == []
+    assert set(done.after) == {"dbbench", "alfworld"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(800)
+def test_the_quickstart_trains_and_ends_with_one_json_line() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "agentrl.cli.main",
+        "quickstart",
+        "--fast",
+        "--updates",
+        "3",
+        "--json",
+    ]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    said = json.loads(line)
+    assert set(said["before"]) == set(said["after"]) == {"dbbench", "alfworld"}
+    assert all(0.0 < p < 1.0 for p in said["before"].values())
+    assert said["updates"] == 3
+    assert said["episodes"] >= 3 * 8
+    assert said["accounting_ok"]
+    assert said["policy_mix"]["current"] > said["policy_mix"]["lagged"] > 0
+    (path,) = re.findall(r"agentrl eval compare (\S+) 0 latest", ended.stderr)
+    compare = [
+        sys.executable,
+        "-m",
+        "agentrl.cli.main",
+        "eval",
+        "compare",
+        path,
+        "0",
+        "latest",
+        "--json",
+    ]
+    told = subprocess.run(compare, cwd=ROOT, capture_output=True, text=True, check=True)
+    kept = {(row["task"], row["temperature"]): row for row in json.loads(told.stdout)}
+    for task in said["before"]:
+        for temperature, decoding in ((1.0, ""), (0.0, "_greedy")):
+            row = kept[task, temperature]
+            assert row["first"] == pytest.approx(said[f"before{decoding}"][task], abs=1e-4)
+            assert row["second"] == pytest.approx(said[f"after{decoding}"][task], abs=1e-4)

@@ -1,0 +1,125 @@
+import shutil
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from running import ROOT
+from world import at_once
+
+from agentrl.checkpoints.checkpoint_store import fetch
+from agentrl.checkpoints.manifest import verify
+from agentrl.core.config import Broker, Config, Model, Run, Store, Task
+from agentrl.core.errors import ConfigError
+from agentrl.ops.runs.begin import RunOver, begin, clear_queues, queues_stand
+
+
+def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=Run(home=str(tmp_path)),
+        model=Model(path=str(ROOT / "models" / "tiny")),
+    )
+    found = at_once(*[partial(begin, config)] * 4)
+    assert len(set(found)) == 1
+    connection = sqlite3.connect(tmp_path / "store.db")
+    rows = connection.execute("SELECT path, version FROM checkpoints").fetchall()
+    connection.close()
+    assert [verify(Path(path)).version for path, _ in rows] == [0]
+
+
+def test_a_variable_that_is_not_set_is_told_of_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
+    config = Config(
+        tasks={"dbbench": Task()},
+        run=Run(home=str(tmp_path / "home")),
+        model=Model(path=str(ROOT / "models" / "tiny")),
+        broker=Broker(url="amqp://me:${NO_SUCH_SECRET}@127.0.0.1"),
+    )
+    with pytest.raises(ConfigError, match="NO_SUCH_SECRET"):
+        begin(config)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
+    tmp_path: Path,
+) -> None:
+    tasks, model = {"dbbench": Task()}, Model(path=str(ROOT / "models" / "tiny"))
+    config = Config(tasks=tasks, run=Run(home=str(tmp_path)), model=model)
+    run_id = begin(config)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("UPDATE runs SET state = 'completed', reason = 'enough', config = ''")
+    with pytest.raises(RunOver, match="is over \\(completed: enough\\)"):
+        begin(config)
+    assert queues_stand(config, run_id)
+    assert clear_queues(config, run_id) == 0
+    with pytest.raises(RunOver):
+        begin(config)
+    assert not queues_stand(config, run_id)
+    rows = connection.execute("SELECT state, config FROM runs").fetchall()
+    connection.close()
+    assert rows == [("completed", "")]
+
+
+def test_a_run_may_begin_paused_and_stays_so_for_who_comes_later(tmp_path: Path) -> None:
+    model = Model(path=str(ROOT / "models" / "tiny"))
+    config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), model=model)
+    run_id = begin(config, paused="to look first")
+    assert begin(config) == run_id
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        rows = connection.execute("SELECT state, reason FROM runs").fetchall()
+    assert rows == [("paused", "to look first")]
+
+
+def test_the_first_checkpoint_of_a_model_of_relative_links_is_whole(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots"
+    shutil.copytree(ROOT / "models" / "tiny", blobs)
+    snapshot.mkdir()
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(Path("..") / "blobs" / blob.name)
+    home = tmp_path / "home"
+    tasks = {"dbbench": Task()}
+    begin(Config(tasks=tasks, run=Run(home=str(home)), model=Model(path=str(snapshot))))
+    (directory,) = (path for path in home.glob("checkpoints/*/*"))
+    verify(directory)
+    assert not any(path.is_symlink() for path in directory.iterdir())
+
+
+def test_a_host_that_comes_later_takes_the_first_checkpoint_from_the_url(tmp_path: Path) -> None:
+    """Its own model files do not count."""
+    url = f"file://{tmp_path}/far"
+
+    def config(host: str) -> Config:
+        shutil.copytree(ROOT / "models" / "tiny", tmp_path / host / "model")
+        home = str(tmp_path / host)
+        return Config(
+            tasks={"dbbench": Task()},
+            run=Run(home=home, checkpoints=url),
+            store=Store(url=f"sqlite:///{tmp_path}/store.db"),
+            broker=Broker(url=f"sqlite:///{tmp_path}/queue.db"),
+            model=Model(path=f"{home}/model"),
+        )
+
+    one, other = config("one"), config("other")
+    (tmp_path / "other" / "model" / "README.md").write_text("the same but for its weights")
+    (tmp_path / "other" / "model" / "generation_config.json").write_text("{}")
+    run_id = begin(one)
+    assert begin(other) == run_id
+    connection = sqlite3.connect(tmp_path / "store.db")
+    [(path,)] = connection.execute("SELECT path FROM checkpoints").fetchall()
+    connection.close()
+    assert path == f"{url}/{run_id}/{run_id}-v000000"
+    assert not other.cache().exists()
+    found = verify(fetch(path, other.cache()))
+    assert found == verify(one.cache() / f"{run_id}-v000000")
+
+
+def test_a_url_of_no_protocol_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    model = Model(path=str(ROOT / "models" / "tiny"))
+    run = Run(home=str(tmp_path / "home"), checkpoints="nowhere://far")
+    with pytest.raises(ConfigError, match=r"run\.checkpoints: nowhere://far"):
+        begin(Config(tasks={"dbbench": Task()}, run=run, model=model))
+    assert not (tmp_path / "home").exists()

@@ -1,0 +1,199 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentrl.checkpoints.manifest import verify
+from agentrl.core import loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import open_store
+from agentrl.db.transitions import runs
+from agentrl.ops.configuration import configs
+from agentrl.ops.evaluation.target import resolve
+from agentrl.ops.runs import hub
+from agentrl.ops.runs.begin import begin
+from tests.support.hub import COMMIT, Hub, cached, serving
+
+TINY = Path(__file__).parents[3] / "models" / "tiny"
+CLOSED = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and no Hub."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_ENDPOINT", CLOSED)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def there(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub with `models/tiny`, and files nobody needs."""
+    folder = tmp_path / "there"
+    shutil.copytree(TINY, folder)
+    (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.safetensors").write_bytes(b"x" * 1000)
+    with serving(folder) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+
+
+def config(home: Path, model: str = "hub:owner/tiny") -> Config:
+    more = f'model.path = "{model}"\n'
+    return loading.loads(f'run.home = "{home}"\ntasks.dbbench = {{}}\n{more}')
+
+
+def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
+    local = config(tmp_path, str(TINY))
+    assert hub.resolved(local) is local
+    assert hub.described(local) is local
+
+
+@pytest.mark.slow  # huggingface_hub asks again for 20 s
+def test_a_model_is_found_in_the_cache_where_the_hub_is_away(tmp_path: Path, cache: Path) -> None:
+    snapshot = cached(cache, TINY)
+    found = Path(hub.resolved(config(tmp_path / "run")).model.path)
+    assert found == snapshot
+    assert (found / "model.safetensors").read_bytes() == (TINY / "model.safetensors").read_bytes()
+    assert hub.fetch(f"hub:owner/tiny@{COMMIT}") == snapshot
+
+
+def test_only_what_a_run_needs_is_fetched(tmp_path: Path, there: Hub) -> None:
+    found = Path(hub.resolved(config(tmp_path / "run")).model.path)
+    assert {path.name for path in found.iterdir()} == {
+        *("config.json", "generation_config.json", "chat_template.jinja"),
+        *("tokenizer.json", "tokenizer_config.json", "model.safetensors"),
+    }
+    configs.check(hub.resolved(config(tmp_path / "run")))
+
+
+def test_a_look_fetches_no_weights_and_leaves_no_trace_of_a_run(tmp_path: Path, there: Hub) -> None:
+    found = Path(hub.described(config(tmp_path / "run")).model.path)
+    assert (found / "config.json").is_file()
+    assert not (found / "model.safetensors").exists()
+    assert not (tmp_path / "run").exists()
+    assert hub.resolved(config(tmp_path / "run")).model.path == str(found)
+    assert (found / "model.safetensors").is_file()
+
+
+def test_a_run_keeps_its_directory_when_the_branch_moves(tmp_path: Path, there: Hub) -> None:
+    first = hub.resolved(config(tmp_path / "run")).model.path
+    asked = len(there.asked)
+    there.commit = "f" * 40
+    assert hub.resolved(config(tmp_path / "run")).model.path == first
+    assert hub.described(config(tmp_path / "run")).model.path == first
+    assert len(there.asked) == asked
+    assert hub.resolved(config(tmp_path / "other")).model.path != first
+
+
+def test_version_zero_holds_the_models_own_bytes(tmp_path: Path, cache: Path) -> None:
+    cached(cache, TINY)
+    run_id = begin(config(tmp_path / "run"))
+    store = open_store(config(tmp_path / "run").store_url())
+    with store.read() as session:
+        (first,) = checkpoints.live_checkpoints(session, run_id)
+        row = json.loads(runs.require_run(session, "run").config)
+    store.close()
+    verify(Path(first.path))
+    held = Path(first.path) / "model.safetensors"
+    assert not held.is_symlink()
+    assert held.read_bytes() == (TINY / "model.safetensors").read_bytes()
+    assert row["model"]["path"].endswith(COMMIT)
+
+
+def test_a_model_of_the_hub_can_be_measured_by_its_name(tmp_path: Path, cache: Path) -> None:
+    snapshot = cached(cache, TINY)
+    target = resolve("hub:owner/tiny", config(tmp_path / "run"))
+    assert target.path == snapshot
+    assert target.checkpoint_id == "owner--tiny"
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_token_is_that_of_the_environment_alone(
+    tmp_path: Path, there: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "login"))
+    (tmp_path / "login").write_text("hf_login")
+    hub.fetch("hub:owner/tiny", weights=False)
+    assert there.tokens == {""}
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    hub.fetch("hub:owner/tiny")
+    assert there.tokens == {"", "Bearer hf_mine"}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "says", "mends"),
+    [
+        ((401, "RepoNotFound"), r"no such model, or a private one \(401\)", "HF_TOKEN"),
+        ((403, "GatedRepo"), r"gated \(403\)", "accept its terms"),
+        ((401, "GatedRepo"), r"gated \(401\)", "accept its terms"),
+        ((403, "Forbidden"), r"access denied \(403\)", "HF_TOKEN"),
+        ((404, "RevisionNotFound"), "no such revision", "branches, tags or commits"),
+        ((500, "Oops"), r"not in the cache, and the Hub is away", "hf download owner/tiny"),
+    ],
+)
+def test_a_refusal_is_one_line_with_what_to_do(
+    there: Hub, refusal: tuple[int, str], says: str, mends: str
+) -> None:
+    there.refusal = refusal
+    with pytest.raises(ConfigError, match=rf"model\.path hub:owner/tiny: {says}") as caught:
+        hub.fetch("hub:owner/tiny")
+    assert "\n" not in str(caught.value)
+    assert mends in caught.value.mend
+
+
+def test_without_network_and_cache_the_command_that_fetches_is_named(cache: Path) -> None:
+    with pytest.raises(ConfigError, match="not in the cache, and the Hub is away") as caught:
+        hub.fetch("hub:owner/tiny")
+    assert "hf download owner/tiny" in caught.value.mend
+
+
+def test_a_model_without_safetensors_is_refused(there: Hub) -> None:
+    (there.folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not there"):
+        hub.fetch("hub:owner/tiny")
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    shutil.copytree(TINY, tmp_path / "model")
+    weights = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (tmp_path / "model" / "model-1.safetensors").touch()
+    index = {"weight_map": weights}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert hub.absent_weights(tmp_path / "model") == ["model-2.safetensors"]
+    assert hub.absent_weights(TINY) == []
+
+
+@pytest.mark.parametrize("name", ["hub:", "hub:tiny", "hub:a/b/c", "hub:../x y", "hub:a/b@"])
+def test_what_is_no_name_is_refused(cache: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"hub:"):
+        hub.fetch(name)
+
+
+@pytest.mark.slow
+def test_the_check_of_a_file_works_offline_from_the_cache(tmp_path: Path) -> None:
+    cached(tmp_path / "cache", TINY)
+    file = tmp_path / "run.toml"
+    file.write_text(loading.to_toml(config(tmp_path / "run")))
+    away = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "agentrl.cli.main", "config", "check", str(file)]
+    done = subprocess.run(
+        command, env=os.environ | away, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model hub:owner/tiny" in done.stdout
+    away["HF_HUB_CACHE"] = str(tmp_path / "empty")
+    done = subprocess.run(
+        command, env=os.environ | away, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "HF_HUB_OFFLINE is set" in done.stderr

@@ -1,0 +1,195 @@
+"""What `up` says of a run that stands still."""
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from history import begun, trained
+
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.process import process_began
+from agentrl.core.types import RunState
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import Store
+from agentrl.db.transitions import runs
+from agentrl.db.transitions.updates import TrainerReplaced
+from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.restarts import REPLACED
+from agentrl.ops.supervisor.supervisor import Supervisor
+from agentrl.ops.supervisor.up import Screen, StallGuard, _end, _newest, _printer, down, up, watch
+
+
+def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
+    still = Totals(RunState.RUNNING, version=1, updates=1, episodes=8, loss_tokens=9, seconds=1.0)
+    guard = StallGuard(0.0)
+    assert guard.words(still) == ""
+    assert guard.words(still) == "no episode and no update for 0 s"
+    assert guard.words(dataclasses.replace(still, episodes=9)) == ""
+    paused = dataclasses.replace(still, episodes=9, state=RunState.PAUSED)
+    assert [guard.words(paused), guard.words(paused)] == ["", ""]
+    assert StallGuard(60.0).words(still) == ""
+
+
+def test_a_trainer_that_was_replaced_ends_with_the_code_that_is_final() -> None:
+    assert TrainerReplaced.exit_code == REPLACED
+
+
+def test_a_key_that_is_not_set_is_told_of_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEACHER_KEY", raising=False)
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"""
+        [run]
+        home = "{tmp_path}/home"
+        [tasks.dbbench]
+        [[policy]]
+        name = "own"
+        [[policy]]
+        name = "teacher"
+        engine = "external"
+        external = {{ url = "http://127.0.0.1:9/v1", model = "m", key_env = "TEACHER_KEY" }}
+        """
+    )
+    with pytest.raises(ConfigError, match="TEACHER_KEY is not set"):
+        up(config, detach=True)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_variable_of_the_workers_alone_is_told_of_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
+    config = tmp_path / "run.toml"
+    tasks = '[broker]\ntasks_url = "amqp://me:${NO_SUCH_SECRET}@127.0.0.1"\n'
+    config.write_text(f'[run]\nhome = "{tmp_path}/home"\n{tasks}[tasks.dbbench]\n')
+    with pytest.raises(ConfigError, match="NO_SUCH_SECRET"):
+        up(config, detach=True)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_second_up_is_refused_before_it_wants_a_port(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    own = {"supervisor": os.getpid(), "began": process_began(os.getpid()), "processes": {}}
+    (tmp_path / "processes.json").write_text(json.dumps(own))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        config.write_text(
+            f'[run]\nhome = "{tmp_path}"\n[metrics]\nport = {port}\n[tasks.dbbench]\n'
+        )
+        with pytest.raises(AgentRLError, match=r"runs in .* already"):
+            up(config, detach=False)
+
+
+def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[tasks.dbbench]\n")
+    monkeypatch.setenv("AGENTRL__RUN__HOME", str(tmp_path / "home"))
+    with pytest.raises(AgentRLError, match="nothing runs in") as caught:
+        down(config)
+    assert caught.value.mend == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
+
+
+@pytest.mark.parametrize(("rests", "counted"), [(1e9, 1), (0.0, 3)])
+def test_counting_rests_and_the_end_of_the_run_is_seen_at_once(
+    tmp_path: Path, rests: float, counted: int
+) -> None:
+    """The run ends before the fourth look at it."""
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    shown: list[Totals] = []
+
+    def end() -> None:
+        with store.write() as session:
+            runs.move_run(session, run_id, RunState.COMPLETED, "enough")
+
+    class Ending(LogWatcher):
+        """Logs are looked at before the run is."""
+
+        looks = 0
+
+        def look(self) -> list[str]:
+            self.looks += 1
+            if self.looks == 4:
+                end()
+            return []
+
+    screen = Screen(print, shown.append, Ending(tmp_path), look_s=0.01, rests=rests)
+    with closing(store):
+        last = watch(Supervisor(tmp_path, [], print), store, run_id, threading.Event(), screen)
+    assert last.state == RunState.COMPLETED
+    assert [totals.state for totals in shown] == [RunState.RUNNING] * counted + [last.state]
+
+
+def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_end(
+    tmp_path: Path,
+) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    told: list[str] = []
+    show = _printer(told.append, store, run_id)
+    first = Totals(RunState.RUNNING, version=0, updates=0, episodes=0, loss_tokens=0, seconds=1.0)
+    with closing(store):
+        show(first)
+        trained(store, run_id, 2)
+        last = _newest(store, run_id, first)
+        show(last)
+    assert last.version == 2
+    assert told[0] == "version 0 · 0 episodes · 0 tokens · 1 s"
+    assert "s · success alfworld 0." in told[1]
+    assert "dbbench 0." in told[1]
+
+
+def _saved(store: Store, run_id: str, version: int) -> None:
+    name = f"{run_id}-v{version:06d}"
+    store.transact(lambda session: checkpoints.name_snapshot(session, name, "snapshot"))
+
+
+def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    told: list[str] = []
+    show = _printer(told.append, store, run_id)
+    with closing(store):
+        trained(store, run_id, 4)
+        at_four = _newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        show(at_four)
+        show(dataclasses.replace(at_four, version=3))
+        _saved(store, run_id, 1)
+        show(at_four)
+        show(dataclasses.replace(at_four, version=2))
+        _saved(store, run_id, 2)
+        show(dataclasses.replace(at_four, version=3))
+        show(dataclasses.replace(at_four, version=2))
+    assert [line.partition(" ·")[0] for line in told] == [
+        "version 4",
+        "goes on from version 0: 4 updates are learned again",
+        "version 3",
+        "version 4",
+        "goes on from version 1: 3 updates are learned again",
+        "version 2",
+        "version 3",
+        "goes on from version 2: 1 update is learned again",
+        "version 2",
+    ]
+
+
+def test_the_last_line_tells_what_was_not_saved_of_a_run_that_is_not_over(tmp_path: Path) -> None:
+    store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
+    with closing(store):
+        trained(store, run_id, 3)
+        last = _newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        assert _end(store, run_id, last) == "ended at version 3 and goes on from version 0"
+        _saved(store, run_id, 2)
+        paused = dataclasses.replace(last, state=RunState.PAUSED)
+        assert _end(store, run_id, paused) == "paused at version 3 and goes on from version 2"
+        over = dataclasses.replace(last, state=RunState.STOPPED)
+        assert _end(store, run_id, over) == "stopped at version 3"
+        _saved(store, run_id, 3)
+        assert _end(store, run_id, last) == "ended at version 3"

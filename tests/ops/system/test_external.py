@@ -1,0 +1,239 @@
+"""External models in whole: one is measured, one teaches; what it says is never learned."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from endpoint import KEY, endpoint, fails
+from running import ROOT, agentrl, eventually, processes_of
+from sqlalchemy import select, text
+from teaching import teaching
+from world import World
+
+from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.core import loading
+from agentrl.core.errors import ConfigError
+from agentrl.core.types import RunState, UpdateState
+from agentrl.db.admin import migrate
+from agentrl.db.models import (
+    EvaluationEpisode,
+    PolicyServer,
+    Run,
+    StoredTrajectory,
+    Update,
+    UpdateGroup,
+)
+from agentrl.db.queries import progress
+from agentrl.db.registry import external
+from agentrl.db.registry.checkpoints import end_server, mark_serving, register_server
+from agentrl.db.store import Store, open_store
+from agentrl.db.transitions import runs
+from agentrl.ops.configuration.configs import check
+from agentrl.ops.evaluation.command import Wish, evaluate
+from agentrl.workers.policies.pool import PolicyPool
+
+OPTIONS = {"style": "compact", "items": 40, "test_items": 8}
+FILE = """
+workers = 1
+[run]
+name = "taught"
+home = "{home}"
+stop_updates = 2
+[model]
+path = "{tiny}"
+[tasks.dbbench.options]
+style = "compact"
+items = 40
+test_items = 8
+[dispatch]
+groups_per_update = 4
+group_size = 4
+[worker]
+concurrency = 8
+[sampling]
+strategy = "weighted"
+max_step_tokens = 40
+max_tokens = 400
+[sampling.weights]
+current = 0.7
+"external(teacher)" = 0.3
+[[policy]]
+name = "policy"
+[[policy]]
+name = "teacher"
+engine = "external"
+[policy.external]
+url = "{url}"
+model = "big"
+key_env = "BIG_KEY"
+{more}
+"""
+
+
+def write(tmp_path: Path, url: str, more: str = "") -> Path:
+    path = tmp_path / "run.toml"
+    tiny = ROOT / "models" / "tiny"
+    path.write_text(FILE.format(home=tmp_path / "home", tiny=tiny, url=url, more=more))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIG_KEY", KEY)
+
+
+def test_any_model_with_an_api_is_measured_on_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with endpoint(teaching(OPTIONS, "test")) as there:
+        file = write(tmp_path, there.url, "prompt_price = 2.0\nanswer_price = 10.0")
+        evaluate(
+            file, Wish(policies=("external(teacher)",), items=6, temperature=0.0), as_json=True
+        )
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["checkpoint_id"], row["version"]) == ("external(teacher)", None)
+    assert (row["episodes"], row["success"], row["turns"]) == (6, 1.0, 2.0)
+    assert {body["temperature"] for _, body in there.asked} == {0.0}
+    with closing(open_store(loading.load(file).store_url())) as store, store.read() as session:
+        kept = session.scalars(select(EvaluationEpisode)).all()
+    read = sum(each.prompt_tokens for each in kept)
+    assert row["cost"] == pytest.approx(
+        (2.0 * read + 10.0 * sum(each.sampled_tokens for each in kept)) / 1e6
+    )
+
+
+def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with endpoint(teaching(OPTIONS, "test")) as there:
+        file = write(tmp_path, there.url, "max_requests = 4\nconcurrency = 1")
+        evaluate(file, Wish(policies=("external(teacher)",), items=6), as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["failed"] >= 4
+    assert row["episodes"] + row["failed"] == 6
+    assert len(there.asked) == 4
+
+
+def test_a_target_that_is_no_external_server_is_told_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean teacher"):
+        evaluate(write(tmp_path, "http://h/v1"), Wish(policies=("external(teachr)",)), as_json=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("http://h/v1", "h"), "no http"),
+        (('model = "big"', ""), "model is not set"),
+        (('engine = "external"', 'engine = "external"\ntracks = ["lagged(2)"]'), "follows none"),
+        (('[[policy]]\nname = "policy"', ""), "no server follows current"),
+    ],
+)
+def test_a_file_that_cannot_work_is_refused(
+    tmp_path: Path, change: tuple[str, str], why: str
+) -> None:
+    path = write(tmp_path, "http://h/v1")
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(ConfigError, match=why):
+        check(loading.load(path))
+
+
+def test_a_teacher_never_acts_alone(tmp_path: Path) -> None:
+    """Else it would spend its budget on every turn that a server of ours takes to come up."""
+    with closing(World.begin(fresh(tmp_path)).store) as store:
+        run_id = one_run(store)
+        with store.write() as session:
+            server = PolicyServer(
+                server_id="t", run_id=run_id, name="teacher", engine="external", url="http://t"
+            )
+            register_server(session, server, lease_s=60.0)
+            row = external.stand_in(session, run_id, "teacher")
+            mark_serving(session, "t", "external(teacher)", row)
+        config = loading.load(write(tmp_path, "http://h/v1"))
+        with closing(PolicyPool.of_run(store, run_id, config)) as pool:
+            pool.refresh(60.0)
+            assert {p.track for p in pool.live()} == {"current", "lagged(4)", "external(teacher)"}
+            with store.write() as session:
+                end_server(session, f"policy-{run_id}")
+            pool.refresh(60.0)
+            assert list(pool.live()) == []
+
+
+def fresh(tmp_path: Path) -> Store:
+    store = open_store(f"sqlite:///{tmp_path / 'pool.db'}")
+    migrate.upgrade(store)
+    return store
+
+
+def one_run(store: Store) -> str:
+    with store.read() as session:
+        return session.scalars(select(Run.run_id)).one()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_a_teacher_acts_in_a_run_and_nothing_of_it_is_learned(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    refused = iter([True, True])
+
+    with endpoint(teaching(OPTIONS, "train")) as there:
+        script = there.script
+        there.script = lambda body: fails(429, KEY) if next(refused, False) else script(body)
+        file = write(tmp_path, there.url)
+        with agentrl("up", str(file), environment={"BIG_KEY": KEY}, output=log) as process:
+            eventually(lambda: process.poll() is not None, within_s=600, text=log.read_text)
+            assert process.returncode == 0, log.read_text()
+    home = tmp_path / "home"
+    assert processes_of(home) == []
+    with closing(open_store(f"sqlite:///{home / 'store.db'}")) as store:
+        check_rows(store, len(there.asked))
+        check_bodies(store)
+    for path in [log, *home.rglob("*")]:
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+
+
+def check_rows(store: Store, asked: int) -> None:
+    with store.read() as session:
+        run = runs.require_run(session, "taught")
+        assert (run.state, run.version) == (RunState.COMPLETED, 2)
+        assert progress.disagreements(session, run.run_id) == []
+        assert external.spent(session, run.run_id, "teacher")[0] == asked > 4
+        assert progress.staleness(session, run.run_id).get("lagged", 0.0) >= 0.0
+        steps = session.execute(text("SELECT track, count(*), min(version) FROM steps GROUP BY 1"))
+        found = {track: (count, version) for track, count, version in steps}
+    assert found["external(teacher)"][1] == external.VERSION
+    assert found["current"][0] > found["external(teacher)"][0] > 4
+
+
+def check_bodies(store: Store) -> None:
+    """What an update counts as learned is what the trained model sampled, and no more."""
+    with store.read() as session:
+        messages = [decode(body) for body in session.scalars(select(StoredTrajectory.body))]
+        query = (
+            select(UpdateGroup.episode_id, UpdateGroup.loss_tokens)
+            .join(Update, Update.update_id == UpdateGroup.update_id)
+            .where(Update.state == UpdateState.COMMITTED)
+        )
+        learned = {episode: count for episode, count in session.execute(query)}
+    found = [each.trajectory for each in messages if isinstance(each, EpisodeFinished)]
+    bodies = {body.episode_id: body for body in found}
+    assert learned
+    for episode_id, count in learned.items():
+        body = bodies[episode_id]
+        own = [step for step in body.steps if not _taught(body, step.policy_index)]
+        assert count == sum(step.end - step.start for step in own) == int(body.mask().sum())
+    assert any(_taught(body, index) for body in found for index in range(len(body.policies)))
+    for body in found:
+        for step in body.steps:
+            if _taught(body, step.policy_index):
+                assert not body.mask()[step.start : step.end].any()
+                assert not body.behaviour()[step.start : step.end].any()
+                assert np.array_equal(
+                    body.sampled_by()[step.start : step.end],
+                    np.full(step.end - step.start, step.policy_index),
+                )
+
+
+def _taught(body: Trajectory, index: int) -> bool:
+    return body.policies[index].track == "external(teacher)"

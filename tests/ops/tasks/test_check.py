@@ -1,0 +1,171 @@
+"""Figures as they are printed: marks, exit code, what could not be measured."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from outside import add_task
+
+from agentrl.core.errors import ConfigError, ItemError
+from agentrl.envs import registry
+from agentrl.envs.check import Settings
+from agentrl.envs.figures import of_all
+from agentrl.ops.tasks.check import Asked, check, settings
+
+Captured = pytest.CaptureFixture[str]
+BROKEN = """
+import guess
+from agentrl.core.errors import ConfigError
+from agentrl.envs.check import Figure
+
+class Source(guess.GuessSource):
+    name, expert = "broken", staticmethod(lambda item, *, seed: Poor())
+    def items_of(self, split):
+        return self.all("train")
+    def __init__(self, given):
+        super().__init__(given)
+        self.all, self.items = self.items, self.items_of
+
+class Poor:
+    def act(self, messages):
+        return "?"
+
+def baselines(item, seed):
+    return {"random": Poor(), "constant": Poor()}
+
+def figures(settings):
+    yield Figure("speed", f"{settings.peers['fast']} times", "≥ 2", ok=True)
+    raise ConfigError("no library", mend="pip install it")
+"""
+
+SCARCE = """
+from agentrl.core.errors import ItemError
+
+class source:
+    name, splits, max_turns = "scarce", ("train", "test"), 3
+    def __init__(self, options):
+        pass
+    def items(self, split):
+        mend = "options items / test_items, or more to draw from"
+        raise ItemError("split train holds 1 items, not 2000", mend=mend)
+"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A task whose expert fails and whose splits are one."""
+    example = Path(__file__).parents[3] / "docs" / "examples"
+    (tmp_path / "broken_task.py").write_text(BROKEN)
+    for folder in (example, tmp_path):
+        monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setitem(registry.TASKS, "broken", "broken_task:Source")
+    yield "broken"
+    for name in ("guess", "broken_task"):
+        sys.modules.pop(name, None)
+
+
+def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) -> None:
+    asked = Asked([broken], "", Settings(limit=4, peers={"fast": "3"}), as_json=True)
+    assert not check(asked)
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["expert hard"]["ok"] is False
+    assert rows["expert hard"]["value"] == "0.0% (0/4), reward 0.00"
+    assert rows["random easy"]["ok"] is True
+    assert rows["shared by splits"]["ok"] is False
+    assert rows["shared by splits"]["value"].startswith("train and test: ")
+    assert rows["speed"]["value"] == "3 times"
+    assert rows["figures"]["ok"] is None
+    assert rows["figures"]["value"] == "no library — pip install it"
+
+
+def test_only_what_something_is_wanted_of_is_marked(broken: str, capsys: Captured) -> None:
+    assert not check(Asked([broken], "", Settings(limit=4, peers={"fast": "3"})))
+    marks = {line[3:].split()[1]: line[0] for line in capsys.readouterr().out.splitlines()}
+    assert marks["expert"] == "✗"
+    assert marks["random"] == " "
+    assert marks["speed"] == "✓"
+    assert marks["figures"] == "–"
+
+
+def test_what_could_not_be_measured_is_no_fault_and_carries_its_mark(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    assert check(Asked(["kg"], "agentbench", Settings(data=str(tmp_path)))) is True
+    assert capsys.readouterr().out.startswith("–  kg        origin agentbench")
+
+
+def test_default_options_that_make_no_splits_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert next(of_all("os", Settings())).ok is True
+    add_task(tmp_path, monkeypatch, "scarce", SCARCE)
+    figure = next(of_all("scarce", Settings()))
+    assert (figure.name, figure.ok) == ("items of the default options", False)
+    assert figure.value.endswith(", not 2000 — options items / test_items, or more to draw from")
+
+
+def test_an_origin_that_a_task_has_not_is_an_error(broken: str, capsys: Captured) -> None:
+    for task, error in (
+        ("alfworld", "option origin: .* known: generated, agentbench"),
+        (broken, "guess has no origins: its items are all generated"),
+    ):
+        with pytest.raises(ItemError, match=error):
+            check(Asked([task], "agentbnch", Settings()))
+    with pytest.raises(ItemError, match="guess has no origins"):
+        check(Asked(["os", broken], "agentbench", Settings()))
+    with pytest.raises(ItemError, match="no task has the origin agentbnch"):
+        check(Asked([], "agentbnch", Settings()))
+    with pytest.raises(ItemError, match="data folder /nonexistent does not exist"):
+        check(Asked(["os"], "", Settings(data="/nonexistent")))
+    assert not capsys.readouterr().out
+
+
+def test_generated_is_the_origin_of_every_task(broken: str, capsys: Captured) -> None:
+    check(Asked([broken], "generated", Settings(limit=1, peers={"fast": "3"})))
+    assert "  broken    expert easy" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_task_without_its_data_says_once_which_verb_tells_of_it(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    check(Asked(["kg"], "", Settings(data=str(tmp_path), limit=1), as_json=True))
+    values = [row["value"] for row in json.loads(capsys.readouterr().out)]
+    lacking = [value for value in values if "kg: dataset" in value]
+    assert len(lacking) == 6
+    hinted = [value.endswith(" — agentrl data show kg") for value in lacking]
+    assert hinted == [True, *[False] * 5]
+
+
+def test_an_unknown_task_is_an_error_before_anything_is_measured(capsys: Captured) -> None:
+    with pytest.raises(ItemError, match="unknown task alfwrld; did you mean alfworld"):
+        check(Asked(["alfworld", "alfwrld"], "", Settings(limit=1)))
+    assert not capsys.readouterr().out
+
+
+def test_peers_have_names_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///engine")
+    found = settings("there", 5, 1, ["mariadb=mysql://root@h:1/?a=b", "image=mine"])
+    assert (found.data, found.limit, found.seed) == ("there", 5, 1)
+    assert found.peers == {
+        "docker": "unix:///engine",
+        "image": "mine",
+        "mariadb": "mysql://root@h:1/?a=b",
+    }
+    with pytest.raises(ConfigError, match="--peer textworld: no value"):
+        settings("", 0, 0, ["textworld"])
+    with pytest.raises(ConfigError, match="--peer foo: unknown; known: catalogue, docker, image"):
+        settings("", 0, 0, ["foo=bar"])
+
+
+def test_peers_of_a_task_of_another_package_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_task(tmp_path, monkeypatch, "peerless", "source = None\n")
+    with pytest.raises(ConfigError, match="--peer fast: unknown"):
+        settings("", 0, 0, ["fast=3"])
+    peers = 'source = None\nPEERS = {"fast": "how much faster"}\n'
+    add_task(tmp_path, monkeypatch, "peered", peers)
+    assert settings("", 0, 0, ["fast=3"]).peers["fast"] == "3"

@@ -1,0 +1,103 @@
+"""What there is, and what an agent is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from outside import add_task
+
+from agentrl.core.errors import ItemError
+from agentrl.envs import registry
+from agentrl.envs.contract import Tool
+from agentrl.ops.tasks.show import Chosen, described, given, list_tasks, show_item
+
+Captured = pytest.CaptureFixture[str]
+BARREN = """
+from agentrl.core.errors import ItemError
+
+def source(options):
+    raise ItemError("no such data")
+"""
+
+
+def test_every_task_is_listed_with_its_origins(capsys: Captured) -> None:
+    list_tasks(as_json=True)
+    found = {each["task"]: each for each in json.loads(capsys.readouterr().out)}
+    assert set(found) == set(registry.names())
+    assert found["dbbench"]["origins"][0] == "generated"
+    assert found["alfworld"]["origins"] == ["generated", "agentbench"]
+    assert found["dbbench"]["splits"] == ["train", "test"]
+    assert found["dbbench"]["max_turns"] == 15
+    list_tasks(as_json=False)
+    assert "agentrl.envs.dbbench.source" in capsys.readouterr().out
+
+
+def test_a_task_that_cannot_be_loaded_is_listed_with_the_reason(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_task(tmp_path, monkeypatch, "barren", BARREN)
+    list_tasks(as_json=False)
+    assert "no such data" in capsys.readouterr().out
+
+
+def test_gold_is_shown_only_to_who_asks(capsys: Captured) -> None:
+    chosen = Chosen("dbbench", {"items": 3}, item="2")
+    show_item(chosen, gold=False)
+    told = capsys.readouterr().out
+    assert "── tool execute_sql(query*: string)" in told
+    assert "── user" in told
+    assert "gold" not in told
+    show_item(chosen, gold=True)
+    assert '"gold_sql": "select' in capsys.readouterr().out
+
+
+def test_an_item_is_named_by_its_place_or_its_id(capsys: Captured) -> None:
+    items = registry.source("dbbench", {"test_items": 3}).items("test")
+    for name in ("1", items[1].item_id):
+        show_item(Chosen("dbbench", {"test_items": 3}, "test", name), gold=False)
+        assert capsys.readouterr().out.startswith(f"dbbench {items[1].item_id}, at most 15 turns")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error"),
+    [
+        (Chosen("dbbench", {"items": 3}, item="3"), "split train has no item 3"),
+        (Chosen("dbbench", {"items": 3}, item="-1"), "split train has no item -1"),
+        (Chosen("dbbench", {}, "tests"), "no split tests; did you mean test"),
+        (Chosen("dbbnch", {}), "unknown task dbbnch; did you mean dbbench"),
+        (Chosen("dbbench", {"stile": "full"}), "unknown option stile; did you mean style"),
+    ],
+)
+def test_what_is_not_there_is_an_error_that_names_it(chosen: Chosen, error: str) -> None:
+    with pytest.raises(ItemError, match=error):
+        show_item(chosen, gold=False)
+
+
+def test_a_split_without_items_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "dbbench").mkdir()
+    (tmp_path / "dbbench" / "agentbench_dev.jsonl").write_text("")
+    options = {"origin": "agentbench", "data": str(tmp_path)}
+    with pytest.raises(ItemError, match="dbbench: split dev is empty"):
+        show_item(Chosen("dbbench", options), gold=False)
+
+
+def test_options_are_json_or_text() -> None:
+    options = given(["items=3", "style=compact", 'x=["a"]', "y=a=b"], difficulty="hard", origin="")
+    assert options == {
+        "items": 3,
+        "style": "compact",
+        "x": ["a"],
+        "y": "a=b",
+        "difficulty": "hard",
+    }
+    with pytest.raises(ItemError, match="--option items: no value"):
+        given(["items"])
+
+
+def test_a_tool_is_shown_with_kinds_choices_and_what_is_required() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "array", "items": {}}, "c": {}},
+        "required": ["a"],
+    }
+    assert described(Tool("f", "Do.", schema)) == "\n── tool f(a*: x | y, b: array, c: any)\nDo."

@@ -1,0 +1,243 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from agentrl.checkpoints import manifest
+from agentrl.core.config import Task
+from agentrl.core.errors import AgentRLError, ConfigError, ItemError
+from agentrl.envs.contract import Tool
+from agentrl.envs.registry import source
+from agentrl.ops.warmstart import demonstrations
+from agentrl.ops.warmstart.cloning_trainer import Phase, Progress
+from agentrl.ops.warmstart.command import Interrupted, ProgressLines, make
+from agentrl.ops.warmstart.demonstrations import Demonstrator
+from agentrl.ops.warmstart.tokenizer import OPENINGS
+from agentrl.ops.warmstart.warmstart import WarmstartOptions, warmstart
+from agentrl.workers.conversation.template import ChatTemplate
+
+TASKS = {
+    name: Task(options={"style": "compact", "items": 20, "test_items": 4}, max_turns=2)
+    for name in ("dbbench", "alfworld")
+}
+PHASES = (
+    Phase(noise={}, steps=2, checked=1),
+    Phase(noise={"dbbench": 0.5}, steps=9, until=1.0, check_every=3, checked=1),
+)
+
+
+def options(out: Path, **changes: Any) -> WarmstartOptions:
+    small: dict[str, Any] = {"episodes": 12, "batch_tokens": 512, "measured": 1, "phases": PHASES}
+    return WarmstartOptions(out=out, tasks=TASKS, **(small | changes))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
+    out = tmp_path_factory.mktemp("models") / "tiny"
+    seen: list[Progress] = []
+    report = warmstart(options(out), seen.append)
+    assert report.out == out
+    assert report.steps == 2 + 3
+    assert set(report.skills) == set(TASKS)
+    return out, seen
+
+
+@pytest.mark.slow
+def test_a_warm_start_is_whole_and_loads_in_plain_transformers(
+    made: tuple[Path, list[Progress]],
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out, _ = made
+    assert "model.safetensors" in manifest.verify(out).files
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(out)
+    template = ChatTemplate.load(out)
+    assert model.config.vocab_size == template.vocab_size == len(tokenizer)
+    assert template.stop_ids == {model.generation_config.eos_token_id}
+    assert "agentrl warmstart" in (out / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_phase_ends_when_success_is_low_enough(made: tuple[Path, list[Progress]]) -> None:
+    _, seen = made
+    last = seen[-1]
+    assert (last.phase, last.step, last.steps) == (1, 3, 9)
+    assert set(last.success) == set(TASKS)
+
+
+@pytest.mark.slow
+def test_the_same_seed_makes_the_same_weights(
+    made: tuple[Path, list[Progress]], tmp_path: Path
+) -> None:
+    warmstart(options(tmp_path / "again"))
+    first, again = (load_file(each / "model.safetensors") for each in (made[0], tmp_path / "again"))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_any_model_can_be_started_from_with_imported_episodes(
+    made: tuple[Path, list[Progress]], tmp_path: Path
+) -> None:
+    line = {
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "tool_calls": [call("take_action", '{"action": "look"}')]},
+            {"role": "tool", "content": "mug"},
+            {"role": "assistant", "content": "done"},
+        ]
+    }
+    (tmp_path / "episodes.jsonl").write_text(json.dumps(line) + "\n\n" + json.dumps(line))
+    report = warmstart(
+        options(
+            tmp_path / "out",
+            model=made[0],
+            imported=tmp_path / "episodes.jsonl",
+            phases=(Phase(noise={}, steps=1, checked=1),),
+        )
+    )
+    assert report.demonstrations == 2
+    assert manifest.verify(tmp_path / "out").version == 0
+
+
+def call(name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exists already"):
+        warmstart(options(tmp_path))
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(AgentRLError):
+        warmstart(options(tmp_path / "out", model=tmp_path / "absent"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 4])
+def test_an_interrupted_warm_start_goes_on_to_the_same_weights(
+    made: tuple[Path, list[Progress]], tmp_path: Path, at: int
+) -> None:
+    """In its first phase, and in its second between two measurements."""
+    steps: list[int] = []
+
+    def interrupt(progress: Progress) -> None:
+        steps.append(progress.step)
+        if len(steps) == at:
+            raise KeyboardInterrupt
+
+    small = options(tmp_path / "again")
+    with pytest.raises(Interrupted, match="what was learned is kept") as caught:
+        make(small, interrupt)
+    assert caught.value.mend == "the same command goes on from there"
+    assert [path.name for path in tmp_path.iterdir()] == [".again.warmstart"]
+    report = warmstart(small)
+    assert report.steps == 2 + 3
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
+    first, again = (load_file(each / "model.safetensors") for each in (made[0], tmp_path / "again"))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_warm_start_with_other_options_is_not_continued(tmp_path: Path) -> None:
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    small = options(tmp_path / "out", episodes=2, batch_tokens=64)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart(small, interrupt)
+    with pytest.raises(ConfigError, match="with other options"):
+        warmstart(replace(small, seed=7))
+
+
+@pytest.mark.slow
+def test_weights_are_written_in_the_dtype_of_the_policy(tmp_path: Path) -> None:
+    out = tmp_path / "low"
+    one = (Phase(noise={}, steps=1, checked=1),)
+    warmstart(options(out, dtype="bfloat16", phases=one, episodes=2))
+    weights = load_file(out / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_progress_is_printed_every_ten_seconds_and_after_a_measurement(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = [0.0]
+    lines = ProgressLines(lambda: seconds[0])
+    for seconds[0], step in ((0.0, 1), (4.0, 2), (11.0, 3), (12.0, 4)):
+        lines(Progress(0, step, 100, 0.5, 80.0, 120.0))
+    lines(Progress(0, 5, 100, 0.25, 80.0, 120.0, {"dbbench": 0.5}))
+    assert capsys.readouterr().err.splitlines() == [
+        "phase 1 · step 1/100 · loss 0.500 · 80 tokens/s · 2 min left",
+        "phase 1 · step 3/100 · loss 0.500 · 80 tokens/s · 2 min left",
+        "phase 1 · step 5/100 · loss 0.250 · 80 tokens/s · 2 min left · "
+        "sampled success: dbbench 50%",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '{"messages": []}',
+        '{"messages": [{"role": "user", "content": "a"}]}',
+        '{"messages": [{"role": "assistant", "content": "a"}]}',
+    ],
+)
+def test_a_broken_line_of_imported_episodes_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "episodes.jsonl"
+    path.write_text("\n" + line)
+    with pytest.raises(ItemError, match=r"episodes\.jsonl: line 2"):
+        demonstrations.imported(path, "plain")
+
+
+def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
+    tool = Tool("look", "Look.", {"type": "object", "properties": {}})
+    line = {
+        "tools": [tool.schema()],
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "I look. ", "tool_calls": [call("look", "{}")]},
+            {"role": "tool", "content": "mug", "name": "look", "tool_call_id": "1"},
+        ],
+    }
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps(line))
+    [transcript] = demonstrations.imported(path, "plain")
+    assert transcript.tools == (tool,)
+    assert [message.role for message in transcript.first] == ["system", "user"]
+    assert transcript.turns[0].text == "I look. look{}"
+    assert transcript.turns[0].answer[0].content == "mug"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_demonstration_learns_the_experts_words_and_each_end(
+    made: tuple[Path, list[Progress]], name: str
+) -> None:
+    template = ChatTemplate.load(made[0])
+    task = TASKS[name]
+    school = Demonstrator(source(name, task.options), task, "plain", noise=0.2)
+    for transcript in school.episodes(10, seed=0):
+        lesson = demonstrations.encode(transcript, template)
+        learned = lesson.token_ids[lesson.mask == 1].tolist()
+        said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]
+        assert learned == [token for turn in said for token in turn]
+        assert len(transcript.turns) <= 2
+
+
+def test_the_policy_that_ships_is_whole_and_small() -> None:
+    shipped = Path(__file__).parents[3] / "models" / "tiny"
+    assert set(manifest.verify(shipped).files) >= {"model.safetensors", "README.md"}
+    assert sum(path.stat().st_size for path in shipped.iterdir()) < 8 * 1024**2
+    template = ChatTemplate.load(shipped)
+    template.check_append_only()
+    for opening in OPENINGS:
+        assert len(template.encode(opening)) == 1
