@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.envs.alfworld import compare, games
-from agentrl.envs.alfworld.game import Play, Setting, setting
+from agentrl.envs.tasks.alfworld import compare, games
+from agentrl.envs.tasks.alfworld.game import Play, Setting, setting
 
 
 def main() -> None:

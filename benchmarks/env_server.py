@@ -194,7 +194,7 @@ def serve(port: int) -> None:
 
     from agentrl.core.config import Config, Envs, Task
     from agentrl.envs import registry
-    from agentrl.envs.server import EnvServer
+    from agentrl.envs.server.server import EnvServer
 
     registry.TASKS["counting"] = "counting:CountingSource"
     EnvServer(Config(tasks={"counting": Task()}, envs=Envs(port=port, concurrency=CONCURRENCY)))

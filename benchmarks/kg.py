@@ -9,8 +9,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core.process import resident_bytes
-from agentrl.envs.hosting import play
-from agentrl.envs.kg.source import KgSource
+from agentrl.envs.server.in_process import play
+from agentrl.envs.tasks.kg.source import KgSource
 
 ITEMS, OPEN = 200, 500
 

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import configure
-from agentrl.envs.engine import RUN, Engine
-from agentrl.envs.program import Limits, Program
-from agentrl.envs.sandbox import Sandboxes, Spec
+from agentrl.envs.sandbox.docker_engine import RUN, Engine
+from agentrl.envs.sandbox.program import Limits, Program
+from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 
 ECHO = """
 import random, sys, time

@@ -21,9 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.engine import Engine
-from agentrl.envs.program import OS, Program
-from agentrl.envs.sandbox import Sandboxes, Spec
+from agentrl.envs.sandbox.docker_engine import Engine
+from agentrl.envs.sandbox.program import OS, Program
+from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 
 SHELL = """
 import json, subprocess, sys

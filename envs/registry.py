@@ -15,17 +15,17 @@ from typing import Any, cast
 from agentrl.core.errors import ItemError, import_hint, nearest
 from agentrl.core.logging import configure_unless_done, get_logger
 from agentrl.envs.contract import TaskSource
-from agentrl.envs.datasets import Dataset
+from agentrl.envs.tasks.datasets import Dataset
 
 GROUP = "agentrl.tasks"
 MEND = "pip install 'agentrl-system[tasks]'"
 TASKS = {
-    "alfworld": "agentrl.envs.alfworld.source:AlfworldSource",
-    "dbbench": "agentrl.envs.dbbench.source:DbbenchSource",
-    "webshop": "agentrl.envs.webshop.source:WebshopSource",
-    "kg": "agentrl.envs.kg.source:KgSource",
-    "os": "agentrl.envs.oslinux.source:OsSource",
-    "bfcl": "agentrl.envs.bfcl.source:BfclSource",
+    "alfworld": "agentrl.envs.tasks.alfworld.source:AlfworldSource",
+    "dbbench": "agentrl.envs.tasks.dbbench.source:DbbenchSource",
+    "webshop": "agentrl.envs.tasks.webshop.source:WebshopSource",
+    "kg": "agentrl.envs.tasks.kg.source:KgSource",
+    "os": "agentrl.envs.tasks.oslinux.source:OsSource",
+    "bfcl": "agentrl.envs.tasks.bfcl.source:BfclSource",
 }
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "agentrl.envs.gateway.source:GatewaySource",

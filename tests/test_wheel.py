@@ -29,7 +29,7 @@ brisk = "envs.brisk:BriskSource"
 packages = ["cli", "core", "db", "envs", "workers"]
 """
 TASK = """
-from agentrl.envs.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.source import AlfworldSource
 from core import OWNER
 
 class BriskSource(AlfworldSource):

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from agentrl.envs import generated, options
 from agentrl.envs.contract import Item, Message, Observation, Outcome, ToolCall, strings
+from agentrl.envs.tasks import generated, options
 
 SPAN = {"easy": 20, "medium": 100, "hard": 400}  # halving needs at most 5, 7 and 9 turns
 

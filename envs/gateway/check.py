@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agentrl.envs.check import Figure, Settings
+from agentrl.envs.tasks.check import Figure, Settings
 
 GENERATED = False  # nothing is drawn here, so there is no expert, no chance and no split to measure
 

@@ -9,11 +9,11 @@ from msgspec import Meta
 
 from agentrl.core.config import with_secrets
 from agentrl.core.errors import ItemError, nearest
-from agentrl.envs import options
 from agentrl.envs.contract import Environment, Expert, Item
-from agentrl.envs.datasets import Lacking
 from agentrl.envs.gateway.environment import Gateway, Plan
 from agentrl.envs.gateway.reward import reward
+from agentrl.envs.tasks import options
+from agentrl.envs.tasks.datasets import Lacking
 
 MAX_ITEM = 100_000  # bytes as JSON: an environment variable holds no more than 128 KiB
 SPLIT = "train"  # of an item that names none

@@ -12,7 +12,7 @@ from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import Finding, Rules
 from agentrl.db.queries import liveness
 from agentrl.db.transitions import bodies
-from agentrl.envs.census import Census
+from agentrl.envs.sandbox.inventory import Census
 from agentrl.ops.chaos.observer import Scene
 from agentrl.ops.supervisor.hosts import hosts_envs
 

@@ -14,7 +14,7 @@ from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks
 from agentrl.db.registry.external import track_of
 from agentrl.envs import registry
-from agentrl.envs.hosting import contained
+from agentrl.envs.server.in_process import contained
 from agentrl.ops.runs import hub
 from agentrl.serving.external.upstream import checked
 from agentrl.serving.vllm.launch import check_tracks

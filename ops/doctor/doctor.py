@@ -304,7 +304,7 @@ def _docker(config: Config) -> Finding:
 
 
 def _image(config: Config) -> str:
-    from agentrl.envs.engine import Engine
+    from agentrl.envs.sandbox.docker_engine import Engine
 
     engine = Engine(run="doctor")
     try:

@@ -6,7 +6,7 @@
     recorder    workers/recorder.py     record
     trainer     trainer/loop.py         train
     policy      serving/policy.py       serve_policy
-    envs        envs/server.py          serve
+    envs        envs/server/server.py          serve
     evaluator   ops/evaluation/evaluator.py        follow
 
 Every role runs until its run is over or SIGTERM, and can be killed at any moment.
@@ -31,7 +31,7 @@ LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it la
 def sources(config: Config) -> dict[str, TaskSource]:
     """The task sources of the mixture: in this process, or behind the env server."""
     if config.envs.url:
-        from agentrl.envs.client import RemoteSource
+        from agentrl.envs.server.client import RemoteSource
 
         return {
             name: RemoteSource(config.envs, name, task.options)
@@ -123,7 +123,7 @@ def evaluator(config: Config, stop: threading.Event) -> None:
 
 
 def envs(config: Config, stop: threading.Event) -> None:
-    from agentrl.envs.server import serve
+    from agentrl.envs.server.server import serve
 
     serve(config, stop)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, ItemError, nearest
-from agentrl.envs.alfworld.datasets import GAMES, LIST
-from agentrl.envs.datasets import Dataset, folder
-from agentrl.envs.dbbench.datasets import WIKITABLEQUESTIONS
 from agentrl.envs.registry import datasets
+from agentrl.envs.tasks.alfworld.datasets import GAMES, LIST
+from agentrl.envs.tasks.datasets import Dataset, folder
+from agentrl.envs.tasks.dbbench.datasets import WIKITABLEQUESTIONS
 from agentrl.ops.warmstart.cloning_trainer import Phase
 
 ROOT = Path(__file__).parents[2]

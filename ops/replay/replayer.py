@@ -22,7 +22,7 @@ from agentrl.db.transitions import recordings
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.db.transitions.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
-from agentrl.envs.hosting import hosting
+from agentrl.envs.server.in_process import hosting
 from agentrl.ops.processes import composition
 from agentrl.ops.replay.recorded_episode import Difference, Tape
 from agentrl.ops.runs import hub

@@ -14,8 +14,9 @@ import msgspec
 from agentrl.core import logging
 from agentrl.core.config import Envs
 from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
-from agentrl.envs import datasets, figures, registry
-from agentrl.envs.check import PEERS, Figure, Settings
+from agentrl.envs import registry
+from agentrl.envs.tasks import datasets, figures
+from agentrl.envs.tasks.check import PEERS, Figure, Settings
 
 MARKS = {True: "✓", False: "✗", None: "–"}
 UNMARKED = " "  # a figure that nothing is wanted of

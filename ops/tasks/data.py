@@ -10,7 +10,7 @@ from typing import Any
 from agentrl.core import logging
 from agentrl.core.errors import AgentRLError, ItemError
 from agentrl.envs import registry
-from agentrl.envs.datasets import VARIABLE, Dataset, folder
+from agentrl.envs.tasks.datasets import VARIABLE, Dataset, folder
 from agentrl.ops.tables import console, plain
 
 MARKS = {True: "✓", False: "✗", None: "–"}

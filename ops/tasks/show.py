@@ -11,7 +11,7 @@ from agentrl.core.config import Envs
 from agentrl.core.errors import AgentRLError, ItemError, nearest
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, TaskSource, Tool
-from agentrl.envs.hosting import hosting
+from agentrl.envs.server.in_process import hosting
 from agentrl.ops.tables import console, plain
 
 

@@ -17,7 +17,7 @@ import urllib3
 from running import eventually
 
 from agentrl.envs import registry
-from agentrl.envs.engine import OWNER
+from agentrl.envs.sandbox.docker_engine import OWNER
 
 ITEM = registry.source("dbbench", {"items": 1}).items("train")[0]
 CONFIG = """

@@ -27,7 +27,8 @@ WORKER = """
 from agentrl.broker import embedded, rabbit, wake
 from agentrl.ops.processes import composition
 from agentrl.workers import app, worker
-from agentrl.envs import client, registry
+from agentrl.envs.server import client
+from agentrl.envs import registry
 for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})
 import agentrl.envs.gateway.source

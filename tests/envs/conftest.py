@@ -6,8 +6,8 @@ import docker
 import pytest
 from running import eventually
 
-from agentrl.envs.engine import OWNER, Engine
-from agentrl.envs.owner import Owner
+from agentrl.envs.sandbox.docker_engine import OWNER, Engine
+from agentrl.envs.sandbox.owner import Owner
 
 Owned = Callable[[], list[str]]
 

@@ -9,10 +9,10 @@ import pytest
 
 from agentrl.core.config import Config, Envs, Task
 from agentrl.envs import registry
-from agentrl.envs.client import RemoteSource
 from agentrl.envs.contract import Outcome
-from agentrl.envs.hosting import play
-from agentrl.envs.server import EnvServer
+from agentrl.envs.server.client import RemoteSource
+from agentrl.envs.server.in_process import play
+from agentrl.envs.server.server import EnvServer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "guess.py"

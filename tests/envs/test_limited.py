@@ -10,8 +10,8 @@ import pytest
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Counting, Observation, Outcome, Tool, ToolCall
-from agentrl.envs.hosting import contained
 from agentrl.envs.limited import Answer, LimitedEnvironment, LimitedSource
+from agentrl.envs.server.in_process import contained
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ def test_an_unknown_split_names_the_nearest_known_one(task: str) -> None:
 
 
 OUTSIDE = """
-from agentrl.envs.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.source import DbbenchSource
 
 def make(options):
     return DbbenchSource(options)
@@ -65,10 +65,10 @@ def install(folder: Path, entry: str, name: str = "outside") -> None:
 def test_what_stands_beside_a_source_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert registry.place("dbbench") == "agentrl.envs.dbbench.source"
+    assert registry.place("dbbench") == "agentrl.envs.tasks.dbbench.source"
     found = registry.beside("dbbench", "scoring")
     assert found is not None
-    assert found.__name__ == "agentrl.envs.dbbench.scoring"
+    assert found.__name__ == "agentrl.envs.tasks.dbbench.scoring"
     assert registry.beside("dbbench", "nothing") is None
     install(tmp_path, "outside_task:make")
     monkeypatch.syspath_prepend(str(tmp_path))

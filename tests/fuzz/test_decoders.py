@@ -31,9 +31,9 @@ from agentrl.core.errors import (
 )
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
-from agentrl.envs import wire as env_wire
 from agentrl.envs.contract import Item, Tool
 from agentrl.envs.gateway import chat
+from agentrl.envs.server import wire as env_wire
 from agentrl.serving import wire as policy_wire
 from agentrl.serving.request import Limits, RequestError, check
 from agentrl.serving.vllm import wire as vllm_wire
@@ -237,7 +237,7 @@ def _items(task: str, count: int) -> Iterable[dict[str, Any]]:
 
 def _item(task: str) -> Callable[[dict[str, Any]], object]:
     if task == "os":
-        from agentrl.envs.oslinux.problem import read
+        from agentrl.envs.tasks.oslinux.problem import read
 
         return lambda content: read(Item(task, "-1", content))
     source = registry.source(task, {"items": 4, "test_items": 2})

@@ -17,15 +17,16 @@ from running import eventually
 from agentrl.core.config import Config, Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
-from agentrl.envs import client, registry
-from agentrl.envs.client import RemoteSource
+from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, ToolCall
-from agentrl.envs.server import EnvServer
+from agentrl.envs.server import client
+from agentrl.envs.server.client import RemoteSource
+from agentrl.envs.server.server import EnvServer
 
 pytestmark = pytest.mark.oracles
 
 HERE = Path(__file__).parent
-RECORDED = HERE.parent / "envs" / "recorded" / "agentrl-worker-0.4.0.json"
+RECORDED = HERE.parent / "envs" / "server" / "recorded" / "agentrl-worker-0.4.0.json"
 NOBODY = "http://127.0.0.1:9/api"
 
 

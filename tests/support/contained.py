@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import msgspec
 
-from agentrl.envs.engine import Engine
-from agentrl.envs.program import OS, Limits, Program
-from agentrl.envs.sandbox import Sandbox, Sandboxes, Spec
+from agentrl.envs.sandbox.docker_engine import Engine
+from agentrl.envs.sandbox.program import OS, Limits, Program
+from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes, Spec
 
 PYTHON = """
 import os, sys

@@ -1,10 +1,10 @@
 """A conversation with whoever serves the task of counting.py: every request and what comes back.
 
 The same requests go to the original's worker and to our server. `ours`: the status by which ours
-differs from a worker that fails. The one in tests/envs/recorded is written with a worker of
+differs from a worker that fails. The one in tests/envs/server/recorded is written with a worker of
 tests/oracles/counting_worker.py, three sessions at once, at URL:
 
-    python tests/support/conversation.py URL > tests/envs/recorded/agentrl-worker-0.4.0.json
+    python tests/support/conversation.py URL > tests/envs/server/recorded/agentrl-worker-0.4.0.json
 """
 
 import json

@@ -14,7 +14,7 @@ import docker
 from docker.models.containers import Container
 from running import ROOT, eventually
 
-from agentrl.envs.engine import RUN
+from agentrl.envs.sandbox.docker_engine import RUN
 
 CACHE = Path(os.environ.get("AGENTRL_CACHE", "/var/tmp/agentrl-cache"))
 ASKED = 5  # times, where an answer does not come whole

@@ -7,9 +7,9 @@ from typing import Any
 from endpoint import Answer, Script, says
 
 from agentrl.envs import registry
-from agentrl.envs.dbbench.environment import compact_prompt
-from agentrl.envs.dbbench.problem import Problem
-from agentrl.envs.options import read
+from agentrl.envs.tasks.dbbench.environment import compact_prompt
+from agentrl.envs.tasks.dbbench.problem import Problem
+from agentrl.envs.tasks.options import read
 
 
 def teaching(options: Mapping[str, Any], *splits: str) -> Script:

@@ -5,7 +5,7 @@ import random
 from agentrl.core.config import Config
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
-from agentrl.envs.census import Census
+from agentrl.envs.sandbox.inventory import Census
 from agentrl.ops.chaos.course import Course
 from agentrl.ops.chaos.observer import Scene
 from agentrl.ops.supervisor.hosts import hosts_envs

@@ -11,9 +11,9 @@ from running import eventually
 
 from agentrl.core.config import Config, Envs, Task
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.client import RemoteSource
 from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
-from agentrl.envs.server import EnvServer
+from agentrl.envs.server.client import RemoteSource
+from agentrl.envs.server.server import EnvServer
 
 LOOK = ToolCall("look", {"thing": "mug"})
 LOOKS = """

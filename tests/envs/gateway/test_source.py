@@ -11,9 +11,9 @@ import pytest
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
-from agentrl.envs.datasets import Lacking
 from agentrl.envs.gateway.reward import Result, reward, rewarded
 from agentrl.envs.gateway.source import GatewaySource
+from agentrl.envs.tasks.datasets import Lacking
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 RESULT = Result("noise\n blue \n\n", "", [], 1)

@@ -18,7 +18,7 @@ from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
 from agentrl.core.types import Status
 from agentrl.db.store import Store, open_store
-from agentrl.envs.hosting import hosting
+from agentrl.envs.server.in_process import hosting
 from agentrl.ops.processes import composition
 from agentrl.ops.replay.branch_episode import Wish, go_on
 from agentrl.ops.replay.command import replay, replay_all

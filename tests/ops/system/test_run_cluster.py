@@ -16,7 +16,7 @@ from agentrl.core.types import RunState
 from agentrl.db.queries import progress
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.envs.engine import RUN
+from agentrl.envs.sandbox.docker_engine import RUN
 
 pytestmark = pytest.mark.timeout(1000)
 

@@ -10,15 +10,15 @@ from outside import add_task
 
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
-from agentrl.envs.check import Settings
-from agentrl.envs.figures import of_all
+from agentrl.envs.tasks.check import Settings
+from agentrl.envs.tasks.figures import of_all
 from agentrl.ops.tasks.check import Asked, check, settings
 
 Captured = pytest.CaptureFixture[str]
 BROKEN = """
 import guess
 from agentrl.core.errors import ConfigError
-from agentrl.envs.check import Figure
+from agentrl.envs.tasks.check import Figure
 
 class Source(guess.GuessSource):
     name, expert = "broken", staticmethod(lambda item, *, seed: Poor())

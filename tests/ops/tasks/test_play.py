@@ -9,8 +9,8 @@ import pytest
 from outside import add_task
 
 from agentrl.envs.contract import Tool, ToolCall, strings
-from agentrl.envs.engine import OWNER
-from agentrl.envs.owner import Owner
+from agentrl.envs.sandbox.docker_engine import OWNER
+from agentrl.envs.sandbox.owner import Owner
 from agentrl.ops.tasks.play import Unclear, acted, play
 from agentrl.ops.tasks.show import Chosen
 
@@ -32,7 +32,7 @@ COUNT = Tool(
 )
 UNSHOWN = """
 from agentrl.core.errors import ItemError
-from agentrl.envs.dbbench.source import DbbenchSource
+from agentrl.envs.tasks.dbbench.source import DbbenchSource
 
 class source(DbbenchSource):
     def expert(self, item, *, seed, noise=0.0):

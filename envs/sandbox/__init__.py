@@ -1,0 +1,1 @@
+"""Programs in Docker containers: limits, channels, and what removes them."""

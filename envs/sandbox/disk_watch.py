@@ -1,0 +1,79 @@
+"""Bounds the disks of sandboxes whose engine cannot: looks at them, ends those that took more.
+
+What a file may grow to is bounded by the kernel (envs/sandbox/limits.py); this bounds how many
+there are. It cannot see what deleted files hold that are still open. See
+docs/adr/0014-writable-sandboxes.md.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
+
+if TYPE_CHECKING:
+    from agentrl.envs.sandbox.docker_engine import Engine
+
+PAUSE_S = 0.1  # between two looks, at least
+PAUSE_SHARE = 4  # a pause is so many times longer than the look before: others need the engine
+MAX_PAUSE_S = 1.0
+PATIENCE = 3  # looks in a row that fail before it is the container's fault: engines can be busy
+
+log = get_logger()
+
+
+class Watched(Protocol):
+    """What the watch needs of a Sandbox."""
+
+    container: str
+
+    def end(self, passed: str) -> None: ...
+
+
+class DiskWatch(threading.Thread):
+    """Looks at `present()` until `closed`; `disk_bytes`: what one may take."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        disk_bytes: int,
+        present: Callable[[], Sequence[Watched]],
+        closed: threading.Event,
+    ) -> None:
+        super().__init__(name="disk-watch", daemon=True)
+        self._engine = engine
+        self._disk_bytes = disk_bytes
+        self._present = present
+        self._closed = closed
+        self._unseen: dict[str, int] = {}  # container → looks in a row that failed
+
+    def run(self) -> None:
+        pause = PAUSE_S
+        while not self._closed.wait(pause):
+            began = time.monotonic()
+            present = self._present()
+            there = {sandbox.container for sandbox in present}
+            self._unseen = {name: n for name, n in self._unseen.items() if name in there}
+            for sandbox in present:
+                try:
+                    if passed := self._passed(sandbox.container):
+                        log.warning("sandbox ended", container=sandbox.container, passed=passed)
+                        sandbox.end(passed)
+                except EnvironmentFailure as error:
+                    log.warning("disk not seen", container=sandbox.container, error=str(error))
+            pause = min(MAX_PAUSE_S, max(PAUSE_S, PAUSE_SHARE * (time.monotonic() - began)))
+
+    def _passed(self, container: str) -> str:
+        """Which limit; empty for none. Raises EnvironmentFailure where the engine is at fault."""
+        try:
+            used = self._engine.disk_used(container)
+        except EnvironmentFailure:
+            if not self._engine.running(container):
+                raise
+            failed = self._unseen[container] = self._unseen.get(container, 0) + 1
+            return "its files are too many to count" if failed >= PATIENCE else ""
+        self._unseen.pop(container, None)
+        over = used > self._disk_bytes
+        return f"wrote more than {self._disk_bytes >> 20} MiB to its disk" if over else ""

@@ -1,0 +1,283 @@
+"""The Docker engine: the only door to it. Makes, asks about, finds and removes containers of ours.
+
+A container's main process is the one we drive, attached before it starts. When its owner goes, for
+whatever reason, the engine closes the process's stdin, the process ends, and the engine removes the
+container. What ignores that is found by its labels and reaped by any server of the same engine.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import docker
+import docker.errors
+import requests
+
+from agentrl.core.errors import ConfigError, EnvironmentFailure
+from agentrl.core.logging import get_logger
+from agentrl.envs.sandbox.limits import request
+from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.sandbox.program import Limits
+
+OWNER = "agentrl.owner"  # label: the process that made the container
+RUN = "agentrl.run"  # label: the name of its run
+LEASE = "agentrl.lease"  # label: engine object and number; a container has one all its life
+TIMEOUT_S = 60.0
+ASK_S = 5.0
+CONNECTIONS = 64
+REMOVERS = 16  # threads that remove many containers
+REMOVAL_S = 5  # of a container that the engine is removing already
+REASON_S = 2.0  # after a container's end, to be told that memory was the reason
+KILLED = "137"  # how a container ends that SIGKILL ended
+REMOVING = 409  # what a removal is told that is on its way already
+OURS = {"agentrl-sandbox": "sandbox", "agentrl-os": "os"}  # image → its file in deploy/images
+INCLUSIVE = ("btrfs", "zfs")  # storage drivers that count the image in a container's size
+
+log = get_logger()
+
+
+class Engine:
+    """One engine; safe for many threads. `run`: a label on what it makes.
+
+    `quota`: whether it bounds a container's disk by itself; None until it was asked to.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        url: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        ask_s: float = ASK_S,
+    ) -> None:
+        """`url`: the engine's address, DOCKER_HOST where absent. Raises ConfigError.
+
+        `timeout_s`: of one request; `ask_s`: of one question about a container.
+        """
+        self.owner = Owner.this()
+        self.quota: bool | None = None
+        self._ask_s = ask_s
+        self._labels = {OWNER: str(self.owner), RUN: run}
+        self._token = uuid.uuid4().hex[:12]
+        self._numbers = itertools.count(1)
+        self._live: set[str] = set()  # leases; one is here before the engine is asked for it
+        self._leases: dict[str, str] = {}  # of containers
+        self._url = url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        given = docker.utils.kwargs_from_env() | {"base_url": self._url}
+        try:
+            self._api = docker.APIClient(**given, timeout=timeout_s, max_pool_size=CONNECTIONS)
+            self._api.ping()
+        except (docker.errors.DockerException, requests.RequestException) as error:
+            raise ConfigError(
+                f"no Docker engine answers at {self._url}: {_cause(error)}",
+                mend="start it, or export DOCKER_HOST=…",
+            ) from error
+
+    def require(self, image: str) -> None:
+        """Raises ConfigError where the engine has no such image."""
+        try:
+            self._api.inspect_image(image)
+        except docker.errors.ImageNotFound as error:
+            raise ConfigError(
+                f"the Docker engine at {self._url} has no image {image} (envs.docker_image)",
+                mend=_provided(image),
+            ) from error
+
+    def create(self, image: str, argv: Sequence[str], limits: Limits) -> str:
+        """A container that has not started; its id. Raises EnvironmentFailure."""
+        lease = f"{self._token}.{next(self._numbers)}"
+        self._live.add(lease)
+        try:
+            container = self._create(image, argv, limits, self._labels | {LEASE: lease})
+        except BaseException:
+            self._live.discard(lease)
+            raise
+        self._leases[container] = lease
+        return container
+
+    def start(self, container: str) -> socket.socket:
+        """Attach to the container's main process, then start it. Raises EnvironmentFailure."""
+        streams = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        with _told("start"):
+            stream = self._api.attach_socket(container, params=streams)
+            # A descriptor of our own: closing the SDK's response ends its part, not the connection.
+            connection = socket.socket(fileno=os.dup(stream.fileno()))
+            stream._response.close()  # noqa: SLF001
+            stream.close()
+        try:
+            with _told("start"):
+                self._api.start(container)
+        except EnvironmentFailure:
+            connection.close()
+            raise
+        return connection
+
+    def running(self, container: str) -> bool:
+        """Whether it runs and is not paused. Raises EnvironmentFailure where nobody answers."""
+        state: Mapping[str, Any] = self._inspect(container).get("State", {})
+        return state.get("Running", False) and not state.get("Paused", False)
+
+    def disk_used(self, container: str) -> int:
+        """Bytes of the files it wrote to its root; 0 once it is gone. Raises EnvironmentFailure:
+        also where there are too many to count in time."""
+        return self._inspect(container, size=1).get("SizeRw") or 0
+
+    def out_of_memory(self, container: str) -> bool:
+        """Whether the kernel ended one of its processes for that; False where unknown.
+
+        Of a process that SIGKILL ended the engine may be told the reason after the end.
+        """
+        asked = {"container": container, "event": ["oom", "die"]}
+        until = f"{time.time() + REASON_S:.9f}"
+        with contextlib.suppress(EnvironmentFailure), _told("events"):
+            told = self._api.events(since=1, until=until, filters=asked, decode=True)
+            with contextlib.closing(told):
+                for event in told:
+                    if event["Action"] == "oom":
+                        return True
+                    if event["Actor"]["Attributes"].get("exitCode") != KILLED:
+                        return False
+        return False
+
+    def remove(self, container: str) -> None:
+        """Kill and remove; returns once it is gone, by whomever. Raises EnvironmentFailure.
+
+        Its lease ends here, whatever comes: what stays behind is reaped.
+        """
+        self.forget(container)
+        with _told("remove"):
+            try:
+                self._api.remove_container(container, force=True, v=True)
+            except docker.errors.NotFound:
+                return
+            except docker.errors.APIError as error:
+                if error.status_code != REMOVING:
+                    raise
+                self._await_removal(container)
+
+    def forget(self, container: str) -> None:
+        """Its lease ends: the next `reap` removes what is left of it."""
+        self._live.discard(self._leases.pop(container, ""))
+
+    def reap(self) -> int:
+        """Remove what no live lease owns; how many are gone. Raises EnvironmentFailure.
+
+        That is: containers of owners that live no more, and of our own those without a lease.
+        """
+        with _told("list containers"):
+            listed = self._api.containers(all=True, filters={"label": OWNER})
+        orphans = [each["Id"] for each in listed if self._orphaned(each["Labels"])]
+        if not orphans:
+            return 0
+        with ThreadPoolExecutor(REMOVERS) as threads:
+            gone = sum(threads.map(self._reaped, orphans))
+        log.info("containers without a lease were removed", count=gone)
+        return gone
+
+    def close(self) -> None:
+        self._api.close()
+
+    def _create(
+        self, image: str, argv: Sequence[str], limits: Limits, labels: Mapping[str, str]
+    ) -> str:
+        """With a quota of disk where the engine has such; its first refusal is remembered."""
+
+        def made(quota: int) -> str:
+            wanted = request(argv, limits, self._api.api_version, quota)
+            answer: Mapping[str, Any] = self._api.create_container(
+                image, labels=dict(labels), **wanted
+            )
+            return str(answer["Id"])
+
+        with _told("create"):
+            if limits.disk_bytes and self.quota is not False:
+                try:
+                    container = made(self._quota(image, limits.disk_bytes))
+                except docker.errors.APIError as error:
+                    if "storage-opt" not in str(error.explanation):
+                        raise
+                    self.quota = False
+                else:
+                    self.quota = True
+                    return container
+            return made(0)
+
+    def _quota(self, image: str, disk_bytes: int) -> int:
+        """What a quota has to be, for a container of this image to have `disk_bytes`."""
+        info: Mapping[str, Any] = self._api.info()
+        if info.get("Driver") not in INCLUSIVE:
+            return disk_bytes
+        return disk_bytes + int(self._api.inspect_image(image)["Size"])
+
+    def _inspect(self, container: str, **asked: int) -> Mapping[str, Any]:
+        """What the engine knows of it; empty once it is gone. Raises EnvironmentFailure."""
+        url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/json"
+        with _told("inspect"):
+            answer = self._api.get(url, params=asked, timeout=self._ask_s)
+            if answer.status_code == requests.codes.not_found:
+                return {}
+            answer.raise_for_status()
+            found: Mapping[str, Any] = answer.json()
+        return found
+
+    def _orphaned(self, labels: Mapping[str, str]) -> bool:
+        owner, lease = Owner.parse(labels[OWNER]), labels.get(LEASE, "")
+        if owner == self.owner:
+            return lease.startswith(f"{self._token}.") and lease not in self._live
+        return owner is not None and owner.gone()
+
+    def _reaped(self, container: str) -> bool:
+        """One that cannot be removed must not keep the others."""
+        try:
+            self.remove(container)
+        except EnvironmentFailure as error:
+            log.warning("container not removed", container=container, error=str(error))
+            return False
+        return True
+
+    def _await_removal(self, container: str) -> None:
+        deadline = time.monotonic() + REMOVAL_S
+        with contextlib.suppress(docker.errors.NotFound):
+            while time.monotonic() < deadline:  # waiting for "removed" misses what just was
+                self._api.inspect_container(container)
+                time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever the engine or the way to it fails with, as an EnvironmentFailure of one line."""
+    try:
+        yield
+    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        raise EnvironmentFailure(f"Docker engine: {what}: {_cause(error)}") from error
+
+
+def _provided(image: str) -> str:
+    """How to come by an image. A build never takes a name that may be somebody else's."""
+    if file := OURS.get(image.removesuffix(":latest")):
+        return f"docker build -t {image} -f deploy/images/{file}.Dockerfile deploy/images"
+    return (
+        f"docker pull {image}, or build deploy/images/sandbox.Dockerfile (os.Dockerfile for the "
+        "task os) under a name of your own for envs.docker_image (verbs: --image, --peer image=)"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """The engine's own explanation; where none came, what the system said of the connection."""
+    told: str = getattr(error, "explanation", None) or _of_the_system(error) or str(error)
+    return told.strip().splitlines()[0][:300]
+
+
+def _of_the_system(error: BaseException | None) -> str:
+    """The words of the first error on the way inwards that no library wrapped; empty for none."""
+    while error is not None:
+        if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+            return error.strerror or str(error)
+        error = error.__cause__ or error.__context__
+    return ""

@@ -1,0 +1,218 @@
+"""Sandboxes: containers with one driven process each, kept warm, leased to episodes.
+
+    tend() ─▶ idle ─▶ lease() ─▶ an episode ─▶ release() ─▶ idle, until reused `reuse` times
+                                     └─ anything went wrong ─▶ removed
+
+A lease is one episode's. None outlives its server: see envs/sandbox/docker_engine.py.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.sandbox.channel import Channel
+from agentrl.envs.sandbox.disk_watch import DiskWatch
+from agentrl.envs.sandbox.program import Limits, Program
+
+if TYPE_CHECKING:
+    from agentrl.envs.sandbox.docker_engine import Engine
+
+START_S = 30.0  # to send a program to its container
+REMOVERS = 16  # threads that remove containers at the end
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What the sandboxes of a kind are; `name` tells a task's kinds apart.
+
+    `reuse`: leases of one container; `spares`: idle ones kept warm; `linger_s`: how long an idle
+    one beyond those is kept; `trusted_s`: for so long after its release one is lent again without
+    asking the engine about it.
+    """
+
+    image: str
+    program: Program
+    limits: Limits = field(default_factory=Limits)
+    reuse: int = 200
+    spares: int = 1
+    linger_s: float = 60.0
+    trusted_s: float = 1.0
+    name: str = ""
+
+
+@runtime_checkable
+class Contained(Protocol):
+    """A TaskSource that can run its episodes in sandboxes."""
+
+    def specs(self, image: str) -> Sequence[Spec]:
+        """The kinds of sandbox its options ask for; `image`: of those that name none."""
+
+    def contain(self, pools: Mapping[str, "Sandboxes"]) -> None:
+        """Lease sandboxes from these from now on, by the name of their Spec."""
+
+
+class Sandbox:
+    """A running container and its process. Raises EnvironmentFailure where it cannot be made."""
+
+    def __init__(self, engine: "Engine", spec: Spec) -> None:
+        self._engine = engine
+        self._passed = ""
+        self._trusted_s = spec.trusted_s
+        self.container = engine.create(spec.image, spec.program.argv, spec.limits)
+        self.leases = 0
+        self.idle_since = 0.0
+        try:
+            self.channel = Channel(engine.start(self.container), self._overrun)
+        except BaseException:
+            engine.remove(self.container)
+            raise
+        try:
+            self.channel.send(spec.program.stdin, START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def sound(self) -> bool:
+        """Whether it can be lent. Raises EnvironmentFailure where the engine does not answer."""
+        if not self.channel.quiet():
+            return False
+        trusted = time.monotonic() - self.idle_since < self._trusted_s
+        return trusted or self._engine.running(self.container)
+
+    def end(self, passed: str) -> None:
+        """Remove the container; whoever asks it is told what the agent `passed`."""
+        self._passed = passed
+        self._engine.remove(self.container)
+
+    def abandon(self) -> None:
+        """Hang up and end the lease; the container ends by itself, or it is reaped."""
+        self.channel.close()
+        self._engine.forget(self.container)
+
+    def close(self) -> None:
+        """Kill and remove the container; safe to call twice. Raises EnvironmentFailure."""
+        self.channel.close()  # first: the engine waits for a stream that nobody reads
+        self._engine.remove(self.container)
+
+    def _overrun(self) -> str:
+        if not self._passed and self._engine.out_of_memory(self.container):
+            self._passed = "out of memory"
+        return self._passed
+
+
+class Sandboxes:
+    """The sandboxes of one task on one engine; safe for many threads."""
+
+    def __init__(self, engine: "Engine", spec: Spec) -> None:
+        """Raises ConfigError where the engine lacks the image."""
+        engine.require(spec.image)
+        self._engine = engine
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._idle: list[Sandbox] = []
+        self._leased: set[Sandbox] = set()
+        self._closed = threading.Event()
+        self._watched = False
+
+    def lease(self) -> Sandbox:
+        """A sandbox that lives, to be given back with `release`. Raises EnvironmentFailure."""
+        while (sandbox := self._take()) is not None:
+            try:
+                if sandbox.sound():
+                    return self._lent(sandbox)
+            except EnvironmentFailure:
+                sandbox.abandon()
+                raise
+            self._remove(sandbox)
+        return self._lent(Sandbox(self._engine, self._spec))
+
+    def release(self, sandbox: Sandbox, *, sound: bool) -> None:
+        """Take it back, or remove it where it is not `sound` or worn out."""
+        with self._lock:
+            self._leased.discard(sandbox)
+            keep = sound and sandbox.leases < self._spec.reuse and not self._closed.is_set()
+            if keep:
+                sandbox.idle_since = time.monotonic()
+                self._idle.append(sandbox)
+        if not keep:
+            self._remove(sandbox)
+
+    def tend(self) -> None:
+        """Remove what has been idle for too long, make the spares that lack.
+
+        Raises EnvironmentFailure.
+        """
+        late = time.monotonic() - self._spec.linger_s
+        with self._lock:
+            extra = len(self._idle) - self._spec.spares
+            old = [each for each in self._idle if each.idle_since < late][: max(0, extra)]
+            self._idle = [each for each in self._idle if each not in old]
+            lacking = 0 if self._closed.is_set() else self._spec.spares - len(self._idle)
+        for sandbox in old:
+            self._remove(sandbox)
+        for _ in range(lacking):
+            self.release(Sandbox(self._engine, self._spec), sound=True)
+
+    def close(self) -> None:
+        """Remove all, also those on lease: who holds one gets an EnvironmentFailure."""
+        with self._lock:
+            self._closed.set()
+            everyone = [*self._idle, *self._leased]
+            self._idle.clear()
+        with ThreadPoolExecutor(REMOVERS) as threads:
+            list(threads.map(self._remove, everyone))
+
+    def _take(self) -> Sandbox | None:
+        """The idle one used last: the others may linger out."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _lent(self, sandbox: Sandbox) -> Sandbox:
+        with self._lock:
+            closed = self._closed.is_set()
+            sandbox.leases += 1
+            self._leased.add(sandbox)
+        if closed:
+            self.release(sandbox, sound=False)
+            raise EnvironmentFailure("sandboxes: closed")
+        self._see_to_the_watch()
+        return sandbox
+
+    def _see_to_the_watch(self) -> None:
+        """Start it once, where the engine proved unable to bound a disk by itself."""
+        disk_bytes = self._spec.limits.disk_bytes
+        if not disk_bytes or self._engine.quota:
+            return
+        with self._lock:
+            first, self._watched = not self._watched, True
+        if first:
+            DiskWatch(self._engine, disk_bytes, self._present, self._closed).start()
+
+    def _present(self) -> list[Sandbox]:
+        with self._lock:
+            return [*self._leased, *self._idle]
+
+    def _remove(self, sandbox: Sandbox) -> None:
+        """The engine removes it by itself once hung up on; a failure here is worth a line only."""
+        try:
+            sandbox.close()
+        except EnvironmentFailure as error:
+            log.warning("container not removed", container=sandbox.container, error=str(error))
+
+
+def contain(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:
+    """Give a source the sandboxes it asks for. Raises ConfigError for a missing image."""
+    if not isinstance(source, Contained):
+        return ()
+    pools = {spec.name: Sandboxes(engine, spec) for spec in source.specs(image)}
+    if pools:
+        source.contain(pools)
+    return tuple(pools.values())

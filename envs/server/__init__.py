@@ -1,0 +1,1 @@
+"""Environments over HTTP and in process: server, client, sessions."""

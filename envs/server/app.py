@@ -1,0 +1,264 @@
+"""The env server's HTTP face: the protocol of AgentRL's task workers, one set of paths a task.
+
+    HTTP ─▶ token, size, JSON, fields ─▶ Sessions
+
+Tasks stand under /<task>/api; where there is one task, it answers under /api too. Refusals are
+`{"detail": …}`: 400 session or item, 401 token, 403 a web page, 404 and 405 path, 406 full, 413
+size, 415 no JSON, 422 names the field, 431 head, 503 end. The whole protocol: docs/env-server.md.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from agentrl.core.access import admits, loopback
+from agentrl.core.errors import AgentRLError, ItemError, in_words
+from agentrl.core.http import Application, Handler, Request, Response
+from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import metrics, tracing
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.server import wire
+from agentrl.envs.server.controller import Controller
+from agentrl.envs.server.sessions import Caller, Refused, Sessions
+
+T = TypeVar("T")
+Of = Callable[[str, Request], Awaitable[Response]]
+
+JSON = "application/json"
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A task on this server. `max_turns`: for clients that do not count turns themselves."""
+
+    source: TaskSource
+    max_turns: int
+
+
+class Face:
+    """The handlers.
+
+    `token`: empty where none is asked for; `tend`: called every second, may block.
+    """
+
+    def __init__(
+        self,
+        hosted: Mapping[str, Hosted],
+        sessions: Sessions,
+        token: str,
+        controller: Controller,
+        tend: Callable[[], None],
+    ) -> None:
+        self._hosted = hosted
+        self._sessions = sessions
+        self._token = token
+        self._controller = controller
+        self._tend = tend
+
+    def application(self) -> Application:
+        routes: dict[tuple[str, str], Handler] = {}
+        for task in self._hosted:
+            routes |= self._routes(f"/{task}/api", task)
+            if len(self._hosted) == 1:
+                routes |= self._routes("/api", task)
+        return Application(routes, _fault, self._alive)
+
+    def _routes(self, under: str, task: str) -> dict[tuple[str, str], Handler]:
+        handlers: dict[tuple[str, str], Of] = {
+            ("POST", "start_sample"): self._start,
+            ("POST", "interact"): self._interact,
+            ("POST", "cancel"): self._cancel,
+            ("POST", "cancel_with_notice"): self._cancel_with_notice,
+            ("POST", "cancel_all"): self._cancel_all,
+            ("POST", "cancel_all_with_notice"): self._cancel_all_with_notice,
+            ("GET", "get_indices"): self._indices,
+            ("GET", "worker_status"): self._status,
+            ("GET", "get_sessions"): self._running,
+        }
+        return {
+            (method, f"{under}/{verb}"): _measured(task, self._guarded(partial(handler, task)))
+            for (method, verb), handler in handlers.items()
+        }
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
+            if self._token and not admits(self._token, request.header(b"authorization") or ""):
+                return _fault(401, "the bearer token is missing or wrong")
+            if not self._token and (refused := _of_a_page(request)):
+                return refused
+            try:
+                return await handler(request)
+            except Refused as error:
+                return _fault(error.code, str(error))
+            except wire.MalformedBody as error:
+                return _fault(422, str(error))
+
+        return guarded
+
+    async def _start(self, task: str, request: Request) -> Response:
+        body = await _body(request, wire.StartSample)
+        if body.index == -1 and body.custom_task is None:
+            missing = "missing: an item's id or its place in get_indices; -1 needs custom_task"
+            raise Refused(422, f"index is {missing} - at `$.index`")
+        source = self._hosted[task].source
+        answer = await self._sessions.start(
+            (task, body.session_id),
+            body.index,
+            lambda: source.make(find(source, body)),
+            repeatable=_turn(request) == 0,
+            caller=Caller(request.gone, Owner.parse(request.header(wire.OWNER.encode()) or "")),
+        )
+        return _json(200, answer, {wire.SESSION: str(body.session_id), wire.TURN: "0"})
+
+    async def _interact(self, task: str, request: Request) -> Response:
+        body = await _body(request, wire.Interact)
+        turn = _turn(request)
+        if turn == 0:
+            raise Refused(422, f"{wire.TURN}: a session's first turn is 1")
+        max_turns = self._hosted[task].max_turns
+        key = (task, body.session_id)
+        answer = await self._sessions.interact(key, body.messages[-1], turn, max_turns)
+        return _json(200, {wire.SESSION: body.session_id, "env_out": answer})
+
+    async def _cancel(self, task: str, request: Request) -> Response:
+        body = await _body(request, wire.Cancel)
+        await self._sessions.cancel((task, body.session_id))
+        return _json(200, {wire.SESSION: body.session_id})
+
+    async def _cancel_with_notice(self, task: str, request: Request) -> Response:
+        body = await _body(request, wire.Cancel)
+        self._controller.notify(body.session_id, self._sessions.taken((task, body.session_id)))
+        return _json(200, {wire.SESSION: body.session_id})
+
+    async def _cancel_all(self, task: str, _: Request) -> Response:
+        await self._sessions.cancel_all(task)
+        return _json(200, None)
+
+    async def _cancel_all_with_notice(self, task: str, _: Request) -> Response:
+        for session_id in self._sessions.running(task):
+            self._controller.notify(session_id, self._sessions.taken((task, session_id)))
+        return _json(200, None)
+
+    async def _indices(self, task: str, _: Request) -> Response:
+        source = self._hosted[task].source
+        try:
+            return _json(200, await self._sessions.threads.run(partial(indices, source)))
+        except AgentRLError as error:  # its items cannot be made
+            raise Refused(400, str(error)) from error
+
+    async def _status(self, _task: str, _: Request) -> Response:
+        current = len(self._sessions.running())
+        return _json(200, {"concurrency": self._sessions.concurrency, "current": current})
+
+    async def _running(self, task: str, _: Request) -> Response:
+        return _json(200, self._sessions.running(task))
+
+    @contextlib.asynccontextmanager
+    async def _alive(self) -> AsyncIterator[None]:
+        chores = [asyncio.create_task(self._keep_tending())]
+        for task, hosted in self._hosted.items():
+            beat = self._controller.beat(task, partial(indices, hosted.source))
+            chores.append(asyncio.create_task(beat))
+        try:
+            yield
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await self._sessions.close()
+
+    async def _keep_tending(self) -> None:
+        while True:
+            await self._sessions.tend()
+            for task in self._hosted:
+                metrics.SESSIONS.set(len(self._sessions.running(task)), task=task)
+            try:
+                await self._sessions.threads.run(self._tend)
+            except (AgentRLError, OSError) as error:  # the next one may do better
+                log.warning("sandboxes not tended", error=in_words(error))
+            await asyncio.sleep(self._sessions.timings.tend_s)
+
+
+def _of_a_page(request: Request) -> Response | None:
+    """The refusal of what a web page may have asked a browser of this machine for.
+
+    A page reaches loopback, also under a name of its own; what it sends without asking first is no
+    JSON by its type, and names where it comes from.
+    """
+    host, origin = request.header(b"host") or "", request.header(b"origin")
+    if not loopback(_hostname(f"//{host}")):
+        return _fault(403, f"host {host[:60]}: without a token this machine alone is answered")
+    if origin is not None and not loopback(_hostname(origin)):
+        return _fault(403, f"origin {origin[:60]}: a web page elsewhere is not answered")
+    kind = (request.header(b"content-type") or JSON).partition(";")[0].strip().lower()
+    return None if kind == JSON else _fault(415, f"content-type {kind[:60]}: not {JSON}")
+
+
+def _hostname(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _measured(task: str, handler: Handler) -> Handler:
+    async def measured(request: Request) -> Response:
+        began = time.perf_counter()
+        with tracing.served("session", request.header(b"traceparent")) as fields:
+            response = await handler(request)
+            fields |= {"task": task, "status": response.status}
+        metrics.ENV_REQUESTS.add(task=task, status=str(response.status))
+        metrics.ENV_REQUEST.observe(time.perf_counter() - began, task=task)
+        return response
+
+    return measured
+
+
+def find(source: TaskSource, body: wire.StartSample) -> Item:
+    """The item a start names. Raises ItemError."""
+    if body.custom_task is not None:
+        return Item(source.name, str(body.index), body.custom_task)
+    items = [item for split in source.splits for item in source.items(split)]
+    if isinstance(body.index, int) and 0 <= body.index < len(items):
+        return items[body.index]
+    for item in items:
+        if item.item_id == body.index:
+            return item
+    raise ItemError(f"{source.name}: no item has the index {body.index}")
+
+
+def indices(source: TaskSource) -> list[str]:
+    return [item.item_id for split in source.splits for item in source.items(split)]
+
+
+def _turn(request: Request) -> int | None:
+    """The turn's number, where the client counts. Raises Refused."""
+    text = request.header(wire.TURN.encode())
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Refused(422, f"{wire.TURN}: {text[:20]!r} is no turn number")
+    return int(text)
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The body as a `kind`. Raises Refused, MalformedBody."""
+    given = await request.body(wire.MAX_BODY)
+    if given is None:
+        raise Refused(413, f"the body exceeds {wire.MAX_BODY} bytes")
+    return wire.decode(given, kind)
+
+
+def _fault(code: int, detail: str) -> Response:
+    return _json(code, {"detail": detail}, {wire.TURN: "0"})
+
+
+def _json(code: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(code, wire.encode(value), headers or {})

@@ -1,0 +1,301 @@
+"""Environments behind an env server of ours, or behind a task worker of the original system.
+
+Ours: items, limits and experts come from the task's own source, which is a pure function of its
+options; the content of an item travels with its start, so client and server need not share a seed.
+Requests carry their turn's number, so that asking again is harmless.
+
+A task worker: `envs.url` is its address as it registers it, which ends with `/api`. Items are its
+indices, the turns are its own to limit, and what may have reached it is never sent again.
+"""
+
+import contextlib
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+
+from agentrl.core.config import Envs, secret
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
+from agentrl.core.logging import get_logger
+from agentrl.core.telemetry import tracing
+from agentrl.envs import registry
+from agentrl.envs.contract import (
+    Environment,
+    Expert,
+    Item,
+    Observation,
+    Outcome,
+    TaskSource,
+    Tool,
+    ToolCall,
+)
+from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.server import wire
+
+T = TypeVar("T")
+
+CONNECT_S = 5.0
+READ_S = 60.0  # of one try; a turn may take longer, and is then asked for again
+START_S = 120.0  # how long a start waits for a server that is full, restarts or is not up yet
+TURN_MARGIN_S = 60.0  # beyond the server's own limit of a call: its turn is asked for again
+GONE_TRIES = 3  # of a turn at an address where nobody listens: sessions die with their server
+CANCEL_S = 2.0
+PAUSE_S = (0.1, 0.3, 1.0, 2.0)
+CONNECTIONS = 64
+WAIT = (406, 503)  # full, ending: another moment, another server process
+WORKER_TURNS = 100  # of an episode of a task worker, which has a limit of its own
+SPLIT = "all"  # the one split of a task worker's indices
+
+log = get_logger()
+
+
+class Reply(NamedTuple):
+    """`counts`: the server knows turns by their numbers, so that asking again is harmless."""
+
+    status: int
+    content: bytes
+    counts: bool
+
+
+class Remote:
+    """Requests to one task of a server; safe for many threads."""
+
+    def __init__(self, config: Envs, task: str, *, start_s: float = START_S) -> None:
+        """`start_s`: how long a start waits for a server."""
+        url = config.url.rstrip("/")
+        self.worker = config.names_worker()
+        self.url = url if self.worker else f"{url}/{task}/api"
+        self._start_s = start_s
+        self._turn_s = config.call_timeout_s + TURN_MARGIN_S
+        self._headers = {"content-type": "application/json", wire.OWNER: str(Owner.this())}
+        if token := secret(config.token_env):
+            self._headers["authorization"] = f"Bearer {token}"
+        self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
+
+    def start(self, body: Mapping[str, Any]) -> tuple[wire.EnvOut, bool]:
+        """The first answer, and whether turns are counted.
+
+        Raises EnvironmentFailure, ItemError, ConfigError.
+        """
+        reply = self._patiently("start_sample", body, 0, self._start_s)
+        if reply.status == 400 and reply.counts:
+            raise ItemError(f"env server {self.url}: {_detail(reply.content)}")
+        return self._answer(reply, wire.EnvOut), reply.counts
+
+    def interact(self, body: Mapping[str, Any], turn: int | None) -> wire.EnvOut:
+        """`turn`: None where they are not counted. Raises EnvironmentFailure, ConfigError."""
+        reply = self._patiently("interact", body, turn, self._turn_s)
+        return self._answer(reply, wire.Interacted).env_out
+
+    def indices(self) -> list[int | str]:
+        """What a task worker has. Raises EnvironmentFailure, ConfigError."""
+        reply = self._patiently("get_indices", None, 0, self._start_s)
+        return self._answer(reply, list[int | str])
+
+    def cancel(self, session_id: int) -> None:
+        """Once, and quickly: a server that does not hear it reaps the session."""
+        try:
+            self._ask("cancel", {wire.SESSION: session_id}, None, CANCEL_S)
+        except HTTPError as error:
+            log.info("session not cancelled", session_id=session_id, error=str(error))
+
+    def _patiently(
+        self, verb: str, body: Mapping[str, Any] | None, turn: int | None, patience_s: float
+    ) -> Reply:
+        """Ask until there is an answer; the turn's number makes a repetition harmless.
+
+        Without one, only what did not reach the server is sent again.
+        """
+        deadline = time.monotonic() + patience_s
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                left = deadline - time.monotonic()
+                read_s = patience_s if turn is None else min(READ_S, max(left, 1.0))
+                reply = self._ask(verb, body, turn, read_s)
+                if reply.status not in WAIT:
+                    return reply
+                why = _detail(reply.content)
+            except HTTPError as error:
+                why = str(error)
+                unsent = isinstance(error, NewConnectionError | ConnectTimeoutError)
+                if (turn is None and not unsent) or (turn != 0 and tries >= GONE_TRIES and unsent):
+                    raise self._failure(why) from error
+            if time.monotonic() > deadline:
+                raise self._failure(why)
+            time.sleep(PAUSE_S[min(tries, len(PAUSE_S)) - 1] * random.uniform(0.5, 1.0))
+
+    def _ask(
+        self, verb: str, body: Mapping[str, Any] | None, turn: int | None, read_s: float
+    ) -> Reply:
+        """Raises HTTPError."""
+        told = {} if turn is None else {wire.TURN: str(turn)}
+        response = self._http.request(
+            "GET" if body is None else "POST",
+            f"{self.url}/{verb}",
+            body=None if body is None else wire.encode(body),
+            headers=self._headers | told | tracing.headers(),
+            timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
+        )
+        return Reply(response.status, response.data, wire.TURN in response.headers)
+
+    def _answer(self, reply: Reply, kind: type[T]) -> T:
+        if reply.status == 401:
+            why = _detail(reply.content)
+            raise ConfigError(f"env server {self.url}: {why}", mend="envs.token_env")
+        if reply.status != 200:
+            raise self._failure(f"{reply.status} {_detail(reply.content)}")
+        try:
+            return wire.decode(reply.content, kind)
+        except wire.MalformedBody as error:
+            raise self._failure(f"ill-formed answer: {error}") from error
+
+    def _failure(self, why: str) -> EnvironmentFailure:
+        return EnvironmentFailure(f"env server {self.url}: {why}")
+
+
+class RemoteEnvironment:
+    """An Environment in a session of the server. `tools` or `start`, whichever first, begins it."""
+
+    def __init__(self, remote: Remote, start: Mapping[str, Any]) -> None:
+        """`start`: the body of its start, but for the session."""
+        self._remote = remote
+        self._start = start
+        self._session_id = random.SystemRandom().getrandbits(53)
+        self._first: wire.EnvOut | None = None
+        self._turn = 0
+        self._counts = False
+        self._over = True
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return tuple(wire.tool(each) for each in self._begun().tools or ())
+
+    def start(self) -> Observation:
+        return Observation(tuple(wire.message(each) for each in self._begun().messages))
+
+    def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
+        self._begun()
+        if self._over:
+            raise EnvironmentFailure("the episode is over")
+        self._turn += 1
+        body = {wire.SESSION: self._session_id, "messages": [wire.assistant(calls)]}
+        answer = self._remote.interact(body, self._turn if self._counts else None)
+        self._check(answer)
+        messages = tuple(wire.message(each) for each in answer.messages)
+        if not answer.finish:
+            return Outcome(messages)
+        self._over = True
+        try:
+            reward, score = wire.finite(answer.reward), wire.score(answer)
+        except wire.MalformedBody as error:
+            raise EnvironmentFailure(f"{self._remote.url}: ill-formed answer: {error}") from error
+        return Outcome(
+            messages,
+            done=True,
+            status=wire.OUTCOMES[answer.status],
+            reward=reward,
+            score=score,
+            metrics=_numbers(answer.metric),
+        )
+
+    def close(self) -> None:
+        if not self._over:
+            self._over = True
+            self._remote.cancel(self._session_id)
+
+    def _begun(self) -> wire.EnvOut:
+        """The first answer. Raises ItemError, EnvironmentFailure."""
+        if self._first is None:
+            self._over = False
+            body = {wire.SESSION: self._session_id, **self._start}
+            first, self._counts = self._remote.start(body)
+            self._check(first)
+            self._first = first
+        return self._first
+
+    def _check(self, answer: wire.EnvOut) -> None:
+        """An end that is not the agent's doing never becomes a reward."""
+        if answer.finish and answer.status not in wire.OUTCOMES:
+            self._over = True
+            raise EnvironmentFailure(f"{self._remote.url}: {answer.status}: {answer.error}")
+
+
+class Worker:
+    """The TaskSource of a task worker: its indices, in one split, without demonstrators."""
+
+    max_turns = WORKER_TURNS
+    splits = (SPLIT,)
+
+    def __init__(self, remote: Remote, task: str, options: Mapping[str, Any]) -> None:
+        """Raises ItemError: a worker has its options already."""
+        if options:
+            raise ItemError(f"{task}: option {next(iter(options))} is for its worker {remote.url}")
+        self._remote = remote
+        self._items: tuple[Item, ...] = ()
+        self.name = task
+
+    def items(self, split: str) -> Sequence[Item]:
+        """Raises ItemError, EnvironmentFailure."""
+        if split not in self.splits:
+            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
+        if not self._items:
+            named = [each for each in self._remote.indices() if each != -1]  # of custom tasks
+            self._items = tuple(Item(self.name, str(each), {"index": each}) for each in named)
+        return self._items
+
+    def make(self, item: Item) -> Environment:
+        return RemoteEnvironment(self._remote, item.content)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
+        raise ItemError(f"item {item.item_id}: {self._remote.url} has no demonstrator")
+
+
+class RemoteSource:
+    """A TaskSource whose environments run on an env server."""
+
+    def __init__(self, config: Envs, task: str, options: Mapping[str, Any]) -> None:
+        """Raises ItemError for an unknown task or option, ConfigError for an unset token."""
+        remote = self._remote = Remote(config, task)
+        self._local: TaskSource = (
+            Worker(remote, task, options) if remote.worker else registry.source(task, options)
+        )
+        self.name = task
+        self.max_turns = self._local.max_turns
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self._local.splits
+
+    def items(self, split: str) -> Sequence[Item]:
+        return self._local.items(split)
+
+    def make(self, item: Item) -> Environment:
+        if self._remote.worker:
+            return self._local.make(item)
+        start = {"index": item.item_id, "custom_task": dict(item.content)}
+        return RemoteEnvironment(self._remote, start)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        return self._local.expert(item, seed=seed, noise=noise)
+
+
+def _detail(content: bytes) -> str:
+    """What a refusal says, in one line."""
+    with contextlib.suppress(msgspec.MsgspecError, AttributeError):
+        return str(msgspec.json.decode(content).get("detail"))[:300]
+    return content[:200].decode(errors="replace")
+
+
+def _numbers(metric: Mapping[str, Any]) -> dict[str, float]:
+    """Those of the values that are numbers and finite."""
+    return {
+        name: float(each)
+        for name, each in metric.items()
+        if isinstance(each, int | float) and abs(each) <= wire.LARGEST
+    }

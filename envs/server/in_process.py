@@ -1,0 +1,49 @@
+"""Tasks in this process, with sandboxes of its own where their options ask for them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from agentrl.envs.contract import Environment, Expert, Item, Outcome, TaskSource
+from agentrl.envs.sandbox.sandbox import Contained, contain
+
+
+def contained(source: TaskSource) -> bool:
+    """Whether its options ask for sandboxes."""
+    return isinstance(source, Contained) and bool(source.specs(""))
+
+
+@contextmanager
+def hosting(source: TaskSource, url: str, image: str) -> Iterator[None]:
+    """Until its end the source has the sandboxes it asks for.
+
+    `url`: the Docker engine's address, DOCKER_HOST where empty. Raises ConfigError.
+    """
+    if not contained(source):
+        yield
+        return
+    from agentrl.envs.sandbox.docker_engine import Engine
+
+    with ExitStack() as undo:
+        engine = Engine(source.name, url or None)
+        undo.callback(engine.close)
+        for pool in contain(source, engine, image):
+            undo.callback(pool.close)
+        yield
+
+
+def play(source: TaskSource, item: Item, agent: Expert) -> Outcome:
+    """An episode of an agent, to its end or the task's last turn; then the outcome is not `done`.
+
+    Raises EnvironmentFailure, ItemError.
+    """
+    environment: Environment = source.make(item)
+    try:
+        outcome = Outcome(environment.start().messages)
+        for _ in range(source.max_turns):
+            act = agent.act(outcome.messages)
+            outcome = environment.call(act if isinstance(act, str) else [act])
+            if outcome.done:
+                break
+        return outcome
+    finally:
+        environment.close()

@@ -1,0 +1,105 @@
+"""The env server: episodes of every task over HTTP, and the one process that talks to Docker.
+
+    HTTP ─▶ Face ─▶ Sessions ─▶ a thread ─▶ Environment ─▶ (a sandbox)
+
+SIGTERM: no new episodes, a moment for the running ones, then they are cancelled and every
+container is removed.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from agentrl.core.config import Config, secret
+from agentrl.core.http import HttpServer
+from agentrl.core.logging import get_logger
+from agentrl.envs import registry
+from agentrl.envs.sandbox.sandbox import Sandboxes, contain
+from agentrl.envs.server.app import Face, Hosted
+from agentrl.envs.server.controller import Controller
+from agentrl.envs.server.in_process import contained
+from agentrl.envs.server.sessions import Sessions, Timings
+
+DRAIN_S = 0.5  # at the end: how long clients may still end their episodes themselves
+REAP_EVERY = 30  # tends
+
+log = get_logger()
+
+
+class EnvServer:
+    """The face on a socket, in a thread of its own, and the sandboxes behind it."""
+
+    def __init__(self, config: Config, timings: Timings | None = None) -> None:
+        """Bind and answer.
+
+        Raises ConfigError: an address not to be had, no token off loopback, no engine, no image.
+        """
+        envs, token = config.envs, secret(config.envs.token_env)
+        port = envs.port or urlsplit(envs.url).port or 0
+        self._http = HttpServer("envs", envs.host, port, guarded=bool(token))
+        self.port, self.url = self._http.port, self._http.url
+        self._docker = contextlib.ExitStack()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._http.close)
+            undo.enter_context(self._docker)
+            hosted, tend = _host(config, self._docker)
+            timings = timings or Timings(call_s=envs.call_timeout_s)
+            self._sessions = Sessions(envs.concurrency, envs.idle_timeout_s, timings)
+            address = envs.advertise or self.url
+            beat_s = timings.beat_s
+            controller = Controller(envs.controller, address, envs.concurrency, beat_s=beat_s)
+            face = Face(hosted, self._sessions, token, controller, tend)
+            self._http.start(face.application())
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Refuse new episodes, give the running ones a moment, cancel them, remove containers."""
+        self._sessions.draining = True
+        deadline = time.monotonic() + DRAIN_S
+        while self._sessions.running() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._http.close()
+        self._docker.close()
+
+
+def serve(config: Config, stop: threading.Event) -> None:
+    """Serve until `stop`. Raises ConfigError, ItemError at start."""
+    server = EnvServer(config)
+    log.info("Env server is up", url=server.url, tasks=sorted(config.tasks))
+    try:
+        stop.wait()
+    finally:
+        server.close()
+
+
+def _host(
+    config: Config, docker: contextlib.ExitStack
+) -> tuple[Mapping[str, Hosted], Callable[[], None]]:
+    """The tasks, with the sandboxes they ask for; `docker` removes those when it closes."""
+    hosted = {
+        name: Hosted(source, task.max_turns or source.max_turns)
+        for name, task in config.tasks.items()
+        for source in [registry.source(name, task.options)]
+    }
+    if not any(contained(each.source) for each in hosted.values()):
+        return hosted, lambda: None
+    from agentrl.envs.sandbox.docker_engine import Engine
+
+    engine = Engine(config.run.name)
+    docker.callback(engine.close)
+    pools: list[Sandboxes] = []
+    for each in hosted.values():
+        for pool in contain(each.source, engine, config.envs.docker_image):
+            docker.callback(pool.close)
+            pools.append(pool)
+    ticks = iter(range(1 << 62))
+
+    def tend() -> None:
+        if next(ticks) % REAP_EVERY == 0:
+            engine.reap()
+        for pool in pools:
+            pool.tend()
+
+    return hosted, tend

@@ -1,0 +1,343 @@
+"""The episodes of an env server: all of its state, and all of it on the event loop's thread.
+
+    start ─▶ wait for a place ─▶ running ⇄ one turn in a thread ─▶ finished, its answer kept a while
+                                    └─ idle too long, cancelled, failed ─▶ closed
+
+A request that carries a turn's number may be repeated: it gets the same answer, also while the
+first is still under way, and is applied once.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from agentrl.core.errors import AgentRLError, EnvironmentFailure, ItemError, in_words
+from agentrl.core.logging import get_logger
+from agentrl.core.types import Status
+from agentrl.envs.contract import Environment, Outcome
+from agentrl.envs.sandbox.channel import Overrun
+from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.server import wire
+from agentrl.envs.server.threads import Threads
+
+KEPT = 1000  # final answers at most, the newest
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Limits of an env server, in seconds.
+
+    `queue_s`: how long a start waits for a place; `kept_s`: how long a final answer can be had
+    again; `close_s`: how long the end of the server waits for a turn under way; `tend_s`: between
+    two looks at what is idle; `call_s`: how long an environment may take for one call; `beat_s`:
+    between two heartbeats to a controller.
+    """
+
+    queue_s: float = 30.0
+    kept_s: float = 120.0
+    close_s: float = 2.0
+    tend_s: float = 1.0
+    call_s: float = 240.0
+    beat_s: float = 8.0
+
+
+class Refused(Exception):
+    """A request that is answered with an HTTP status and one line."""
+
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+Key = tuple[str, int]  # task, session id
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who starts an episode. `gone` ends when it has hung up; `owner`: its process, where told."""
+
+    gone: Callable[[], Awaitable[None]]
+    owner: Owner | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One episode.
+
+    `answer`: of the last turn, done or under way; `turn`: that turn's number; `asking`: clients
+    that wait for its start; `waiting`: it has no place yet; `owner`: the process that began it,
+    where it said so; `hangs`: its environment did not answer in time and is closed if it ever does.
+    """
+
+    key: Key
+    index: int | str
+    answer: asyncio.Task[dict[str, Any]]
+    turn: int = 0
+    asking: int = 0
+    waiting: bool = False
+    environment: Environment | None = None
+    used: float = 0.0
+    finished: bool = False
+    owner: Owner | None = None
+    hangs: bool = False
+
+
+class Sessions:
+    """`concurrency`: episodes at once; `idle_s`: one without a request for so long is cancelled.
+
+    `kept`: final answers that can be had again, the newest.
+    """
+
+    def __init__(
+        self, concurrency: int, idle_s: float, timings: Timings | None = None, *, kept: int = KEPT
+    ) -> None:
+        self.concurrency = concurrency
+        self.draining = False
+        self.threads = Threads()
+        self._idle_s = idle_s
+        self.timings = timings or Timings()
+        self._most_kept = kept
+        self._open: dict[Key, Session] = {}
+        self._kept: deque[Session] = deque()
+        self._places = asyncio.Semaphore(concurrency)
+
+    async def start(
+        self,
+        key: Key,
+        index: int | str,
+        make: Callable[[], Environment],
+        *,
+        repeatable: bool,
+        caller: Caller,
+    ) -> dict[str, Any]:
+        """The first answer. Raises Refused: full, taken id, no such item.
+
+        A client that hangs up while it waits for a place gives it up.
+        """
+        session = self._open.get(key)
+        if session is None or (session.finished and not repeatable):
+            if self.draining:
+                raise Refused(503, "the env server is ending")
+            session = self._open[key] = Session(key, index, _task(self._begin(key, make)))
+            session.owner = caller.owner
+            session.waiting = self._places.locked()
+            if not session.waiting:  # taken now: two starts at once must not both count on it
+                await self._places.acquire()
+        elif not repeatable or session.turn:
+            raise Refused(400, f"session {key[1]} exists already")
+        if session.waiting:
+            await self._waited(session, caller.gone)
+        return await asyncio.shield(session.answer)
+
+    async def interact(
+        self, key: Key, message: wire.AssistantMessage, turn: int | None, max_turns: int
+    ) -> dict[str, Any]:
+        """The answer to a turn. Raises Refused: no such session, busy, not the next turn.
+
+        A client that numbers its turns counts them itself; for others `max_turns` is the end.
+        """
+        session = self._open.get(key)
+        if session is not None and turn == session.turn:
+            return await asyncio.shield(session.answer)
+        if session is None or session.finished:
+            raise Refused(400, wire.NO_SESSION)
+        if not session.answer.done():
+            raise Refused(400, f"session {key[1]} is busy")
+        if turn is not None and turn != session.turn + 1:
+            raise Refused(400, f"turn {turn} of session {key[1]}: {session.turn + 1} is next")
+        session.turn += 1
+        last = turn is None and session.turn >= max_turns
+        session.answer = _task(self._apply(session, message, last))
+        return await asyncio.shield(session.answer)
+
+    async def cancel(self, key: Key) -> None:
+        """End an episode once its turn under way is done. Raises Refused."""
+        await self.taken(key)
+
+    def taken(self, key: Key) -> Awaitable[None]:
+        """An episode off the list; await its end. Raises Refused."""
+        session = self._open.get(key)
+        if session is None or session.finished:
+            raise Refused(400, wire.NO_SESSION)
+        del self._open[key]
+        return self._end(session)
+
+    async def cancel_all(self, task: str | None = None) -> None:
+        """End every episode (of a task)."""
+        keys = [key for key in self._open if task in (None, key[0])]
+        await asyncio.gather(*(self._end(self._open.pop(key)) for key in keys))
+
+    def running(self, task: str | None = None) -> dict[int, int | str]:
+        """session id → index, of the episodes that have not ended."""
+        return {
+            key[1]: session.index
+            for key, session in self._open.items()
+            if not session.finished and task in (None, key[0])
+        }
+
+    async def tend(self) -> None:
+        """Cancel what nobody will ask for again, forget final answers that are old."""
+        now = time.monotonic()
+        gone = {each for each in {s.owner for s in self._open.values()} if each and each.gone()}
+        idle = [
+            session
+            for session in self._open.values()
+            if session.answer.done() and not session.finished
+            if session.owner in gone or now - session.used > self._idle_s
+        ]
+        for session in idle:
+            task, session_id = session.key
+            log.warning("idle session cancelled", task=task, session_id=session_id)
+            del self._open[session.key]
+        while self._kept and now - self._kept[0].used > self.timings.kept_s:
+            self._drop(self._kept.popleft())
+        await asyncio.gather(*(self._end(session) for session in idle))
+
+    async def close(self) -> None:
+        """Cancel all; a turn that hangs is left to die with the process."""
+        self.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.cancel_all(), self.timings.close_s)
+        self.threads.close()
+
+    async def _waited(self, session: Session, gone: Callable[[], Awaitable[None]]) -> None:
+        """Wait while the client is there; a start for which nobody waits any more is given up."""
+        session.asking += 1
+        leaving = asyncio.ensure_future(gone())
+        try:
+            await asyncio.wait((session.answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            session.asking -= 1
+            if session.waiting and not session.asking:
+                session.answer.cancel()
+
+    async def _end(self, session: Session) -> None:
+        """Finish an episode, already taken off the list, after its turn under way."""
+        if session.waiting:
+            session.answer.cancel()
+        with contextlib.suppress(Refused):  # told to whoever asked for that turn
+            await asyncio.shield(session.answer)
+        await self._finish(session)
+
+    async def _begin(self, key: Key, make: Callable[[], Environment]) -> dict[str, Any]:
+        session = self._open[key]
+        try:
+            if session.waiting:
+                await asyncio.wait_for(self._places.acquire(), self.timings.queue_s)
+        except (TimeoutError, asyncio.CancelledError):
+            session.finished = True
+            self._drop(session)
+            raise Refused(406, f"full: {self.concurrency} sessions run") from None
+        finally:
+            session.waiting = False
+
+        def begin() -> dict[str, Any]:
+            session.environment = make()
+            first = session.environment.start()
+            return wire.answer(first.messages, session.environment.tools)
+
+        try:
+            return await self._guarded(session, begin)
+        except Refused:
+            self._drop(session)
+            raise
+
+    async def _apply(
+        self, session: Session, message: wire.AssistantMessage, last: bool
+    ) -> dict[str, Any]:
+        environment = session.environment
+        if environment is None:
+            raise Refused(400, wire.NO_SESSION)
+        calls, ids = wire.turn(message)
+
+        def apply() -> dict[str, Any]:
+            try:
+                outcome = environment.call(calls)
+            except Overrun as error:
+                log.info("sandbox overrun", task=session.key[0], error=str(error))
+                outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
+            return wire.outcome_answer(outcome, environment.tools, ids)
+
+        answer = await self._guarded(session, apply)
+        if last and not answer["finish"]:
+            answer |= {"finish": True, "status": wire.STATUSES[Status.TASK_LIMIT]}
+        if answer["finish"]:
+            await self._finish(session)
+        return answer
+
+    async def _guarded(
+        self, session: Session, work: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The work's answer; a failure ends the episode and is the protocol's task error."""
+        try:
+            return await self._in_time(session, work)
+        except ItemError as error:
+            await self._finish(session)
+            raise Refused(400, str(error)) from error
+        except Exception as error:  # an episode's failure is its own
+            known = isinstance(error, AgentRLError)
+            told = in_words(error)
+            log.warning("episode failed", task=session.key[0], error=told, exc_info=not known)
+            await self._finish(session)
+            return wire.failure_answer(Status.ENV_ERROR, told)
+        finally:
+            session.used = time.monotonic()
+
+    async def _in_time(
+        self, session: Session, work: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """As the work raises, and EnvironmentFailure where it takes too long: it is left behind."""
+        doing, limit_s = self.threads.run(work), self.timings.call_s
+        await asyncio.wait((doing,), timeout=limit_s)
+        if doing.done():
+            return doing.result()
+
+        def close_at_last(done: "asyncio.Future[dict[str, Any]]") -> None:
+            done.exception()  # whatever it was, nobody waits for it
+            if session.environment is not None:
+                self.threads.run(session.environment.close)
+                session.environment = None
+
+        session.hangs = True
+        doing.add_done_callback(close_at_last)
+        raise EnvironmentFailure(f"a call of the environment took over {limit_s:g} s")
+
+    async def _finish(self, session: Session) -> None:
+        """Close its environment and free its place, once."""
+        if session.finished:
+            return
+        session.finished = True
+        try:
+            if session.environment is not None and not session.hangs:
+                await self._in_time(session, partial(_close, session.environment))
+        except Exception as error:  # an episode's failure is its own
+            told = in_words(error)
+            log.warning("episode not closed", task=session.key[0], error=told, exc_info=True)
+        finally:
+            session.environment = session.environment if session.hangs else None
+            self._places.release()
+            self._kept.append(session)
+            while len(self._kept) > self._most_kept:
+                self._drop(self._kept.popleft())
+
+    def _drop(self, session: Session) -> None:
+        """Off the list, where its id is not another's by now."""
+        if self._open.get(session.key) is session:
+            del self._open[session.key]
+
+
+def _close(environment: Environment) -> dict[str, Any]:
+    environment.close()
+    return {}
+
+
+def _task(work: Any) -> asyncio.Task[dict[str, Any]]:
+    return asyncio.get_running_loop().create_task(work)

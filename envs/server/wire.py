@@ -1,0 +1,268 @@
+"""The environment protocol on the wire: JSON bodies, OpenAI messages, published statuses.
+
+What AgentRL's task workers speak. Ours, which others ignore: `score` and `error` of an answer,
+`error` of a tool call, and the header `agentrl-turn`, which makes a repeated request harmless.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from agentrl.core.types import Status
+from agentrl.envs.contract import Message, Outcome, Tool, ToolCall
+
+T = TypeVar("T")
+
+SESSION = "session_id"
+OWNER = (
+    "agentrl-owner"  # header of a start: the process whose session it is (envs/sandbox/owner.py)
+)
+TURN = "agentrl-turn"  # header: 0 starts, 1 is the first turn; the same number is the same request
+MAX_BODY = 8 << 20  # bytes
+RUNNING, FAILED = "running", "task error"
+NO_SESSION = "No such session"
+LARGEST = 1e300  # of rewards, scores and metrics
+
+STATUSES: Mapping[Status, str] = {
+    Status.COMPLETED: "completed",
+    Status.TASK_LIMIT: "task limit reached",
+    Status.INVALID_ACTION: "agent invalid action",
+    Status.ENV_ERROR: FAILED,
+    Status.CANCELLED: "cancelled",
+}
+OUTCOMES: Mapping[str, Status] = {
+    "completed": Status.COMPLETED,
+    "task limit reached": Status.TASK_LIMIT,
+    "agent context limit": Status.TASK_LIMIT,
+    "agent invalid action": Status.INVALID_ACTION,
+    "agent validation failed": Status.INVALID_ACTION,
+}
+
+
+class MalformedBody(ValueError):
+    """A body that is no JSON or not of its shape; the text names the field."""
+
+
+class StartSample(msgspec.Struct):
+    """`index`: an item's id or its place in get_indices; `custom_task`: an item's content."""
+
+    session_id: int
+    index: int | str = -1
+    custom_task: dict[str, Any] | None = None
+
+
+class Function(msgspec.Struct):
+    """`error`: ours; why the call could not be parsed or does not fit its schema."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+    error: str = ""
+
+
+class Call(msgspec.Struct):
+    function: Function
+    id: str = ""
+
+
+class Part(msgspec.Struct):
+    text: str = ""
+
+
+Content = str | list[Part] | None  # a list: OpenAI's content parts, of which we read the text
+
+
+class AssistantMessage(msgspec.Struct):
+    role: Literal["assistant"]
+    content: Content = None
+    tool_calls: list[Call] | None = None
+
+
+class Interact(msgspec.Struct):
+    """One assistant turn: the last of `messages`."""
+
+    session_id: int
+    messages: Annotated[list[AssistantMessage], Meta(min_length=1)]
+
+
+class Cancel(msgspec.Struct):
+    session_id: int
+
+
+class WireMessage(msgspec.Struct, omit_defaults=True):
+    role: str
+    content: Content = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+class WireFunction(msgspec.Struct):
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class WireTool(msgspec.Struct):
+    function: WireFunction
+
+
+class EnvOut(msgspec.Struct):
+    """The environment's answer: six keys of the protocol and two of ours."""
+
+    messages: list[WireMessage]
+    tools: list[WireTool] | None = None
+    status: str = RUNNING
+    finish: bool = False
+    reward: float = 0.0
+    metric: dict[str, Any] = {}
+    score: float | None = None
+    error: str = ""
+
+
+class Interacted(msgspec.Struct):
+    env_out: EnvOut
+
+
+def decode(content: bytes, kind: type[T]) -> T:
+    """A body as a `kind`; unknown keys are passed over. Raises MalformedBody."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return msgspec.json.decode(content, type=kind)
+    try:  # what msgspec refuses and JSON allows: a lone surrogate, a number like 1e999
+        return msgspec.convert(_JSON.decode(_text(content)), kind)
+    except (ValueError, RecursionError) as error:
+        raise MalformedBody(str(error)) from error
+
+
+def encode(value: Any) -> bytes:
+    """JSON that keeps whatever an agent wrote, lone surrogates too; no number is null."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def answer(
+    messages: Sequence[Message], tools: Sequence[Tool], ids: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A running episode's answer. `ids`: of the calls that the tool messages answer, in order."""
+    waiting = iter(ids)
+    return {
+        "messages": [_wire_message(message, waiting) for message in messages],
+        "tools": [tool.schema() for tool in tools],
+        "status": RUNNING,
+        "finish": False,
+        "reward": 0,
+        "metric": {},
+    }
+
+
+def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) -> dict[str, Any]:
+    """An outcome as the protocol has it."""
+    said = answer(outcome.messages, tools, ids)
+    if not outcome.done:
+        return said
+    return said | {
+        "status": STATUSES.get(outcome.status, "unknown"),
+        "finish": True,
+        "reward": outcome.reward,
+        "metric": dict(outcome.metrics),
+        "score": outcome.score,
+    }
+
+
+def failure_answer(status: Status, error: str) -> dict[str, Any]:
+    """What an episode ends with that the agent did not end."""
+    ended = {"status": STATUSES[status], "finish": True, "error": error}
+    return answer((), ()) | ended
+
+
+def assistant(calls: Sequence[ToolCall] | str) -> dict[str, Any]:
+    """A turn as an OpenAI message; `turn` reads it back."""
+    if isinstance(calls, str):
+        return {"role": "assistant", "content": calls}
+    written = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": json.dumps(dict(call.arguments)),
+                **({"error": call.error} if call.error else {}),
+            },
+        }
+        for number, call in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": written}
+
+
+def turn(message: AssistantMessage) -> tuple[list[ToolCall] | str, list[str]]:
+    """The calls of an assistant's message and their ids; its text where it has none."""
+    if message.tool_calls is None:
+        return _content(message.content), []
+    calls = message.tool_calls
+    return [_call(each.function) for each in calls], [each.id for each in calls]
+
+
+def message(wired: WireMessage) -> Message:
+    return Message(wired.role, _content(wired.content), wired.name or "")
+
+
+def score(answer: EnvOut) -> float:
+    """Ours beside the reward; the original's among its metrics, where it has one.
+
+    Raises MalformedBody.
+    """
+    among = answer.metric.get("score")
+    given = among if answer.score is None and isinstance(among, int | float) else answer.score
+    return finite(answer.reward if given is None else given)
+
+
+def finite(number: float) -> float:
+    """The number, which JSON may write as 1e999 or with 500 digits. Raises MalformedBody."""
+    if not abs(number) <= LARGEST:
+        raise MalformedBody("a reward or a score is no finite number")
+    return float(number)
+
+
+def tool(wired: WireTool) -> Tool:
+    function = wired.function
+    return Tool(function.name, function.description, function.parameters)
+
+
+def _wire_message(said: Message, waiting: Any) -> dict[str, Any]:
+    written = {"role": said.role, "content": said.content}
+    if said.name:
+        written["name"] = said.name
+    if said.role == "tool":
+        written["tool_call_id"] = next(waiting, "")
+    return written
+
+
+def _call(function: Function) -> ToolCall:
+    arguments: Any = function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = _JSON.decode(arguments)
+        except (ValueError, RecursionError) as error:
+            return ToolCall(function.name, {}, function.error or f"arguments are not JSON: {error}")
+    if not isinstance(arguments, dict):
+        return ToolCall(function.name, {}, function.error or "arguments are no JSON object")
+    return ToolCall(function.name, arguments, function.error)
+
+
+def _content(given: Content) -> str:
+    return "".join(part.text for part in given) if isinstance(given, list) else given or ""
+
+
+def _text(content: bytes) -> str:
+    return content.decode(json.detect_encoding(content), "surrogatepass")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)

@@ -1,0 +1,151 @@
+"""What `agentrl envs check alfworld` measures: the release's games, by our interpreter."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from random import Random
+
+from agentrl.core.errors import ItemError
+from agentrl.core.process import resident_bytes
+from agentrl.envs.contract import Expert, Item, Message, ToolCall
+from agentrl.envs.tasks import options
+from agentrl.envs.tasks.alfworld import compare, games
+from agentrl.envs.tasks.alfworld.environment import ACT
+from agentrl.envs.tasks.alfworld.games import Game, Packed
+from agentrl.envs.tasks.alfworld.scene import Scene
+from agentrl.envs.tasks.alfworld.story import GameStory, HouseholdStory, Story, played
+from agentrl.envs.tasks.check import Figure, Settings
+
+PARTS = ("train", "valid_train", "valid_seen")
+WALKS, STEPS = 200, 30
+FASTER = 50
+EPISODES, WARM_UP, GAMES, GROUP = 10_000, 1_000, 200, 5  # GROUP: episodes of a game in a row
+GROWTH = 0.05
+
+
+def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
+    """`warm_up`: episodes before memory is measured. Raises ItemError for a broken game."""
+    try:
+        release = games.release(settings.data)
+        known = release.paths()
+        listed = games.listed(settings.data)
+    except ItemError as error:
+        yield Figure("walkthroughs that win", str(error), "all", ok=None)
+        return
+    if not known:
+        yield Figure("walkthroughs that win", "the release holds no game", "all", ok=None)
+        return
+    there = len(set(listed) & set(known))
+    yield Figure("games of AgentBench's list that are here", f"{there} of {len(listed)}")
+    for part in PARTS:
+        paths = [path for path in known if path.split("/")[1] == part]
+        chosen = compare.spread(paths, settings.limit)
+        yield _walkthroughs(part, [release.game(path) for path in chosen])
+    yield from _beside(settings, release, known)
+    yield _memory(settings, release, known, warm_up)
+
+
+def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
+    """`random` takes any admissible action, `constant` looks."""
+    return {"random": RandomActions(_story(item), seed), "constant": Constant()}
+
+
+class RandomActions:
+    """An Expert that plays a game of its own in step, to know what can be done."""
+
+    def __init__(self, story: Story, seed: int) -> None:
+        self._story = story
+        self._random = Random(seed)
+
+    def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
+        action = self._random.choice(list(self._story.admissible()))
+        self._story.act(action)
+        return ToolCall(ACT, {"action": action})
+
+
+class Constant:
+    """An Expert that looks around, whatever it sees."""
+
+    def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
+        return ToolCall(ACT, {"action": "look"})
+
+
+def _story(item: Item) -> Story:
+    if "problem" in item.content:
+        packed = options.read(item.item_id, Packed, item.content)
+        return GameStory(played(item.item_id, packed))
+    return HouseholdStory(options.read(item.item_id, Scene, item.content), "compact")
+
+
+def _walkthroughs(part: str, chosen: Sequence[Game]) -> Figure:
+    name = f"walkthroughs that win, {part}"
+    if not chosen:
+        return Figure(name, "no game of this part is here", "all", ok=None)
+    broken = [f"{game.path}: {why}" for game in chosen if (why := _lost(game))]
+    value = f"{len(chosen) - len(broken)}/{len(chosen)}"
+    named = "".join(f"; {each}" for each in broken[:5])
+    return Figure(name, value + named, "all", ok=not broken)
+
+
+def _lost(game: Game) -> str:
+    """Why a game's walkthrough does not win it; empty where it does."""
+    try:
+        play = played(game.path, game.packed)
+    except ItemError as error:
+        return str(error)
+    for command in game.walkthrough:
+        if command not in play.commands:
+            return f"{command} cannot be done"
+        play.do(command)
+    return "" if play.won else "not won"
+
+
+def _beside(settings: Settings, release: games.Release, known: Sequence[str]) -> Iterator[Figure]:
+    """Our interpreter beside TextWorld's, in one run."""
+    walks, speed = (
+        f"walks of {STEPS} steps that equal TextWorld's",
+        "TextWorld's median step over ours",
+    )
+    due = f"≥ {FASTER}×"
+    chosen = [release.game(path) for path in compare.spread(known, settings.limit or WALKS)]
+    try:
+        python = settings.peers.get("textworld", "")
+        if not python:
+            raise OSError("no peer `textworld`: a Python that has it")
+        found = compare.compare(python, chosen, seed=settings.seed, steps=STEPS)
+    except OSError as error:
+        yield Figure(walks, str(error), "all", ok=None)
+        yield Figure(speed, str(error), due, ok=None)
+        return
+    wrong = {difference.split()[0] for difference in found.differences}
+    told = "".join(f"; {difference[:200]}" for difference in found.differences[:3])
+    value = f"{found.games - len(wrong)}/{found.games} ({found.steps} steps){told}"
+    yield Figure(walks, value, "all", ok=not wrong)
+    yield Figure(speed, f"{found.ratio:.0f}×", due, ok=found.ratio >= FASTER)
+
+
+def _memory(
+    settings: Settings, release: games.Release, known: Sequence[str], warm_up: int
+) -> Figure:
+    """Growth of resident memory over episodes, once every game was played."""
+    name, wanted = "memory over {} episodes", f"< {GROWTH:.0%} growth"
+    episodes = settings.limit or EPISODES
+    if not resident_bytes():
+        return Figure(name.format(episodes), "no /proc/self/statm", wanted, ok=None)
+    random = Random(settings.seed)
+    chosen = cycle(path for path in compare.spread(known, GAMES) for _ in range(GROUP))
+    for path in islice(chosen, warm_up):
+        _wander(release.game(path), random)
+    before = resident_bytes()
+    for path in islice(chosen, episodes):
+        _wander(release.game(path), random)
+    growth = resident_bytes() / before - 1
+    value = f"{growth:+.1%} of {before >> 20} MiB"
+    return Figure(name.format(episodes), value, wanted, ok=growth < GROWTH)
+
+
+def _wander(game: Game, random: Random) -> None:
+    """An episode of ten random steps, or fewer to a success."""
+    play = played(game.path, game.packed)
+    for _ in range(10):
+        if not play.won:
+            play.do(random.choice(list(play.commands)))

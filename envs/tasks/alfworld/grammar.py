@@ -1,0 +1,292 @@
+"""The text grammar of a game: for each action the command that does it and what is told of it.
+
+    grammar :: \"\"\" {"rule": [{"condition": query, "rhs": text}, …], …} \"\"\";
+    action Name { template :: "text"; feedback :: "text"; grammar :: \"\"\" … \"\"\"; }
+
+In a text, `#rule#` is replaced by the first of the rule's texts whose condition holds, `{o.name}`
+by what is known of an entity, and `[{text | query}]` by a list of the text for every answer to the
+query. A query is a conjunction of facts, `holds(a:agent, o:object) & …`; its variables stand for
+different entities, its answers are sorted, and `not_<fact>` holds once an action made it false.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentrl.envs.tasks.alfworld.pddl import Malformed, Variable
+from agentrl.envs.tasks.alfworld.world import Binding, World
+
+PART = re.compile(
+    r"\[\{(?P<listed>[^{}|]*)(?:\|(?P<of>[^{}\[\]]*))?\}\]"
+    r"|\{(?P<shown>[^{}|]*)(?:\|(?P<given>[^{}\[\]]*))?\}"
+    r"|\#(?P<rule>[^#]+)\#"
+    r"|(?P<plain>[^\[\]{}#\"<>|;]+)"
+)
+TERM = re.compile(r"\s*(?:'(?P<text>[^']*)'|(?P<name>\w+)(?:\.(?P<field>\w+))?)\s*")
+FACT = re.compile(r"\s*(?P<predicate>[\w-]+)\(\s*(?P<terms>[^()]*)\)\s*")
+BLOCK = re.compile(r'\s*grammar\s*::\s*"""(.*?)"""\s*;', re.S)
+ACTION = re.compile(r"\s*action\s+([\w/-]+)\s*\{", re.S)
+ENTRY = re.compile(
+    r'\s*(template|feedback|pddl|grammar)\s*::\s*(?:"""(.*?)"""|"([^"]*)")\s*;', re.S
+)
+END = re.compile(r"\s*\}")
+EMPTY, COMMA, AND = "list_empty", "list_separator", "list_last_separator"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`facts`: predicates with the variables of their arguments."""
+
+    facts: tuple[tuple[str, tuple[Variable, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The text of a rule."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The first of `choices` that is not empty; each a sum of literals and (variable, field)."""
+
+    choices: tuple[tuple[str | tuple[str, str], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`part` for every answer of `query`, or once; as a list in words where `listed`."""
+
+    part: Use | Value
+    query: Query | None
+    listed: bool
+
+
+Text = tuple[Plain | Use | Value | Repeat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Of an action: its command and what is told once it is done."""
+
+    template: Text
+    feedback: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """`rules`: each a list of conditions and texts. `actions`: by name in lower case."""
+
+    rules: Mapping[str, tuple[tuple[Query | None, Text], ...]]
+    actions: Mapping[str, Wording]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What texts are told of. `field(entity, name)`; `is_a(entity, type)`."""
+
+    world: World
+    field: Callable[[str, str], str]
+    is_a: Callable[[str, str], bool]
+
+
+def parse(source: str) -> Grammar:
+    """The grammar in a text. Raises Malformed."""
+    rules: dict[str, tuple[tuple[Query | None, Text], ...]] = {}
+    actions: dict[str, Wording] = {}
+    at = 0
+    while source[at:].strip():
+        if found := BLOCK.match(source, at):
+            rules |= _rules(found[1])
+            at = found.end()
+        elif found := ACTION.match(source, at):
+            entries, at = _entries(source, found.end())
+            rules |= _rules(entries.get("grammar", "{}"))
+            if not {"template", "feedback"} <= set(entries):
+                raise Malformed(f"action {found[1]} has no template or no feedback")
+            wording = Wording(text(entries["template"]), text(entries["feedback"]))
+            actions[found[1].lower()] = wording
+        else:
+            raise Malformed(f"neither a grammar nor an action: {source[at : at + 60].strip()!r}")
+    return Grammar(rules, actions)
+
+
+def text(source: str) -> Text:
+    """A text with its marks read. White space before it does not count, nor what follows a stray
+    bracket, as TextWorld reads it. Raises Malformed."""
+    parts: list[Plain | Use | Value | Repeat] = []
+    source = source.lstrip()
+    at = 0
+    while found := PART.match(source, at):
+        at = found.end()
+        if (rule := found["rule"]) is not None:
+            parts.append(Use(rule))
+        elif (plain := found["plain"]) is not None:
+            parts.append(Plain(plain))
+        elif (listed := found["listed"]) is not None:
+            parts.append(Repeat(_shown(listed), _query(found["of"]), listed=True))
+        else:
+            parts.append(Repeat(_shown(found["shown"]), _query(found["given"]), listed=False))
+    return tuple(parts)
+
+
+def tell(grammar: Grammar, told: Text, binding: Binding, stage: Stage) -> str:
+    """The words of a text. Raises Malformed where a rule or an entity is missing."""
+    return "".join(_words(grammar, told, binding, stage))
+
+
+def predicates(grammar: Grammar, told: Text, seen: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The predicates whose facts decide a text's words."""
+    found: set[str] = set()
+    for part in told:
+        query = part.query if isinstance(part, Repeat) else None
+        found |= {predicate for predicate, _ in query.facts} if query else set()
+        inner = part.part if isinstance(part, Repeat) else part
+        if isinstance(inner, Use) and inner.rule not in seen:
+            for condition, rhs in grammar.rules.get(inner.rule, ()):
+                found |= {predicate for predicate, _ in condition.facts} if condition else set()
+                found |= predicates(grammar, rhs, seen | {inner.rule})
+    return frozenset(found)
+
+
+def answers(query: Query, binding: Binding, stage: Stage, place: int = 0) -> Iterator[Binding]:
+    """Every way the query's facts from `place` on hold, sorted; different variables are different
+    entities."""
+    if place == len(query.facts):
+        yield binding
+        return
+    predicate, variables = query.facts[place]
+    relation = stage.world[predicate]
+    known = [(p, binding[v.name]) for p, v in enumerate(variables) if v.name in binding]
+    for row in sorted(relation.at(*known[0]) if known else relation.rows):
+        if (more := _unify(variables, row, binding, stage)) is not None:
+            yield from answers(query, more, stage, place + 1)
+
+
+def _unify(
+    variables: Sequence[Variable], row: Sequence[str], bound: Binding, stage: Stage
+) -> Binding | None:
+    more = dict(bound)
+    if len(variables) != len(row):
+        return None
+    for variable, entity in zip(variables, row, strict=True):
+        if variable.name not in more:
+            if entity in more.values() or not stage.is_a(entity, variable.type):
+                return None
+            more[variable.name] = entity
+        elif more[variable.name] != entity:
+            return None
+    return more
+
+
+def _words(grammar: Grammar, told: Text, binding: Binding, stage: Stage) -> Iterator[str]:
+    for part in told:
+        match part:
+            case Plain(words):
+                yield words
+            case Use(rule):
+                yield _used(grammar, rule, binding, stage)
+            case Value(choices):
+                yield _valued(choices, binding, stage)
+            case Repeat(inner, query, listed):
+                bindings = [binding] if query is None else answers(query, binding, stage)
+                items = [tell(grammar, (inner,), bound, stage) for bound in bindings]
+                yield _list(grammar, items, stage) if listed else "".join(items)
+
+
+def _used(grammar: Grammar, rule: str, binding: Binding, stage: Stage) -> str:
+    for condition, rhs in grammar.rules.get(rule, ()):
+        if condition is None or any(True for _ in answers(condition, binding, stage)):
+            return tell(grammar, rhs, binding, stage)
+    raise Malformed(f"the grammar has nothing to say for #{rule}#")
+
+
+def _valued(
+    choices: tuple[tuple[str | tuple[str, str], ...], ...], binding: Binding, stage: Stage
+) -> str:
+    for terms in choices:
+        words = ""
+        for term in terms:
+            if isinstance(term, str):
+                words += term
+            elif term[0] in binding:
+                words += stage.field(binding[term[0]], term[1])
+            else:
+                raise Malformed(f"the grammar speaks of {term[0]}, which is not there")
+        if words:
+            return words
+    return ""
+
+
+def _list(grammar: Grammar, items: Sequence[str], stage: Stage) -> str:
+    if not items:
+        return _used(grammar, EMPTY, {}, stage)
+    if len(items) == 1:
+        return items[0]
+    comma, last = (_used(grammar, rule, {}, stage) for rule in (COMMA, AND))
+    return f"{comma.join(items[:-1])}{last}{items[-1]}"
+
+
+def _entries(source: str, at: int) -> tuple[dict[str, str], int]:
+    entries: dict[str, str] = {}
+    while found := ENTRY.match(source, at):
+        entries[found[1]] = found[3] if found[2] is None else found[2]
+        at = found.end()
+    end = END.match(source, at)
+    if not end:
+        raise Malformed(f"an action does not end: {source[at : at + 60].strip()!r}")
+    return entries, end.end()
+
+
+def _rules(source: str) -> dict[str, tuple[tuple[Query | None, Text], ...]]:
+    try:
+        given = json.loads(source)
+        return {
+            name: tuple((_query(one.get("condition")), text(one["rhs"])) for one in options)
+            for name, options in given.items()
+        }
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise Malformed(f"a block of the grammar: {error}") from error
+
+
+def _shown(source: str) -> Use | Value:
+    if found := re.fullmatch(r"\s*#([^#]+)#\s*", source):
+        return Use(found[1])
+    return Value(tuple(_sum(choice) for choice in re.split(r"\sor\s", source)))
+
+
+def _sum(source: str) -> tuple[str | tuple[str, str], ...]:
+    terms: list[str | tuple[str, str]] = []
+    at = 0
+    while found := TERM.match(source, at):
+        terms.append(
+            found["text"] if found["name"] is None else (found["name"], found["field"] or "name")
+        )
+        at = found.end()
+        if at == len(source):
+            return tuple(terms)
+        if source[at] != "+":
+            break
+        at += 1
+    raise Malformed(f"not a value: {source!r}")
+
+
+def _query(source: str | None) -> Query | None:
+    if not source or not source.strip():
+        return None
+    facts: list[tuple[str, tuple[Variable, ...]]] = []
+    for part in source.split("&"):
+        found = FACT.fullmatch(part)
+        if not found:
+            raise Malformed(f"not a fact: {part!r}")
+        terms = [term.split(":") for term in found["terms"].split(",") if term.strip()]
+        variables = [Variable(term[0].strip(), term[-1].strip()) for term in terms]
+        facts.append((found["predicate"].lower(), tuple(variables)))
+    return Query(tuple(facts))

@@ -1,0 +1,127 @@
+"""Where the task's items come from."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import msgspec
+
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.tasks import generated, options
+from agentrl.envs.tasks.alfworld import games, search
+from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
+from agentrl.envs.tasks.alfworld.expert import AlfworldExpert
+from agentrl.envs.tasks.alfworld.generate import draw
+from agentrl.envs.tasks.alfworld.replay import ReplayExpert
+from agentrl.envs.tasks.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
+from agentrl.envs.tasks.alfworld.story import GameStory, HouseholdStory, played
+
+RELEASE = ("train", "valid_train", "valid_seen")
+
+
+class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
+    """`origin`: `agentbench` for the games of ALFWorld's release that AgentBench trains on.
+
+    `data`: the data folder, empty for AGENTRL_DATA. `expert`: of the release: it plays the game's
+    walkthrough, or looks for things where they are likely to be.
+    """
+
+    origin: Literal["generated", "agentbench"] = "generated"
+    data: str = ""
+    expert: Literal["walkthrough", "search"] = "walkthrough"
+
+
+class AlfworldSource:
+    """A TaskSource of generated households, or of games of ALFWorld's release.
+
+    Of the release, `train` is AgentBench's list as far as its games are there, in its order; the
+    other splits are the release's own, sorted. An item's id is the path of its game.
+    """
+
+    name = "alfworld"
+    max_turns = 20
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._options = options.parse(self.name, Options, given)
+        draw_item = partial(draw, self._options.difficulty)
+        self._generated = generated.Splits(self.name, self._options, draw_item)
+        self._imported: dict[str, tuple[Item, ...]] = {}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return RELEASE if self._options.origin == "agentbench" else generated.SPLITS
+
+    def items(self, split: str) -> Sequence[Item]:
+        if self._options.origin == "generated":
+            return self._generated.items(split)
+        if split not in self._imported:
+            self._imported[split] = tuple(self._read(split))
+        return self._imported[split]
+
+    def make(self, item: Item) -> Environment:
+        style = self._options.style
+        if packed := _packed(item):
+            return AlfworldEnvironment(GameStory(played(item.item_id, packed)), style)
+        return AlfworldEnvironment(HouseholdStory(_scene(item), style), style)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        if packed := _packed(item):
+            commands: Sequence[str] = self._release.game(item.item_id).walkthrough
+            if self._options.expert == "search":
+                fresh = played(item.item_id, packed)
+                commands = search.searched(fresh, commands, self._habits, self.max_turns)
+            play = played(item.item_id, packed)
+            return ReplayExpert(play, commands, seed=seed, noise=noise)
+        return AlfworldExpert(_scene(item), seed=seed, noise=noise)
+
+    @cached_property
+    def _release(self) -> games.Release:
+        return games.release(self._options.data)
+
+    @cached_property
+    def _habits(self) -> search.Habits:
+        """Of the training games alone."""
+        train = (item.item_id for item in self.items("train"))
+        return search.habits(self._release.game(path).walkthrough for path in train)
+
+    def _read(self, split: str) -> list[Item]:
+        if split not in RELEASE:
+            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, RELEASE)}")
+        known = self._release.paths()
+        if split == "train":
+            there = set(known)
+            wanted = [path for path in games.listed(self._options.data) if path in there]
+        else:
+            wanted = [path for path in known if path.split("/")[1] == split]
+        if not wanted:
+            raise ItemError(f"{self.name}: no game of split {split} is there")
+        return [self._item(path) for path in wanted]
+
+    def _item(self, path: str) -> Item:
+        return Item(self.name, path, msgspec.to_builtins(self._release.game(path).packed))
+
+
+def _packed(item: Item) -> games.Packed | None:
+    """An imported item's game; None for a generated item. Raises ItemError."""
+    if "problem" not in item.content:
+        return None
+    return options.read(item.item_id, games.Packed, item.content)
+
+
+def _scene(item: Item) -> Scene:
+    """The item's scene. Raises ItemError where a name is unknown or the errand cannot be run."""
+    scene = options.read(item.item_id, Scene, item.content)
+    places = {place.name for place in scene.places}
+    if not all(map(str.strip, (*places, *scene.things))):
+        raise ItemError(f"item {item.item_id}: a place or a thing has no name")
+    for thing, place in scene.things.items():
+        if place not in places:
+            raise ItemError(f"item {item.item_id}: {thing} is in {place}, which is not there")
+    errand = scene.errand
+    there = {kind_of(name) for name in (*places, *scene.things)}
+    needed = {errand.thing, errand.target, *([LAMP] if errand.kind == "look" else [])}
+    needed |= {APPLIANCES[errand.kind]} if errand.kind in APPLIANCES else set()
+    if missing := sorted(needed - there):
+        raise ItemError(f"item {item.item_id}: there is no {missing[0]}")
+    return scene

@@ -1,0 +1,98 @@
+"""What an episode plays: a game of ALFWorld's release, or a generated household."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.tasks.alfworld.game import NOTHING_HAPPENS, Play, setting
+from agentrl.envs.tasks.alfworld.games import Packed
+from agentrl.envs.tasks.alfworld.household import Household
+from agentrl.envs.tasks.alfworld.pddl import Malformed
+from agentrl.envs.tasks.alfworld.scene import Scene
+from agentrl.envs.tasks.alfworld.voice import NOTHING_HAPPENED, notice, welcome
+from agentrl.envs.tasks.options import Style
+
+
+class Story(Protocol):
+    """`nothing`: what is told of an action that is like none of the admissible ones."""
+
+    nothing: str
+
+    @property
+    def won(self) -> bool: ...
+
+    def welcome(self) -> str:
+        """The task and the first observation."""
+
+    def admissible(self) -> Sequence[str]:
+        """What can be done now."""
+
+    def act(self, action: str) -> str:
+        """Do what is admissible, and tell what is seen."""
+
+
+class GameStory:
+    """A game by its own rules and words. Raises EnvironmentFailure where words are missing."""
+
+    nothing = NOTHING_HAPPENS
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    @property
+    def won(self) -> bool:
+        return self._play.won
+
+    def welcome(self) -> str:
+        with _told():
+            _, *paragraphs = self._play.intro().split("\n\n")
+        return "Here is your task. " + "\n".join(paragraphs)
+
+    def admissible(self) -> Sequence[str]:
+        return list(self._play.commands)
+
+    def act(self, action: str) -> str:
+        with _told():
+            return self._play.do(action)
+
+
+class HouseholdStory:
+    """A generated household, told in the style asked for."""
+
+    nothing = NOTHING_HAPPENED
+
+    def __init__(self, scene: Scene, style: Style) -> None:
+        self._household = Household(scene)
+        self._style = style
+
+    @property
+    def won(self) -> bool:
+        return self._household.won
+
+    def welcome(self) -> str:
+        return welcome(self._household.scene, self._style)
+
+    def admissible(self) -> Sequence[str]:
+        return list(self._household.admissible())
+
+    def act(self, action: str) -> str:
+        command = self._household.admissible()[action]
+        self._household.act(command)
+        return notice(command, self._household, self._style)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (Malformed, RecursionError) as error:
+        raise EnvironmentFailure(f"alfworld: a game's grammar: {error}") from error
+
+
+def played(item_id: str, packed: Packed) -> Play:
+    """A game, begun. Raises ItemError where its texts are not what they should be."""
+    try:
+        return Play(setting(*packed.texts()))
+    except (Malformed, ValueError, RecursionError) as error:
+        raise ItemError(f"item {item_id}: {error}") from error

@@ -1,0 +1,61 @@
+"""Where the task's items come from."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from agentrl.core.errors import ItemError
+from agentrl.core.logging import get_logger
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.tasks import generated, options
+from agentrl.envs.tasks.bfcl import datasets, problem
+from agentrl.envs.tasks.bfcl.environment import BfclEnvironment
+from agentrl.envs.tasks.bfcl.expert import BfclExpert
+from agentrl.envs.tasks.bfcl.generate import draw
+
+log = get_logger()
+
+
+class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
+    """`origin`: `v3` for the benchmark's own items; `data`: the data folder, else AGENTRL_DATA."""
+
+    origin: Literal["generated", "v3"] = "generated"
+    data: str = ""
+
+
+class BfclSource:
+    """A TaskSource."""
+
+    name = "bfcl"
+    max_turns = 60
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._options = options.parse(self.name, Options, given)
+        draw_item = partial(draw, self._options.difficulty)
+        self._generated = generated.Splits(self.name, self._options, draw_item)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(datasets.SPLITS) if self._options.origin == "v3" else generated.SPLITS
+
+    def items(self, split: str) -> Sequence[Item]:
+        if self._options.origin == "generated":
+            return self._generated.items(split)
+        found = datasets.imported(split, self._options.data)
+        if found.refused:
+            log.warning("items are left out", task=self.name, split=split, count=len(found.refused))
+        return found.items
+
+    def make(self, item: Item) -> Environment:
+        return BfclEnvironment(_playable(item), self._options.style)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        return BfclExpert(_playable(item), seed=seed, noise=noise)
+
+
+def _playable(item: Item) -> problem.Problem:
+    """Raises ItemError."""
+    found = problem.of(item)
+    if not found.requests:
+        raise ItemError(f"item {item.item_id}: there is no request")
+    return found

@@ -1,0 +1,321 @@
+"""The item's tables in a database of their own on a MySQL or MariaDB server.
+
+An episode has a database and a user that may use nothing else, both of one random name. As long as
+it lives a lock of that name is held; what has no holder any more is dropped by the next process.
+"""
+
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pymysql
+from pymysql.cursors import SSCursor
+
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.core.logging import get_logger
+from agentrl.envs.tasks.dbbench import scoring
+from agentrl.envs.tasks.dbbench.problem import Table
+from agentrl.envs.tasks.dbbench.sqlite import MAX_TEXT, TIMED_OUT, TRUNCATED, told
+
+PREFIX = "agentrl_"
+_NAME = re.compile(rf"{PREFIX}[0-9a-f]{{16}}")  # nothing else is swept
+CONNECT_S = 10.0
+GRACE_S = 5.0  # beyond a statement's own limit, before its connection is killed
+DRAINED = 2000  # rows read beyond those shown, before the statement is killed
+GRANTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIEW, SHOW VIEW"
+MARIADB_COLLATION = "utf8mb4_unicode_520_nopad_ci"  # nearest to MySQL 8's utf8mb4_0900_ai_ci
+_LATE = frozenset({1317, 1969, 3024})  # interrupted; max_statement_time; max_execution_time
+_LOST = frozenset({0, 1927, 2006, 2013, 2014, 2055})  # 1927: killed
+_LOCKED = 1205
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where it is, and an account that may create databases and users.
+
+    `locked_s`: seconds that a table is waited for which a transaction holds.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    locked_s: int = 10
+
+    @classmethod
+    def at(cls, url: str, password: str) -> "Server":
+        """`mysql://user@host:port/`. Raises ConfigError."""
+        form = "dbbench: server is not mysql://user@host:port/"
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or 3306
+        except ValueError:  # whose text may hold a part of a password
+            raise ConfigError(form, mend="such as mysql://root@127.0.0.1:3306/") from None
+        if parts.password:
+            mend = "name the variable of its password in password_env"
+            raise ConfigError(f"{form}: it holds a password", mend=mend)
+        if parts.scheme not in ("mysql", "mariadb") or not host:
+            raise ConfigError(form, mend="such as mysql://root@127.0.0.1:3306/")
+        return cls(host, port, parts.username or "root", password)
+
+    def connect(self, **others: Any) -> "pymysql.Connection[Any]":
+        """Raises EnvironmentFailure."""
+        account = {"user": self.user, "password": self.password} | others
+        try:
+            return pymysql.connect(
+                host=self.host,
+                port=self.port,
+                charset="utf8mb4",
+                connect_timeout=CONNECT_S,
+                autocommit=True,
+                **account,
+            )
+        except (pymysql.Error, OSError, RuntimeError) as error:
+            raise EnvironmentFailure(f"dbbench: {self.host}:{self.port}: {error}") from error
+
+    def administer(self, read_timeout_s: float) -> "pymysql.Connection[Any]":
+        """A connection that makes and drops databases. Raises EnvironmentFailure."""
+        settings = "sql_mode = '', group_concat_max_len = 1024, autocommit = 1"
+        init = f"SET {settings}, lock_wait_timeout = {self.locked_s}"
+        return self.connect(read_timeout=read_timeout_s, init_command=init)
+
+    def sweep(self) -> list[str]:
+        """Drop what episodes left that are gone; its names. Raises EnvironmentFailure."""
+        opened = self.administer(6.0 * self.locked_s)
+        try:
+            with opened.cursor() as cursor:
+                names = set[str]()
+                for asked in ("SHOW DATABASES", "SELECT user FROM mysql.user"):
+                    cursor.execute(asked)
+                    names |= {row[0] for row in cursor.fetchall() if _NAME.fullmatch(row[0])}
+                return [name for name in sorted(names) if _dropped(cursor, name)]
+        except pymysql.Error as error:
+            raise EnvironmentFailure(f"dbbench: {self.host}:{self.port}: {error}") from error
+        finally:
+            _hang_up(opened)
+
+
+class ServerDatabase:
+    """A Database on a server. `timeout_s`: seconds of wall clock for one statement.
+
+    `grace_s`: beyond that, before the statement's connection is killed; `name`: of the database,
+    a random one where it is not given.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        server: Server,
+        timeout_s: float,
+        grace_s: float = GRACE_S,
+        name: str = "",
+    ) -> None:
+        self._tables, self._server, self._timeout_s = tables, server, timeout_s
+        self._grace_s = grace_s
+        self._name = name or PREFIX + secrets.token_hex(8)
+        self._password = secrets.token_urlsafe(16)
+        self._agent: pymysql.Connection[Any] | None = None
+        self._admin: pymysql.Connection[Any] | None = server.administer(timeout_s + grace_s)
+        try:
+            self._create()
+            self._agent = self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(self, sql: str) -> str:
+        began = time.monotonic()
+        try:
+            shown = self._shown(sql)
+            late = time.monotonic() - began >= self._timeout_s
+            cut = late and "benchmark" in sql.lower()  # the server answers 0 for one that it ended
+            return TIMED_OUT if cut else shown
+        except pymysql.Error as error:
+            return self._mishap(error)
+        except (UnicodeError, ValueError, TypeError) as error:
+            return told(error)
+
+    def table_hash(self) -> str:
+        self.execute("UNLOCK TABLES")
+        self.execute("COMMIT")
+        try:
+            return scoring.combined_hash(self._hash(table) for table in self._tables)
+        except pymysql.Error as error:
+            if _code(error) in _LOST:
+                raise EnvironmentFailure(f"dbbench: {error}") from error
+            return ""  # the agent dropped the table or a column: equal to no gold
+
+    def close(self) -> None:
+        admin, self._admin = self._admin, None
+        _hang_up(self._agent)
+        if admin is None:
+            return
+        try:
+            with admin.cursor() as cursor:
+                _drop(cursor, self._name)
+        except pymysql.Error as error:
+            log.warning("database not dropped", database=self._name, error=str(error))
+        finally:
+            _hang_up(admin)
+
+    def _create(self) -> None:
+        """Raises ItemError where the server refuses the tables, EnvironmentFailure."""
+        try:
+            with self._administer().cursor() as cursor:
+                cursor.execute("SELECT GET_LOCK(%s, 5)", (self._name,))
+                cursor.execute(
+                    f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4{_collation(self._admin)}"
+                )
+                account = f"'{self._name}'@'%%' IDENTIFIED BY %s"
+                cursor.execute(f"CREATE USER {account}", (self._password,))
+                pattern = self._name.replace("_", "\\_")
+                cursor.execute(f"GRANT {GRANTS} ON `{pattern}`.* TO '{self._name}'@'%'")
+        except pymysql.Error as error:
+            raise EnvironmentFailure(f"dbbench: {error}") from error
+        for table in self._tables:
+            self._fill(table)
+
+    def _fill(self, table: Table) -> None:
+        columns = ",".join(f"{quoted(column)} TEXT" for column in table.columns)
+        place = f"{self._name}.{quoted(table.name)}"
+        holes = ",".join(["%s"] * len(table.columns))
+        try:
+            with self._administer().cursor() as cursor:
+                cursor.execute(f"CREATE TABLE {place} ({columns})")
+                insert = f"INSERT INTO {place.replace('%', '%%')} VALUES ({holes})"  # noqa: S608
+                cursor.executemany(insert, table.rows)
+        except (pymysql.Error, TypeError) as error:
+            if isinstance(error, pymysql.Error) and _code(error) in _LOST:
+                raise EnvironmentFailure(f"dbbench: {error}") from error
+            raise ItemError(f"table {table.name}: {error}") from error
+
+    def _connect(self) -> "pymysql.Connection[Any]":
+        """As the episode's user."""
+        seconds = float(self._timeout_s)
+        maria = bool(_collation(self._admin))
+        limit = (
+            f"max_statement_time={seconds}" if maria else f"max_execution_time={seconds * 1e3:.0f}"
+        )
+        names = f"NAMES utf8mb4 COLLATE {MARIADB_COLLATION}, " if maria else ""
+        return self._server.connect(
+            user=self._name,
+            password=self._password,
+            database=self._name,
+            read_timeout=seconds + self._grace_s,
+            cursorclass=SSCursor,
+            init_command=f"SET {names}sql_mode='', {limit}",
+        )
+
+    def _shown(self, sql: str) -> str:
+        """Rows as Python writes a list of tuples; few more of them are read than are shown."""
+        if self._agent is None:
+            raise EnvironmentFailure("dbbench: the database is closed")
+        cursor = self._agent.cursor()
+        try:
+            cursor.execute(sql)
+            parts: list[str] = []
+            length = 0
+            while length <= MAX_TEXT and (row := cursor.fetchone()) is not None:
+                parts.append(repr(row))
+                length += len(parts[-1]) + 2
+            if length > MAX_TEXT:
+                self._drain(cursor)
+        finally:
+            with contextlib.suppress(pymysql.Error):
+                cursor.close()
+        text = f"[{', '.join(parts)}]".replace(self._name, "dbbench")
+        return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + TRUNCATED
+
+    def _drain(self, cursor: SSCursor) -> None:
+        for _ in range(DRAINED):
+            if cursor.fetchone() is None:
+                return
+        self._kill("QUERY")
+
+    def _mishap(self, error: pymysql.Error) -> str:
+        """What the agent reads; a lost connection is made anew where the server still answers."""
+        code = _code(error)
+        if code in _LATE:
+            return TIMED_OUT
+        if code not in _LOST:
+            text = f"{code} ({error.sqlstate}): {error.args[-1]}"
+            return told(text.replace(self._name, "dbbench"))
+        self._kill("CONNECTION")
+        _hang_up(self._agent)
+        self._agent = self._connect()
+        late = "timed out" in str(error)
+        return TIMED_OUT if late else told(f"{code}: {error.args[-1] if error.args else error}")
+
+    def _kill(self, what: str) -> None:
+        """Raises EnvironmentFailure where the server does not answer."""
+        if self._agent is None:
+            return
+        try:
+            with self._administer().cursor() as cursor:
+                cursor.execute(f"KILL {what} {self._agent.thread_id()}")
+        except pymysql.Error as error:
+            if _code(error) in _LOST:
+                raise EnvironmentFailure(f"dbbench: {error}") from error
+
+    def _hash(self, table: Table) -> str:
+        columns = ",".join(quoted(column) for column in table.columns)
+        with self._administer().cursor() as cursor:
+            cursor.execute(
+                "SELECT MD5(GROUP_CONCAT(h ORDER BY h)) FROM (SELECT SUBSTRING(MD5("  # noqa: S608
+                f"CONCAT_WS(',', {columns})), 1, 5) AS h "
+                f"FROM {self._name}.{quoted(table.name)}) AS hashes"
+            )
+            row = cursor.fetchone()
+        return scoring.NO_ROWS if row is None or row[0] is None else str(row[0])
+
+    def _administer(self) -> "pymysql.Connection[Any]":
+        if self._admin is None:
+            raise EnvironmentFailure("dbbench: the database is closed")
+        return self._admin
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _collation(connection: "pymysql.Connection[Any] | None") -> str:
+    """A clause of CREATE DATABASE; empty where the server's own collation is right."""
+    version = connection.get_server_info() if connection is not None else ""
+    return f" COLLATE {MARIADB_COLLATION}" if "MariaDB" in version else ""
+
+
+def _dropped(cursor: Any, name: str) -> bool:
+    cursor.execute("SELECT GET_LOCK(%s, 0)", (name,))
+    if cursor.fetchone()[0] != 1:
+        return False
+    try:
+        _drop(cursor, name)
+    except pymysql.OperationalError as error:
+        if _code(error) != _LOCKED:
+            raise
+        log.warning("database not dropped", database=name, error=str(error))
+        return False
+    return True
+
+
+def _drop(cursor: Any, name: str) -> None:
+    cursor.execute(f"DROP DATABASE IF EXISTS {quoted(name)}")
+    cursor.execute(f"DROP USER IF EXISTS '{name}'@'%'")
+    cursor.execute("SELECT RELEASE_LOCK(%s)", (name,))
+
+
+def _code(error: pymysql.Error) -> int:
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def _hang_up(connection: "pymysql.Connection[Any] | None") -> None:
+    if connection is not None:
+        connection._force_close()  # noqa: SLF001

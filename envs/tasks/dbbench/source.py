@@ -1,0 +1,164 @@
+"""Where the task's items come from, and which database serves their episodes."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from random import Random
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from agentrl.core.errors import ConfigError, ItemError, nearest
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
+from agentrl.envs.tasks import generated, options
+from agentrl.envs.tasks.dbbench import datasets
+from agentrl.envs.tasks.dbbench.container import ContainedDatabase, program
+from agentrl.envs.tasks.dbbench.environment import DbbenchEnvironment
+from agentrl.envs.tasks.dbbench.expert import DbbenchExpert
+from agentrl.envs.tasks.dbbench.generate import draw
+from agentrl.envs.tasks.dbbench.problem import Database, OpenDatabase, Problem, Table
+from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
+from agentrl.envs.tasks.dbbench.tables import Tables
+
+MEND = "pip install 'agentrl-system[tasks]'"
+
+
+class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
+    """`statement_timeout_s`: seconds of wall clock for one statement.
+
+    `origin`: of the items; `wikitables`: generated over WikiTableQuestions' tables. `data`: the
+    folder of datasets, empty for AGENTRL_DATA. `container`: statements run in a sandbox, not in the
+    process that serves the episode. `dialect`: what SQLite understands; empty for sqlite where
+    items are generated, else mysql. `server`: of MySQL or MariaDB, `mysql://user@host:port/`,
+    instead of SQLite; `password_env`: the variable that holds its password.
+    """
+
+    origin: Literal["generated", "agentbench", "wikitablequestions", "wikitables"] = "generated"
+    data: str = ""
+    container: bool = False
+    statement_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
+    dialect: Literal["", "sqlite", "mysql"] = ""
+    server: str = ""
+    password_env: str = ""
+
+    @property
+    def mysql(self) -> bool:
+        """Does SQLite speak MySQL's dialect?"""
+        return self.dialect == "mysql" or (not self.dialect and self.origin != "generated")
+
+
+class DbbenchSource:
+    """A TaskSource of generated items or a dataset's, on SQLite or a server."""
+
+    name = "dbbench"
+    max_turns = 15
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._options = options.parse(self.name, Options, given)
+        over_tables = self._options.origin == "wikitables"
+        draw_item = self._draw if over_tables else partial(draw, self._options.difficulty)
+        self._generated = generated.Splits(self.name, self._options, draw_item)
+        self._loaded: dict[str, Sequence[Item]] = {}
+        self._sandboxes: Sandboxes | None = None
+        self._server: OpenDatabase | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(datasets.SPLITS.get(self._options.origin, generated.SPLITS))
+
+    def items(self, split: str) -> Sequence[Item]:
+        if self._options.origin in ("generated", "wikitables"):
+            return self._generated.items(split)
+        if split not in self.splits:
+            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
+        if split not in self._loaded:
+            loaded = datasets.items(self._options.origin, split, self._options.data)
+            self._loaded[split] = loaded
+        return self._loaded[split]
+
+    def make(self, item: Item) -> Environment:
+        return DbbenchEnvironment(_problem(item), self._options.style, self.open_database())
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        problem = _problem(item)
+        if not problem.gold_sql:
+            raise ItemError(f"item {item.item_id}: no SQL to demonstrate")
+        return DbbenchExpert(problem, seed=seed, noise=noise)
+
+    def _draw(self, random: Random, number: int) -> tuple[Mapping[str, Any], str] | None:
+        return self._tables.draw(random, number)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return Tables(datasets.tables(self._options.data))
+
+    def specs(self, image: str) -> Sequence[Spec]:
+        return [Spec(image, program())] if self._options.container else []
+
+    def contain(self, pools: Mapping[str, Sandboxes]) -> None:
+        self._sandboxes = pools[""]
+
+    def open_database(self) -> OpenDatabase:
+        """What makes an episode's database. Raises ConfigError, EnvironmentFailure."""
+        chosen = self._options
+        if chosen.server:
+            if chosen.container:
+                raise ConfigError("dbbench: container = true has no place beside a server")
+            return self._on_server()
+        open_sqlite: OpenDatabase
+        if not chosen.container:
+            open_sqlite = partial(
+                SqliteDatabase, timeout_s=chosen.statement_timeout_s, mysql=chosen.mysql
+            )
+        elif self._sandboxes is None:
+            raise ConfigError(
+                "dbbench: container = true needs an env server", mend="name one in envs.url"
+            )
+        else:
+            open_sqlite = partial(
+                ContainedDatabase,
+                sandboxes=self._sandboxes,
+                timeout_s=chosen.statement_timeout_s,
+                mysql=chosen.mysql,
+            )
+        return _in_mysql(open_sqlite) if chosen.mysql else open_sqlite
+
+    def _on_server(self) -> OpenDatabase:
+        """What earlier processes left there is dropped first, once."""
+        if self._server is None:
+            try:
+                from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase
+            except ImportError as error:
+                raise ConfigError("dbbench: a server needs pymysql", mend=MEND) from error
+            variable = self._options.password_env
+            if variable and variable not in os.environ:
+                raise ConfigError(f"dbbench: password_env: {variable} is not set")
+            password = os.environ[variable] if variable else ""
+            server = Server.at(self._options.server, password)
+            server.sweep()
+            self._server = partial(
+                ServerDatabase, server=server, timeout_s=self._options.statement_timeout_s
+            )
+        return self._server
+
+
+def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
+    try:
+        from agentrl.envs.tasks.dbbench.translate import MysqlDatabase
+    except ImportError as error:
+        raise ConfigError("dbbench: dialect mysql needs sqlglot", mend=MEND) from error
+
+    def opened(tables: Sequence[Table]) -> Database:
+        return MysqlDatabase(open_sqlite(tables), tables)
+
+    return opened
+
+
+def _problem(item: Item) -> Problem:
+    problem = options.read(item.item_id, Problem, item.content)
+    if not problem.tables:
+        raise ItemError(f"item {item.item_id}: no table")
+    if problem.modifies and not (problem.answer_md5 or problem.gold_sql):
+        raise ItemError(f"item {item.item_id}: a change without a hash or SQL")
+    return problem

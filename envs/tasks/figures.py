@@ -1,0 +1,198 @@
+"""Figures that every task has: what experts and chance achieve, and what splits share."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import combinations, product
+from typing import get_args
+
+from agentrl.core.errors import AgentRLError, ItemError
+from agentrl.core.types import SOLVED
+from agentrl.envs import registry
+from agentrl.envs.contract import Expert, Item, Outcome, TaskSource
+from agentrl.envs.server.in_process import contained, hosting, play
+from agentrl.envs.tasks.check import Figure, Settings
+from agentrl.envs.tasks.datasets import Lacking
+from agentrl.envs.tasks.options import Difficulty
+
+EPISODES, CONTAINED_EPISODES = 200, 24  # a difficulty, where no limit is given
+AT_ONCE = 4  # episodes in containers
+SOLVES = 0.95  # what an expert must
+DEFAULTS = "items of the default options"
+COUNTED = {"items": 300, "test_items": 100}  # of which none may be in both splits
+
+Baselines = Callable[[Item, int], Mapping[str, Expert]]
+
+
+def of_all(task: str, settings: Settings) -> Iterator[Figure]:
+    """Those of every task, unless it says that none of its items are generated; then its own."""
+    if getattr(registry.beside(task, "check"), "GENERATED", True):
+        yield from of_generated(task, settings)
+    yield from own(task, settings)
+
+
+def of_generated(task: str, settings: Settings) -> Iterator[Figure]:
+    """The splits as they are without options; expert and chance on held-out items of each
+    difficulty; what the splits share."""
+    yield from _attempted(DEFAULTS, _defaults(task))
+    for difficulty in get_args(Difficulty):
+        yield from _attempted(f"expert {difficulty}", _difficulty(task, difficulty, settings))
+    yield from _attempted("shared by splits", _shared(task, settings))
+
+
+def of_origin(task: str, origin: str, settings: Settings) -> Iterator[Figure]:
+    """How many items each split of a dataset has, what they share, what an expert achieves.
+
+    Raises ItemError where the task has no such origin.
+    """
+    source = registry.source(task, {"origin": origin, "data": settings.data})
+    yield from _attempted(f"origin {origin}", _imported(source, origin, settings))
+
+
+def own(task: str, settings: Settings) -> Iterator[Figure]:
+    """The task's own, of its module `check`."""
+    module = registry.beside(task, "check")
+    if module is not None and hasattr(module, "figures"):
+        yield from _attempted("figures", module.figures(settings))
+
+
+def fingerprint(item: Item) -> str:
+    """Of an item's content, whatever its name."""
+    text = json.dumps(item.content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _attempted(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
+    """The figures, and one that says why where the rest cannot be had."""
+    try:
+        yield from figures
+    except AgentRLError as error:
+        yield Figure(name, _told(error), ok=None)
+
+
+def _defaults(task: str) -> Iterator[Figure]:
+    """Can the splits be made that every verb makes where no option is given?"""
+    source = registry.source(task, {})
+    try:
+        counts = {split: len(source.items(split)) for split in source.splits}
+    except Lacking:
+        raise
+    except ItemError as error:
+        yield Figure(DEFAULTS, _told(error), "every split", ok=False)
+        return
+    told = ", ".join(f"{split}: {count:,}" for split, count in counts.items())
+    yield Figure(DEFAULTS, told, "every split", ok=all(counts.values()))
+
+
+def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figure]:
+    options = {"difficulty": difficulty, "seed": settings.seed}
+    few = _few(registry.source(task, options), settings)
+    source = registry.source(task, options | {"items": few, "test_items": few})
+    try:
+        items = source.items("test")
+    except ItemError as error:
+        yield Figure(f"expert {difficulty}", str(error), f"{few} items", ok=False)
+        return
+    with _hosting(source, settings):
+        played = _played(source, items, lambda item, seed: source.expert(item, seed=seed))
+        enough = _share(played) >= SOLVES
+        yield Figure(f"expert {difficulty}", _said(played), f"≥ {SOLVES:.0%}", enough)
+        yield from _chance(source, items, difficulty)
+
+
+def _chance(source: TaskSource, items: Sequence[Item], difficulty: str) -> Iterator[Figure]:
+    """What policies achieve that know nothing: to be seen beside the expert."""
+    baselines = getattr(registry.beside(source.name, "check"), "baselines", None)
+    if baselines is None:
+        yield Figure(f"random {difficulty}", f"{source.name} has no baselines", ok=None)
+        return
+    for name in baselines(items[0], 0):
+        agent = partial(_baseline, baselines, name)
+        yield Figure(f"{name} {difficulty}", _said(_played(source, items, agent)))
+
+
+def _baseline(baselines: Baselines, name: str, item: Item, seed: int) -> Expert:
+    return baselines(item, seed)[name]
+
+
+def _shared(task: str, settings: Settings) -> Iterator[Figure]:
+    """Train and test of every difficulty and of two seeds."""
+    found: dict[str, set[str]] = {"train": set(), "test": set()}
+    counts = {name: settings.limit or count for name, count in COUNTED.items()}
+    for difficulty, seed in product(get_args(Difficulty), (settings.seed, settings.seed + 1)):
+        source = registry.source(task, {"difficulty": difficulty, "seed": seed, **counts})
+        for split, contents in found.items():
+            contents.update(map(fingerprint, source.items(split)))
+    yield _overlap(found, {})
+
+
+def _imported(source: TaskSource, origin: str, settings: Settings) -> Iterator[Figure]:
+    published = getattr(registry.beside(source.name, "check"), "SHARED", {}).get(origin, {})
+    found: dict[str, set[str]] = {}
+    with _hosting(source, settings):
+        for split in source.splits:
+            items = source.items(split)
+            found[split] = set(map(fingerprint, items))
+            yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
+            if some := items[: _few(source, settings)]:
+                yield from _attempted(f"expert {split}", _imported_expert(source, some, split))
+    if len(found) > 1:
+        yield _overlap(found, published)
+
+
+def _imported_expert(source: TaskSource, items: Sequence[Item], split: str) -> Iterator[Figure]:
+    played = _played(source, items, lambda item, seed: source.expert(item, seed=seed))
+    yield Figure(f"expert {split}", _said(played))
+
+
+def _overlap(found: Mapping[str, set[str]], published: Mapping[str, int]) -> Figure:
+    """`published`: how many each pair of splits shares as the data is published."""
+    pairs = {f"{a} and {b}": len(found[a] & found[b]) for a, b in combinations(found, 2)}
+    shared = {pair: count for pair, count in pairs.items() if count}
+    contents = sum(map(len, found.values()))
+    known = ", as published" if shared and shared == published else ""
+    value = f"{_pairs(shared)} of {contents:,} contents{known}"
+    return Figure("shared by splits", value, _pairs(published), shared == published)
+
+
+def _told(error: AgentRLError) -> str:
+    return f"{error} — {error.mend}" if error.mend else str(error)
+
+
+def _pairs(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{pair}: {count}" for pair, count in counts.items()) or "0"
+
+
+def _few(source: TaskSource, settings: Settings) -> int:
+    return settings.limit or (CONTAINED_EPISODES if contained(source) else EPISODES)
+
+
+def _hosting(source: TaskSource, settings: Settings) -> AbstractContextManager[None]:
+    peers = settings.peers
+    return hosting(source, peers.get("docker", ""), peers.get("image", ""))
+
+
+def _played(
+    source: TaskSource, items: Sequence[Item], agent: Callable[[Item, int], Expert]
+) -> list[Outcome]:
+    """One episode of each item, its place its seed."""
+
+    def one(seed: int) -> Outcome:
+        return play(source, items[seed], agent(items[seed], seed))
+
+    with ThreadPoolExecutor(AT_ONCE if contained(source) else 1) as threads:
+        return list(threads.map(one, range(len(items))))
+
+
+def _share(played: Sequence[Outcome]) -> float:
+    return sum(each.done and each.score >= SOLVED for each in played) / len(played)
+
+
+def _said(played: Sequence[Outcome]) -> str:
+    rewards = [each.reward if each.done else 0.0 for each in played]
+    solved = round(_share(played) * len(played))
+    mean = sum(rewards) / len(rewards)
+    return f"{_share(played):.1%} ({solved}/{len(played)}), reward {mean:.2f}"

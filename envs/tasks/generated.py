@@ -1,0 +1,71 @@
+"""Seeded items in two splits that share neither an item nor a question with its answer.
+
+The hash of an item's question and answer alone decides its split, whatever the seed: items drawn
+for training with one seed never meet those drawn for evaluation with another.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs.contract import Item
+from agentrl.envs.tasks.options import Generated
+
+SPLITS = ("train", "test")
+TEST_SHARE = 5  # one key in so many belongs to the test split
+MAX_DRAWS = 500  # per item wanted, before the space of items counts as exhausted
+
+Draw = Callable[[Random, int], tuple[Mapping[str, Any], str] | None]
+
+
+class Splits:
+    """The items of a task's splits, each generated when it is first asked for."""
+
+    def __init__(self, task: str, options: Generated, draw: Draw) -> None:
+        self._task, self._options, self._draw = task, options, draw
+        self._items: dict[str, tuple[Item, ...]] = {}
+
+    def items(self, split: str) -> tuple[Item, ...]:
+        """Raises ItemError, as `generate`."""
+        if split not in self._items:
+            self._items[split] = generate(self._task, split, self._options, self._draw)
+        return self._items[split]
+
+
+def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Item, ...]:
+    """The items of a split: a pure function of seed, difficulty and split.
+
+    `draw(random, number)` gives the content of item `number` and the key of its question and
+    answer, or None where the draw makes no proper item. Raises ItemError for an unknown split
+    and where there are not as many items as asked for.
+    """
+    if split not in SPLITS:
+        raise ItemError(f"{task}: unknown split {split}{nearest(split, SPLITS)}")
+    wanted = options.items if split == "train" else options.test_items
+    random = Random(f"{task} {options.seed} {options.difficulty} {split}")
+    items: dict[str, Item] = {}
+    for _ in range(MAX_DRAWS * wanted):
+        if len(items) == wanted:
+            break
+        drawn = draw(random, len(items))
+        if drawn and split_of(drawn[1]) == split:
+            item_id = f"{options.difficulty}-{_digest(json.dumps(drawn[0], sort_keys=True))}"
+            items.setdefault(item_id, Item(task, item_id, drawn[0]))
+    if len(items) < wanted:
+        raise ItemError(
+            f"{task}: split {split} holds {len(items)} items, not {wanted}",
+            mend="options items / test_items, or more to draw from",
+        )
+    return tuple(items.values())
+
+
+def split_of(key: str) -> str:
+    """The split of every item with this question and answer."""
+    return "test" if int(_digest(key), 16) % TEST_SHARE == 0 else "train"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

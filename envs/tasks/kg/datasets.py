@@ -1,0 +1,223 @@
+"""The benchmark's questions with their support graphs, and real Freebase triples to ask about."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.tasks.datasets import Dataset, locate
+from agentrl.envs.tasks.kg.graph import LocalGraph
+from agentrl.envs.tasks.kg.problem import Ontology, Problem, Rules
+from agentrl.envs.tasks.kg.program import NAME
+
+SPLITS = {
+    "dev": ("agentbench_dev.json", "support_graphs/dev.jsonl"),
+    "rl": ("agentbench_kg_rl_all.json", "support_graphs/kg_rl_all.jsonl"),
+}
+_VOCABULARY, _ROLES = "ontology/vocab.json", "ontology/fb_roles"
+_REVERSE = "ontology/reverse_properties"
+_NUMERIC = frozenset({"type.int", "type.float", "type.datetime"})
+_TRIPLES, _NAMES = "fb15k237.nt.xz", "entity_names.tsv"
+_STATUS = "support_graphs/upstream_replay_status.tsv"
+
+ONTOLOGY = Dataset(
+    "kg",
+    "ontology",
+    tuple(f"kg/{path}" for path in (_VOCABULARY, _ROLES)),
+    "src/server/tasks/knowledgegraph/ontology of https://github.com/THUDM/AgentBench",
+    "Apache-2.0; Freebase's schema CC BY 2.5",
+    "13,100 relations, 3,384 attributes",
+    origin=False,
+)
+AGENTBENCH = Dataset(
+    "kg",
+    "agentbench",
+    (*(f"kg/{questions}" for questions, _ in SPLITS.values()), *ONTOLOGY.paths),
+    "data/knowledgegraph of https://github.com/THUDM/AgentBench",
+    "Apache-2.0; from GrailQA, ComplexWebQuestions, GraphQuestions, WebQSP",
+    "20 dev, 1,214 rl",
+)
+SUPPORT_GRAPHS = Dataset(
+    "kg",
+    "support_graphs",
+    (*(f"kg/{graphs}" for _, graphs in SPLITS.values()), f"kg/{_REVERSE}"),
+    "made from agentbench: a line {qid, triples, attributes} for a question, on which its actions "
+    "give its answers; not needed where an endpoint holds Freebase",
+    "as agentbench",
+    "20 dev, 1,214 rl",
+    origin=False,
+)
+FB15K237 = Dataset(
+    "kg",
+    "fb15k237",
+    tuple(f"kg/{path}" for path in (_TRIPLES, _NAMES, _ROLES)),
+    "FB15k-237 of https://github.com/thunlp/OpenKE as N-Triples; names: "
+    "https://github.com/yao8839836/kg-bert, as id<TAB>name",
+    "CC BY 2.5 (Freebase)",
+    "310,116 triples",
+)
+DATASETS: tuple[Dataset, ...] = (AGENTBENCH, SUPPORT_GRAPHS, FB15K237, ONTOLOGY)
+_NO_GRAPH: Mapping[str, Any] = {"triples": [], "attributes": []}
+_READING = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Freebase:
+    """The schema of all of Freebase."""
+
+    ranges: Mapping[str, str]
+    relations: frozenset[str]
+    attributes: frozenset[str]
+
+    @classmethod
+    def read(cls, given: str) -> "Freebase":
+        """Raises ItemError."""
+        root = locate(ONTOLOGY, given) / "kg"
+        vocabulary = _json(root / _VOCABULARY)
+        return cls(
+            ranges_of(root),
+            frozenset(vocabulary["relations"]),
+            frozenset(vocabulary["attributes"]),
+        )
+
+    def ontology(self, rules: Rules) -> Ontology:
+        """The permissive rules show what the vocabulary leaves out."""
+        if rules == "strict":
+            return Ontology(self.ranges, self.relations, self.attributes)
+        numeric = {name for name, kind in self.ranges.items() if kind in _NUMERIC}
+        attributes = self.attributes | numeric
+        return Ontology(self.ranges, self.relations | (self.ranges.keys() - attributes), attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedGraph:
+    """A large graph with names for its entities. `names`: by id, for those that have one."""
+
+    graph: LocalGraph
+    ontology: Ontology
+    names: Mapping[str, str]
+
+    @classmethod
+    def read(cls, given: str) -> "NamedGraph":
+        """FB15k-237, which has no attributes. Raises ConfigError, ItemError."""
+        root = locate(FB15K237, given) / "kg"
+        graph = LocalGraph.read(root / _TRIPLES)
+        ranges = ranges_of(root)
+        relations = graph.select("SELECT DISTINCT ?r WHERE { ?s ?r ?o }")
+        kinds = {relation: ranges.get(relation.split("..")[-1]) for relation in relations}
+        known = {relation: kind for relation, kind in kinds.items() if kind}
+        ontology = Ontology(known, frozenset(relations), frozenset())
+        return cls(graph, ontology, dict(_names(root / _NAMES)))
+
+
+def fb15k237(given: str) -> NamedGraph:
+    """The graph of FB15k-237, read once in a process and kept. Raises ConfigError, ItemError."""
+    root = locate(FB15K237, given)
+    with _READING:
+        return _kept(str(root))
+
+
+@lru_cache(maxsize=1)
+def _kept(root: str) -> NamedGraph:
+    return NamedGraph.read(root)
+
+
+def agentbench(split: str, given: str, *, graphs: bool = True) -> tuple[Item, ...]:
+    """The items of a split, in the order of the benchmark, with their graphs. Raises ItemError."""
+    root = locate(AGENTBENCH, given) / "kg"
+    schema = Freebase.read(given)
+    by_id = _graphs(split, given) if graphs else {}
+    questions = SPLITS[split][0]
+    items = []
+    for record in _json(root / questions):
+        try:
+            graph = by_id[record["qid"]] if graphs else _NO_GRAPH
+            problem = _problem(record, graph, schema)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ItemError(f"kg: {questions}: {record.get('qid')}: no item: {error!r}") from error
+        items.append(Item("kg", f"{split}-{record['qid']}", problem.content()))
+    return tuple(items)
+
+
+def _graphs(split: str, given: str) -> dict[str, Mapping[str, Any]]:
+    path = locate(SUPPORT_GRAPHS, given) / "kg" / SPLITS[split][1]
+    return {graph["qid"]: graph for graph in _lines(path)}
+
+
+def expressions(split: str, given: str) -> dict[str, str]:
+    """The gold s-expressions by id of their item. Raises ItemError."""
+    root = locate(AGENTBENCH, given) / "kg"
+    records = _json(root / SPLITS[split][0])
+    return {f"{split}-{record['qid']}": record["s_expression"] for record in records}
+
+
+def reverses(given: str) -> dict[str, str]:
+    """The relation back, by relation. Raises ItemError."""
+    path = locate(SUPPORT_GRAPHS, given) / "kg" / _REVERSE
+    return dict(line.split() for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def replayed(given: str) -> dict[str, str]:
+    """What the original makes of an item's actions, by its id: `ok`, else why not. Raises
+    ItemError."""
+    path = locate(SUPPORT_GRAPHS, given) / "kg" / _STATUS
+    if not path.exists():
+        raise ItemError(f"kg: {path} is missing: what the original makes of each item's actions")
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    return {f"{'dev' if split == 'dev' else 'rl'}-{qid}": status for split, qid, status in rows}
+
+
+def ranges_of(root: Path) -> dict[str, str]:
+    """The type of each relation's objects. Raises ItemError."""
+    ranges = {}
+    with (root / _ROLES).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.split()
+            if len(fields) < 3:
+                raise ItemError(f"kg: {_ROLES}: line {number}: not domain, relation and range")
+            ranges[fields[1]] = fields[2]
+    return ranges
+
+
+def _problem(record: Mapping[str, Any], graph: Mapping[str, Any], schema: Freebase) -> Problem:
+    relations = {relation for _, relation, _ in graph["triples"]}
+    attributes = {attribute for _, attribute, _ in graph["attributes"]}
+    return Problem(
+        question=record["question"],
+        entities=record["entities"],
+        answers=sorted({answer["answer_argument"] for answer in record["answer"]}),
+        actions=record["actions"],
+        triples=[(s, r, o) for s, r, o in graph["triples"]],
+        attributes=[(s, a, value) for s, a, value in graph["attributes"]],
+        ranges={name: schema.ranges[name] for name in sorted(relations) if name in schema.ranges},
+        hidden=sorted((relations - schema.relations) | (attributes - schema.attributes)),
+    )
+
+
+def _names(path: Path) -> Iterator[tuple[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            entity, _, name = line.rstrip("\n").partition("\t")
+            if NAME.fullmatch(entity) and name:
+                yield entity, name
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ItemError(f"{path}: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ItemError(f"{path}: {error}") from error

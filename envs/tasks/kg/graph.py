@@ -1,0 +1,204 @@
+"""Where programs run: a small graph of an item, a large shared one, or a SPARQL endpoint."""
+
+import json
+import lzma
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import ModuleType
+from typing import Any, Protocol
+
+from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
+from agentrl.envs.tasks.kg.program import NAME, NAMESPACE
+
+TIMEOUT_S = 30.0  # of one query
+MAX_BYTES = 64 * 2**20  # of an endpoint's answer
+CHUNK = 2**20  # bytes read at once
+_NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
+_XSD = "http://www.w3.org/2001/XMLSchema#"
+_ZONE = "-08:00"  # of every date in the original's Freebase; never part of an answer
+
+Triple = tuple[str, str, str | int | float]
+
+
+class Graph(Protocol):
+    """Serves many episodes at once."""
+
+    def select(self, query: str) -> list[str]:
+        """The one column of a query. Raises EnvironmentFailure."""
+
+
+class LocalGraph:
+    """A pyoxigraph store in this process."""
+
+    def __init__(
+        self,
+        triples: Iterable[Triple] = (),
+        attributes: Iterable[Triple] = (),
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`triples` end in entities, `attributes` in values; `timeout_s`: of one query.
+
+        Raises ConfigError, ItemError.
+        """
+        self._timeout_s = timeout_s
+        self._library = _library()
+        self.store = self._library.Store()
+        self._add_triples(triples)
+        self._add_attributes(attributes)
+
+    @classmethod
+    def read(cls, path: Path, *, timeout_s: float = TIMEOUT_S) -> "LocalGraph":
+        """The graph of a file of N-Triples, .xz or plain. Raises ConfigError, ItemError."""
+        graph = cls(timeout_s=timeout_s)
+        opened = lzma.open if path.suffix == ".xz" else open
+        try:
+            with opened(path, "rb") as file:
+                graph.store.bulk_load(input=file, format=graph._library.RdfFormat.N_TRIPLES)
+        except (OSError, EOFError, lzma.LZMAError, SyntaxError) as error:
+            raise ItemError(f"{path}: {error}") from error
+        return graph
+
+    def select(self, query: str) -> list[str]:
+        """On a thread of its own: nothing stops the library, but it leaves Python to others."""
+        answered: SimpleQueue[list[str] | Exception] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answered.put([plain(row[0].value) for row in self.store.query(query)])
+            except (SyntaxError, OSError, ValueError) as error:
+                answered.put(error)
+
+        threading.Thread(target=work, name="query", daemon=True).start()
+        try:
+            found = answered.get(timeout=self._timeout_s)
+        except Empty:
+            raise EnvironmentFailure(f"kg: a query took over {self._timeout_s:g} s") from None
+        if isinstance(found, Exception):
+            raise EnvironmentFailure(f"kg: query failed: {found}") from found
+        return found
+
+    def objects(self, subject: str, relation: str) -> list[str]:
+        """What `subject` has as `relation`, in the order of its names."""
+        pattern = _node(subject), _node(relation), None
+        return sorted(plain(quad.object.value) for quad in self.store.quads_for_pattern(*pattern))
+
+    def relations(self, subject: str) -> list[str]:
+        """What `subject` has, in the order of its names."""
+        pattern = _node(subject), None, None
+        quads = self.store.quads_for_pattern(*pattern)
+        return sorted({plain(quad.predicate.value) for quad in quads})
+
+    def sources(self, member: str) -> list[tuple[str, str]]:
+        """The subjects and relations that lead to `member`, in the order of their names."""
+        quads = self.store.quads_for_pattern(None, None, _node(member))
+        return sorted((plain(quad.subject.value), plain(quad.predicate.value)) for quad in quads)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def _add_triples(self, triples: Iterable[Triple]) -> None:
+        quad = self._library.Quad
+        self.store.extend(quad(_node(s), _node(r), _node(str(o))) for s, r, o in triples)
+
+    def _add_attributes(self, attributes: Iterable[Triple]) -> None:
+        """The values of an attribute are numbers where all of them look like one, else text."""
+        values = defaultdict(list)
+        for subject, attribute, value in attributes:
+            values[attribute].append((subject, str(value)))
+        for attribute, pairs in values.items():
+            numbers = all(_NUMBER.fullmatch(value) for _, value in pairs)
+            kind = self._library.NamedNode(f"{_XSD}{'decimal' if numbers else 'string'}")
+            self.store.extend(
+                self._library.Quad(
+                    _node(subject),
+                    _node(attribute),
+                    self._library.Literal(value, datatype=kind),
+                )
+                for subject, value in pairs
+            )
+
+
+@lru_cache(maxsize=50_000)
+def _node(name: str) -> Any:
+    if not NAME.fullmatch(name):
+        raise ItemError(f"kg: {name[:40]!r} is no name of an entity or a relation")
+    return _library().NamedNode(NAMESPACE + name)
+
+
+class Endpoint:
+    """A SPARQL 1.1 endpoint, as Virtuoso's. `timeout_s`: seconds of wall clock for one query."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        """Raises ConfigError."""
+        import urllib3  # in the extra `envs`
+
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"kg: endpoint {url}: not an http URL")
+        self._url, self._timeout_s = url, timeout_s
+        self._http = urllib3.PoolManager(
+            maxsize=8, retries=False, timeout=urllib3.Timeout(total=timeout_s)
+        )
+        self._failures = (urllib3.exceptions.HTTPError, OSError)
+
+    def select(self, query: str) -> list[str]:
+        where = f"kg: endpoint {self._url}"
+        try:
+            status, body = self._asked(query)
+        except self._failures as error:
+            raise EnvironmentFailure(f"{where}: {error}") from error
+        if status != 200:
+            told = body[:200].decode(errors="replace").strip()
+            raise EnvironmentFailure(f"{where}: {status} {told}")
+        if len(body) > MAX_BYTES:
+            raise EnvironmentFailure(f"{where}: an answer of more than {MAX_BYTES} bytes")
+        return _column(body, self._url)
+
+    def _asked(self, query: str) -> tuple[int, bytes]:
+        """Status and body, of which hardly more than MAX_BYTES is read. What comes is taken as it
+        comes: an endpoint that trickles meets the deadline too."""
+        deadline = time.monotonic() + self._timeout_s
+        headers = {"Accept": "application/sparql-results+json"}
+        with self._http.request(
+            "POST", self._url, fields={"query": query}, headers=headers, encode_multipart=False,
+            preload_content=False,
+        ) as answer:  # fmt: skip
+            body = bytearray()
+            while len(body) <= MAX_BYTES and (chunk := answer.read1(CHUNK)):
+                body += chunk
+                if time.monotonic() > deadline:
+                    raise TimeoutError("timed out while it answered")
+            return answer.status, bytes(body)
+
+
+def plain(value: str) -> str:
+    """A value as the benchmark writes it."""
+    return value.removeprefix(NAMESPACE).replace(_ZONE, "")
+
+
+def _column(body: bytes, url: str) -> list[str]:
+    try:
+        found = json.loads(body)
+        names: Sequence[str] = found["head"]["vars"]
+        rows = found["results"]["bindings"]
+        return [plain(row[names[0]]["value"]) for row in rows if names[0] in row]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        text = f"kg: endpoint {url}: not a SPARQL result"
+        raise EnvironmentFailure(text) from error
+
+
+def _library() -> ModuleType:
+    try:
+        import pyoxigraph
+    except ImportError as error:
+        raise ConfigError(
+            "kg: a graph in this process needs pyoxigraph",
+            mend="pip install 'agentrl-system[tasks]'",
+        ) from error
+    return pyoxigraph

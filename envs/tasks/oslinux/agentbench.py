@@ -1,0 +1,92 @@
+"""The benchmark's items, in either of two shapes: its own, and one with the scripts inlined.
+
+    own      {"description", "create": {"local"?, "init"?}, "start"?,
+              "evaluation": {"match"} or {"check": [null, script, …], "example"?}}
+    inlined  {"id", "description", "image", "init", "start",
+              "match" or "check": [{"kind": "run_example" | "matcher" | "script", …}], "example"}
+
+A script is text, {"language"?, "code"} or {"language"?, "file"}; files lie under os/scripts.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.tasks.datasets import locate
+from agentrl.envs.tasks.oslinux.datasets import AGENTBENCH
+from agentrl.envs.tasks.oslinux.matchers import MATCHERS
+
+SPLITS = {"train": "os/os_train.jsonl", "dev": "os/os_dev.jsonl"}
+SCRIPTS = "os/scripts"
+
+
+def load(split: str, given: str) -> tuple[Item, ...]:
+    """The items of a split. Raises ItemError that names the line."""
+    root = locate(AGENTBENCH, given)
+    path = root / SPLITS[split]
+    items = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            row = msgspec.json.decode(line, type=dict[str, Any])
+            content = content_of(row, root / SCRIPTS)
+        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+            raise ItemError(f"os: {path}:{number}: {type(error).__name__}: {error}") from error
+        except ItemError as error:
+            raise ItemError(f"os: {path}:{number}: {error}") from error
+        items.append(Item("os", str(row.get("id", f"{split}#{number - 1}")), content))
+    return tuple(items)
+
+
+def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:
+    """An item's content from a line of the benchmark. Raises ItemError, KeyError, TypeError."""
+    create, evaluation = row.get("create") or row, row.get("evaluation") or row
+    content: dict[str, Any] = {
+        "description": row["description"],
+        "image": create.get("local") or create.get("image") or "default",
+        "init": [_script(each, scripts) for each in _listed(create.get("init"))],
+    }
+    for name, given in (("start", row.get("start")), ("example", evaluation.get("example"))):
+        if given:
+            content[name] = _script(given, scripts)
+    match = evaluation.get("match")
+    if match is not None:
+        content["match"] = {"answer": match} if isinstance(match, str) else match
+    else:
+        content["check"] = [_step(each, scripts) for each in _listed(evaluation["check"])]
+    return content
+
+
+def _listed(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
+
+
+def _step(given: Any, scripts: Path) -> dict[str, Any]:
+    """A step of a check; the benchmark's matchers are known by the names of their files."""
+    if given is None:
+        return {"example": True}
+    if isinstance(given, dict):
+        kind = given.get("kind")
+        if kind == "run_example":
+            return {"example": True}
+        stem = PurePosixPath(given.get("file", "")).stem
+        if kind == "matcher" or stem in MATCHERS:
+            return {"matcher": given["name"] if kind else stem}
+    return {"script": _script(given, scripts)}
+
+
+def _script(given: Any, scripts: Path) -> dict[str, str]:
+    if isinstance(given, str):
+        return {"code": given}
+    language = given.get("language", "bash")
+    if "code" in given:
+        return {"language": language, "code": given["code"]}
+    path = (scripts / given["file"]).resolve()
+    if not path.is_relative_to(scripts.resolve()) or not path.is_file():
+        raise ItemError(f"no script {given['file']} under {scripts}")
+    return {"language": language, "code": path.read_text()}

@@ -1,0 +1,111 @@
+"""The Linux of one episode: a sandbox of its own, until it is closed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from agentrl.core.errors import EnvironmentFailure
+from agentrl.envs.sandbox.channel import Overrun
+from agentrl.envs.sandbox.program import Program, python_program
+from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes
+from agentrl.envs.tasks.oslinux.problem import Script
+
+GRACE_S = 30.0  # beyond a command's own limit, before the sandbox counts as hung
+PLAIN_S = 10.0  # of a request that runs nothing
+MODULES = ("agentrl.envs.tasks.oslinux.processes", "agentrl.envs.tasks.oslinux.shell")
+
+T = TypeVar("T")
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """A script's end. `status`: None where it was too slow; `changed`: something on the disk."""
+
+    status: int | None
+    text: str
+    error: str
+    changed: bool
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A command's output. `late`: it was stopped; `ended`: its shell went, another is there."""
+
+    text: str
+    late: bool
+    ended: bool
+
+
+class _Written(msgspec.Struct, frozen=True):
+    digest: str
+
+
+class _Done(msgspec.Struct, frozen=True):
+    stopped: bool = True
+
+
+def program() -> Program:
+    """What a sandbox of this task runs."""
+    return python_program("agentrl.envs.tasks.oslinux.inside", MODULES)
+
+
+class Machine:
+    """Leases a sandbox until it is closed. Raises EnvironmentFailure anywhere.
+
+    The sandbox is nobody else's afterwards: its agent was root.
+    """
+
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self._sandboxes = sandboxes
+        self._sandbox: Sandbox | None = sandboxes.lease()
+
+    def run(
+        self, script: Script, arguments: Sequence[str], timeout_s: float, *, watch: bool = False
+    ) -> Ran:
+        """A process of its own. `watch`: tell what it changed, and end what it left running."""
+        request = {
+            "run": script.code,
+            "language": script.language,
+            "arguments": arguments,
+            "timeout_s": timeout_s,
+            "watch": "/" if watch else "",
+        }
+        return self._ask(request, timeout_s, Ran)
+
+    def command(self, text: str, timeout_s: float) -> Said:
+        """In the episode's one shell."""
+        return self._ask({"shell": text, "timeout_s": timeout_s}, timeout_s, Said)
+
+    def fingerprint(self) -> str:
+        """Of what was written to its disk since it began."""
+        return self._ask({"fingerprint": "/"}, PLAIN_S, _Written).digest
+
+    def keep(self) -> None:
+        """What runs now outlives `stop`."""
+        self._ask({"keep": True}, PLAIN_S, _Done)
+
+    def stop(self) -> None:
+        """Kill whatever else runs."""
+        if not self._ask({"stop": True}, PLAIN_S, _Done).stopped:
+            self.close()
+            raise EnvironmentFailure("os: processes that cannot be killed")
+
+    def close(self) -> None:
+        """Give the sandbox up; safe to call twice."""
+        if self._sandbox is not None:
+            self._sandboxes.release(self._sandbox, sound=False)
+            self._sandbox = None
+
+    def _ask(self, request: Mapping[str, Any], timeout_s: float, kind: type[T]) -> T:
+        """The answer; where there is none the sandbox is given up."""
+        if self._sandbox is None:
+            raise EnvironmentFailure("os: the machine is closed")
+        try:
+            line = self._sandbox.channel.ask(json.dumps(request).encode(), timeout_s + GRACE_S)
+            return msgspec.json.decode(line, type=kind)
+        except Overrun:
+            self.close()
+            raise
+        except (EnvironmentFailure, msgspec.MsgspecError) as error:
+            self.close()
+            raise EnvironmentFailure(f"os: {error}") from error

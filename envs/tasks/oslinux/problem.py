@@ -1,0 +1,74 @@
+"""What an item of the task holds."""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from agentrl.core.errors import ItemError
+from agentrl.envs.contract import Item
+from agentrl.envs.tasks import options
+
+Matcher = Literal["integer-match", "string-match", "size-match", "containing", "in"]
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Run as a process of its own."""
+
+    code: str
+    language: Literal["bash", "python"] = "bash"
+
+
+class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The answer itself: equal to `answer`, or else `regex` is found in it."""
+
+    answer: str | None = None
+    regex: str | None = None
+    strip: bool = True
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a check, one of: the item's own example, a script, a matcher."""
+
+    example: bool = False
+    script: Script | None = None
+    matcher: Matcher | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One item, with a `match` or a `check`.
+
+    `image`: the benchmark's name of what it runs in. `start`: run in the agent's shell before its
+    first command. `example`: a solution that prints the answer. `short`: the description for a
+    compact prompt. `commands`: what an expert runs; `answer`: what it then answers where that is
+    not the last one's output.
+    """
+
+    description: str
+    image: str = "default"
+    init: list[Script] = []
+    start: Script | None = None
+    match: Match | None = None
+    check: list[Step] = []
+    example: Script | None = None
+    short: str = ""
+    commands: list[str] = []
+    answer: str = ""
+
+
+def read(item: Item) -> Problem:
+    """The item's problem, which has a match or a check. Raises ItemError."""
+    problem = options.read(item.item_id, Problem, item.content)
+    if (problem.match is None) == (not problem.check):
+        raise ItemError(f"item {item.item_id}: needs a match or a check")
+    if problem.match is not None and problem.match.regex is not None:
+        try:
+            re.compile(problem.match.regex)
+        except re.error as error:
+            raise ItemError(f"item {item.item_id}: regex: {error}") from error
+    for step in problem.check:
+        if step.example + (step.script is not None) + (step.matcher is not None) != 1:
+            raise ItemError(f"item {item.item_id}: a step is an example, a script or a matcher")
+        if step.example and problem.example is None:
+            raise ItemError(f"item {item.item_id}: no example")
+    return problem

@@ -1,0 +1,109 @@
+"""Runs in a sandbox: one bash for an episode, command after command.
+
+Commands are read from a pipe by an interactive bash without a terminal: an interrupt brings it back
+to the next command with its variables and folder kept. Its end of a command is told on a
+descriptor of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+from dataclasses import dataclass
+
+from agentrl.envs.tasks.oslinux.processes import Children, Head, Identity, Outgoing, pipe
+
+TEXT_BYTES = 1 << 16  # kept of what one command writes
+CONTROL = 198  # the descriptor on which bash tells that a command has ended
+START_S = 10.0
+INTERRUPT_S = 1.0  # from an interrupt to the kill
+SWEEP_S = 10.0
+ARGV = ("bash", "--noediting", "--login", "-i")
+SETTLE = (
+    "PS1= PS2= PROMPT_COMMAND=; set +H +o history; unset HISTFILE MAILCHECK; shopt -u checkwinsize"
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command wrote. `late`: it was stopped. `ended`: the shell went, a new one is there."""
+
+    text: str
+    late: bool = False
+    ended: bool = False
+
+
+class Shell:
+    """A bash and its pipes; `pid` is bash's. Raises OSError where it cannot be started."""
+
+    def __init__(self, children: Children, folder: str) -> None:
+        self._children = children
+        self._folder = folder
+        self._count = 0
+        self._start()
+
+    def run(self, script: str, timeout_s: float, keep: frozenset[Identity]) -> Said:
+        """The command's output. What does not end is interrupted, then killed: all but `keep`."""
+        head = Head(TEXT_BYTES)
+        if self._finished(script, head, timeout_s):
+            return Said(head.text())
+        if self._children.status(self.pid) is not None:
+            self._restart(keep, sweep=False)
+            return Said(head.text(), ended=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGINT)
+        if self._told(head, INTERRUPT_S):
+            return Said(head.text(), late=True)
+        self._restart(keep, sweep=True)
+        return Said(head.text(), late=True, ended=True)
+
+    def close(self) -> None:
+        """Kill it; what it started may live on."""
+        if self._children.status(self.pid) is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                os.kill(self.pid, signal.SIGKILL)  # not its group: the item's processes are there
+        for descriptor in (self._in, self._out, self._control):
+            os.close(descriptor)
+
+    def _start(self) -> None:
+        theirs_in, self._in = os.pipe()
+        os.set_blocking(self._in, False)
+        self._out, theirs_out = pipe()
+        self._control, theirs_control = pipe()
+        files = {0: theirs_in, 1: theirs_out, 2: theirs_out, CONTROL: theirs_control}
+        try:
+            self.pid = self._children.spawn(ARGV, files, self._folder)
+        finally:
+            for descriptor in (theirs_in, theirs_out, theirs_control):
+                os.close(descriptor)
+        if not self._finished(SETTLE, Head(0), START_S):
+            raise OSError("bash did not start")
+
+    def _restart(self, keep: frozenset[Identity], *, sweep: bool) -> None:
+        """Where the agent broke bash or what it reads first, the next command is told so, too."""
+        self.close()
+        if sweep:
+            self._children.sweep(keep, SWEEP_S)
+        with contextlib.suppress(OSError):
+            self._start()
+
+    def _finished(self, script: str, head: Head, timeout_s: float) -> bool:
+        self._count += 1
+        quoted = shlex.quote(script.replace("\0", ""))
+        line = f"eval -- {quoted} </dev/null\nprintf '%s\\n' {self._count} >&{CONTROL}\n"
+        return self._told(head, timeout_s, line.encode(errors="replace"))
+
+    def _told(self, head: Head, timeout_s: float, line: bytes = b"") -> bool:
+        """Whether bash says in time that this command has ended."""
+        control = Head(1 << 10)
+        mark = f"{self._count}"
+
+        def done() -> bool:
+            told = mark in control.text().split()
+            return told or self._children.status(self.pid) is not None
+
+        outgoing = Outgoing(self._in, line) if line else None
+        self._children.pump({self._out: head, self._control: control}, done, timeout_s, outgoing)
+        return mark in control.text().split()

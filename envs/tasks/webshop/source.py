@@ -1,0 +1,151 @@
+"""Where the task's items come from."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from agentrl.core.errors import ItemError, nearest
+from agentrl.envs.contract import Environment, Expert, Item
+from agentrl.envs.tasks import datasets, generated, options
+from agentrl.envs.tasks.webshop import goals
+from agentrl.envs.tasks.webshop.catalogue import Catalogue, built, open_folder
+from agentrl.envs.tasks.webshop.compact import COMPACT_PAGE
+from agentrl.envs.tasks.webshop.datasets import AGENTBENCH, SAMPLE, sample
+from agentrl.envs.tasks.webshop.environment import WebshopEnvironment
+from agentrl.envs.tasks.webshop.expert import WebshopExpert
+from agentrl.envs.tasks.webshop.generate import MAX_PRODUCTS, catalogue, draw
+from agentrl.envs.tasks.webshop.goals import Goal
+from agentrl.envs.tasks.webshop.shop import PAGE, Shop
+
+TEST = slice(0, 200)  # goals of the benchmark's splits, by place in the shuffled list
+TRAIN = slice(1000, 12000)
+FEW = 1200  # goals; where there are fewer, the first fifth is the test split
+INDEX = "webshop/index"  # in the data folder
+
+
+class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
+    """`origin`: of products and goals. `products`: how many are generated.
+
+    `goals`: of people or from templates; empty for the origin's own (sample: synthetic, agentbench:
+    human). `data`: the data folder, else AGENTRL_DATA; `index`: folder of the built catalogue, else
+    webshop/index in it. `attributes`: products have a sub-page of them.
+    """
+
+    origin: Literal["generated", "sample", "agentbench"] = "generated"
+    goals: Literal["", "human", "synthetic"] = ""
+    data: str = ""
+    index: str = ""
+    products: Annotated[int, Meta(ge=24, le=MAX_PRODUCTS)] = 1000
+    attributes: bool = False
+
+
+class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of an item. `catalogue`: a dataset's name, or seed and size of a generated one."""
+
+    catalogue: str
+    digest: str
+    goal: Goal
+
+
+class WebshopSource:
+    """A TaskSource of generated goals, or of a dataset's."""
+
+    name = "webshop"
+    max_turns = 20
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        chosen = options.parse(self.name, Options, given)
+        if chosen.origin == AGENTBENCH.name and chosen.goals == "synthetic":
+            raise ItemError("webshop: origin agentbench has goals of people only")
+        self._options = chosen
+        draw_item = partial(draw, chosen.difficulty, chosen.seed, chosen.products)
+        self._splits = generated.Splits(self.name, chosen, draw_item)
+        self._imported: dict[str, tuple[Item, ...]] = {}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return generated.SPLITS
+
+    def items(self, split: str) -> Sequence[Item]:
+        if self._options.origin == "generated":
+            return self._splits.items(split)
+        if split not in self.splits:
+            raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
+        if not self._imported:
+            self._imported = self._import()
+        return self._imported[split]
+
+    def make(self, item: Item) -> Environment:
+        return WebshopEnvironment(self.visit(item), self._options.style)
+
+    def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
+        shown = _content(item).catalogue in (SAMPLE.name, AGENTBENCH.name)
+        return WebshopExpert(self.visit(item), shown=shown, seed=seed, noise=noise)
+
+    def visit(self, item: Item) -> Shop:
+        """A fresh visit to the item's shop. Raises ItemError."""
+        content = _content(item)
+        found = self._catalogue(item.item_id, content.catalogue)
+        if found.digest != content.digest:
+            raise ItemError(f"item {item.item_id}: of another catalogue than {content.catalogue}")
+        size = COMPACT_PAGE if self._options.style == "compact" else PAGE
+        return Shop(found, content.goal, size, self._options.attributes)
+
+    def _catalogue(self, item_id: str, name: str) -> Catalogue:
+        """Raises ItemError."""
+        if name == SAMPLE.name:
+            return sample(self._options.data)
+        if name == AGENTBENCH.name:
+            return open_folder(self._index())
+        seed, _, products = name.partition(" ")
+        if not (seed.lstrip("-").isdecimal() and products.isdecimal()):
+            raise ItemError(f"item {item_id}: unknown catalogue {name}")
+        if not 0 < int(products) <= MAX_PRODUCTS:
+            raise ItemError(f"item {item_id}: a catalogue has up to {MAX_PRODUCTS} products")
+        return catalogue(int(seed), int(products))
+
+    def _index(self) -> Path:
+        """Of the catalogue; Lacking where neither it nor what it is built from is there."""
+        if self._options.index:
+            return Path(self._options.index)
+        root = datasets.folder(self._options.data)
+        if root is None or not built(root / INDEX):
+            root = datasets.locate(AGENTBENCH, self._options.data)
+        return root / INDEX
+
+    def _import(self) -> dict[str, tuple[Item, ...]]:
+        origin = self._options.origin
+        if origin == SAMPLE.name:
+            shop: Catalogue = sample(self._options.data)
+            make = goals.human if self._options.goals == "human" else goals.synthetic
+            found = make(sample(self._options.data).products)
+        else:
+            shop = open_folder(self._index())
+            found = open_folder(self._index()).goals()
+        test, train = parted(len(found))
+        known = {found[place] for place in test}
+        train = [place for place in train if found[place] not in known]  # one asked twice
+        return {
+            name: tuple(self._item(origin, shop.digest, place, found[place]) for place in places)
+            for name, places in (("test", test), ("train", train))
+        }
+
+    def _item(self, origin: str, digest: str, place: int, goal: Goal) -> Item:
+        content = Content(origin, digest, goal)
+        return Item(self.name, f"{origin}-{place}", msgspec.to_builtins(content))
+
+
+def parted(count: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The places of the test split and of the train split among `count` goals."""
+    places = range(count)
+    if count < FEW:
+        return places[: count // 5], places[count // 5 :]
+    return places[TEST], places[TRAIN]
+
+
+def _content(item: Item) -> Content:
+    return options.read(item.item_id, Content, item.content)

@@ -1,0 +1,76 @@
+"""Sources whose items cannot be made, chores that fail: a line, and the server goes on."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import urllib3
+from conversation import Listener
+from counting import CountingSource, UnmadeSource
+from structlog.testing import capture_logs
+
+from agentrl.core.errors import BrokerError, EnvironmentFailure
+from agentrl.core.http import HttpServer
+from agentrl.envs.contract import TaskSource
+from agentrl.envs.server.app import Face, Hosted, indices
+from agentrl.envs.server.controller import Controller
+from agentrl.envs.server.sessions import Sessions, Timings
+
+
+def nothing() -> None:
+    """A chore that has nothing to do."""
+
+
+@contextmanager
+def serving(source: TaskSource, tend: Callable[[], None] = nothing) -> Iterator[str]:
+    """The address of a server of one task."""
+    hosted: Mapping[str, Hosted] = {source.name: Hosted(source, 3)}
+    sessions = Sessions(4, 60.0, Timings(tend_s=0.0))
+    server = HttpServer("envs", "127.0.0.1", 0, guarded=False)
+    server.start(Face(hosted, sessions, "", Controller("", "", 4, beat_s=8.0), tend).application())
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def ask(url: str, method: str, verb: str, body: Any = None) -> tuple[int, Any]:
+    content = json.dumps(body).encode() if body else None
+    answer = urllib3.request(method, f"{url}/api/{verb}", body=content, retries=False)
+    return answer.status, json.loads(answer.data)
+
+
+def test_items_that_cannot_be_made_are_refused_alike() -> None:
+    refused = (400, {"detail": "counting: split all is not here"})
+    with serving(UnmadeSource({})) as url:
+        assert ask(url, "GET", "get_indices") == refused
+        assert ask(url, "POST", "start_sample", {"session_id": 1, "index": 0}) == refused
+        assert ask(url, "GET", "worker_status")[0] == 200
+
+
+def test_a_task_whose_items_cannot_be_made_is_not_registered_and_told_once() -> None:
+    with Listener() as listener, capture_logs() as logs:
+        controller = Controller(listener.url, "http://here", 4, beat_s=0.0)
+        asyncio.run(controller.beat("counting", lambda: indices(UnmadeSource({}))))
+    assert listener.told == []
+    assert [(each["event"], each["error"]) for each in logs] == [
+        ("task not registered", "counting: split all is not here")
+    ]
+
+
+def test_tending_goes_on_after_a_failure() -> None:
+    left = [EnvironmentFailure("frozen"), OSError(24, "Too many open files"), BrokerError("away")]
+    tended = threading.Event()
+
+    def tend() -> None:
+        if left:
+            raise left.pop(0)
+        tended.set()
+
+    with capture_logs() as logs, serving(CountingSource({}), tend):
+        assert tended.wait(60)
+    told = [each["error"] for each in logs if each["event"] == "sandboxes not tended"]
+    assert told == ["frozen", "OSError: [Errno 24] Too many open files", "away"]

@@ -1,0 +1,73 @@
+"""SQLite's MySQL dialect against MariaDB, statement by statement."""
+
+from random import Random
+
+import pytest
+
+from agentrl.envs.tasks.dbbench.check import figures
+from agentrl.envs.tasks.dbbench.differential import CHANGES, QUERIES, compare, filled, kind_of
+from agentrl.envs.tasks.dbbench.problem import Table
+from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase
+from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
+from agentrl.envs.tasks.dbbench.translate import MysqlDatabase
+
+TABLE = Table(
+    "Medals '98",
+    ["Rank", "Athlete's name", "Date", "Points"],
+    [
+        ["1", "José Ångström", "August 15, 2000", "1,204.5"],
+        ["2", "Ødegård–Łuk", "2 May 2001", "−3"],
+        ["2", "josé angstrom", "", "7.25 pts"],
+        ["10", 'O\'Neil \\ "Bo"', "1999-12-31", "100%"],
+        ["T4", "straße_%", "n/a", "007"],
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "kind"),
+    [
+        ("[(1,)]", "[(1,)]", ""),
+        ("[(Decimal('1.50'), 2)]", "[(1.5, 2.0)]", "type"),
+        ("[(datetime.date(2000, 8, 5),)]", "[('2000-08-05',)]", "type"),
+        ("[('b',), ('a',)]", "[('a',), ('b',)]", "order"),
+        ("[('b',)]", "[('a',)]", "value"),
+        ("[('1.0',)]", "[('1',)]", "value"),
+    ],
+)
+def test_differences_have_a_kind(theirs: str, ours: str, kind: str) -> None:
+    assert kind_of(theirs, ours) == kind
+
+
+def test_every_template_fills_over_any_table() -> None:
+    narrow = Table("t", ["a"], [["x"]])
+    for template in (*QUERIES, *CHANGES):
+        for table in (TABLE, narrow):
+            assert "{" not in filled(template, table, Random(0))
+
+
+def test_the_engines_agree_on_a_table_with_everything(mariadb_url: str) -> None:
+    server = Server.at(mariadb_url, "")
+    seen: list[str] = []
+    for seed in range(6):
+        counts, differences = compare(
+            [TABLE],
+            Random(seed),
+            lambda table: MysqlDatabase(
+                SqliteDatabase([table], timeout_s=5.0, mysql=True), [table]
+            ),
+            lambda table: ServerDatabase([table], server=server, timeout_s=5.0),
+        )
+        assert sum(counts.values()) >= len(QUERIES)
+        seen += [str(found) for found in differences if found.kind not in ("type", "order")]
+    assert seen == []
+
+
+def test_figures_say_why_they_could_not_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentrl.envs.tasks.check import Settings
+
+    monkeypatch.delenv("AGENTRL_DATA", raising=False)
+    found = list(figures(Settings()))
+    assert [each.ok for each in found[:-1]] == [None] * 9
+    assert all("dbbench: dataset" in each.value or "no server" in each.value for each in found[:-1])
+    assert found[-1].ok is True
