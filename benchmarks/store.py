@@ -31,8 +31,8 @@ from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
 from agentrl.core.config import Config, Dispatch, Task
 from agentrl.core.types import Status
-from agentrl.dashboard.looks import accounting, compare, run, tasks
-from agentrl.dashboard.looks.run import (
+from agentrl.dashboard.viewmodels import accounting, compare, run, tasks
+from agentrl.dashboard.viewmodels.run import (
     DELAYED,
     LATE_GROUPS,
     LEASES,
@@ -41,7 +41,7 @@ from agentrl.dashboard.looks.run import (
     UPDATES,
     WINDOW_S,
 )
-from agentrl.dashboard.looks.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
+from agentrl.dashboard.viewmodels.tasks import ITEM_GROUPS, ITEMS, TASK_GROUPS
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.audit.accounting import VIEWS

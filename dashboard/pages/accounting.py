@@ -7,10 +7,10 @@ import streamlit as st
 
 from agentrl.core.types import EpisodeState, Reason
 from agentrl.dashboard.estimates import duration
-from agentrl.dashboard.looks.accounting import AccountingLook, Disagreements, look, whole
-from agentrl.dashboard.looks.run import LATE_GROUPS, LEASES, head
 from agentrl.dashboard.markup import Row
 from agentrl.dashboard.parts import bars, figures, table, title
+from agentrl.dashboard.viewmodels.accounting import AccountingLook, Disagreements, look, whole
+from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES, head
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 

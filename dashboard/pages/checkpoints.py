@@ -5,9 +5,9 @@ import streamlit as st
 from agentrl.core.types import RUN_OVER
 from agentrl.dashboard import markup
 from agentrl.dashboard.links import Here
-from agentrl.dashboard.looks import checkpoints
-from agentrl.dashboard.looks.checkpoints import EVALUATIONS, NEWEST, SERVINGS, Registry, look
 from agentrl.dashboard.parts import chart, live
+from agentrl.dashboard.viewmodels import checkpoints
+from agentrl.dashboard.viewmodels.checkpoints import EVALUATIONS, NEWEST, SERVINGS, Registry, look
 from agentrl.db.registry.lineage import Entry
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_state

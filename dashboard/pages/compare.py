@@ -8,10 +8,10 @@ import streamlit as st
 
 from agentrl.dashboard import charts
 from agentrl.dashboard.estimates import duration, success
-from agentrl.dashboard.looks.compare import Paired, Side, look, paired, pooled
-from agentrl.dashboard.looks.run import EACH_POINT, LATE_GROUPS, head
 from agentrl.dashboard.parts import chart, table, title
 from agentrl.dashboard.theme import colours
+from agentrl.dashboard.viewmodels.compare import Paired, Side, look, paired, pooled
+from agentrl.dashboard.viewmodels.run import EACH_POINT, LATE_GROUPS, head
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_names
 

@@ -8,8 +8,8 @@ import streamlit as st
 from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import markup, vocabulary
 from agentrl.dashboard.links import Here
-from agentrl.dashboard.looks import episodes, tokens
-from agentrl.dashboard.looks.tokens import Shown
+from agentrl.dashboard.viewmodels import episodes, tokens
+from agentrl.dashboard.viewmodels.tokens import Shown
 from agentrl.db.queries.episode_detail import Member, Story, deeds
 from agentrl.db.queries.episode_search import Filter, Found, Order, tasks_of
 from agentrl.db.store import Store

@@ -11,7 +11,10 @@ from agentrl.core.types import EpisodeState, GroupState
 from agentrl.dashboard import charts
 from agentrl.dashboard.curve_charts import reward_chart, success_chart
 from agentrl.dashboard.estimates import duration, left_s, reward, success
-from agentrl.dashboard.looks.run import (
+from agentrl.dashboard.markup import Row
+from agentrl.dashboard.parts import bars, chart, figures, live, table, title
+from agentrl.dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
+from agentrl.dashboard.viewmodels.run import (
     EACH_POINT,
     LATE_GROUPS,
     Flow,
@@ -22,9 +25,6 @@ from agentrl.dashboard.looks.run import (
     now,
     task_names,
 )
-from agentrl.dashboard.markup import Row
-from agentrl.dashboard.parts import bars, chart, figures, live, table, title
-from agentrl.dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay
 from agentrl.db.registry.leases import Lease

@@ -11,8 +11,10 @@ from agentrl.core.types import GroupState
 from agentrl.dashboard import charts
 from agentrl.dashboard.curve_charts import VERSION, success_chart
 from agentrl.dashboard.estimates import pass_at
-from agentrl.dashboard.looks.run import EACH_POINT, head, task_names
-from agentrl.dashboard.looks.tasks import (
+from agentrl.dashboard.parts import bars, chart, table, title
+from agentrl.dashboard.theme import BLUE, colours
+from agentrl.dashboard.viewmodels.run import EACH_POINT, head, task_names
+from agentrl.dashboard.viewmodels.tasks import (
     ITEM_GROUPS,
     ITEMS,
     TASK_GROUPS,
@@ -24,8 +26,6 @@ from agentrl.dashboard.looks.tasks import (
     look,
     look_at,
 )
-from agentrl.dashboard.parts import bars, chart, table, title
-from agentrl.dashboard.theme import BLUE, colours
 from agentrl.db.queries.attempts import Ended, Items
 from agentrl.db.queries.curves import Point
 from agentrl.db.store import Store

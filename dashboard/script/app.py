@@ -13,7 +13,7 @@ from agentrl.core import loading
 from agentrl.core.config import secret
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import forbid_inspection
-from agentrl.dashboard.door import admitted, ask
+from agentrl.dashboard.auth import admitted, ask
 from agentrl.dashboard.navigation import show, show_instead
 from agentrl.dashboard.parts import tell
 from agentrl.dashboard.serve import history

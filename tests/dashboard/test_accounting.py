@@ -1,9 +1,9 @@
 from history import begun
 
 from agentrl.core.types import RunState
-from agentrl.dashboard.looks.accounting import AccountingLook
-from agentrl.dashboard.looks.run import head
 from agentrl.dashboard.pages.accounting import body_losses, lease_rows
+from agentrl.dashboard.viewmodels.accounting import AccountingLook
+from agentrl.dashboard.viewmodels.run import head
 from agentrl.db.queries.balance import Balance
 from agentrl.db.registry.leases import Lease
 from agentrl.db.transitions import runs

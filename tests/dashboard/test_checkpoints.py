@@ -6,7 +6,7 @@ from typing import Any
 from history import begun, evaluation
 
 from agentrl.dashboard.links import Here
-from agentrl.dashboard.looks.checkpoints import (
+from agentrl.dashboard.viewmodels.checkpoints import (
     EVALUATIONS,
     evaluation_chart,
     evaluation_rows,

@@ -14,7 +14,7 @@ from history import begun, trained
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from running import ROOT, agentrl, eventually
 
-from agentrl.dashboard.door import COOKIE, PAUSE_S
+from agentrl.dashboard.auth import COOKIE, PAUSE_S
 from agentrl.dashboard.links import address
 from agentrl.dashboard.navigation import PAGES
 

@@ -4,8 +4,8 @@ import pytest
 from history import begun, ended, evaluation, trained
 
 from agentrl.core.types import Status
-from agentrl.dashboard.looks.compare import look, paired, pooled
 from agentrl.dashboard.pages.compare import curve_rows, paired_row, side_row
+from agentrl.dashboard.viewmodels.compare import look, paired, pooled
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import EvaluationEpisode
 from agentrl.db.store import Store, now

@@ -12,8 +12,8 @@ from agentrl.core.config import Config, Model, Task
 from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import vocabulary
 from agentrl.dashboard.links import Here
-from agentrl.dashboard.looks import episodes
 from agentrl.dashboard.markup import Link
+from agentrl.dashboard.viewmodels import episodes
 from agentrl.db.admin import migrate
 from agentrl.db.queries.episode_search import Cursor, Filter, Found, Order
 from agentrl.db.store import open_store

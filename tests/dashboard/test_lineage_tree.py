@@ -1,6 +1,6 @@
 """The tree of checkpoints as text, on a lineage drawn by hand."""
 
-from agentrl.dashboard.looks.checkpoints import Registry, segments, tree
+from agentrl.dashboard.viewmodels.checkpoints import Registry, segments, tree
 from agentrl.db.registry.lineage import Node
 
 

@@ -1,6 +1,7 @@
 """Each page is drawn, over runs in every state, and its controls work.
 
-What its figures are is tested below it: tests/db and the tests of `dashboard/looks` beside this.
+What its figures are is tested below it: tests/db and the tests of `dashboard/viewmodels` beside
+this.
 """
 
 import re

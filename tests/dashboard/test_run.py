@@ -6,9 +6,9 @@ from history import begun, ended, trained
 from agentrl.core.config import Config, Task
 from agentrl.core.config import Run as RunSection
 from agentrl.dashboard.curve_charts import success_chart
-from agentrl.dashboard.looks.run import curve, flow, now
 from agentrl.dashboard.pages.run import health, recent_rows, update_rows
 from agentrl.dashboard.theme import colours
+from agentrl.dashboard.viewmodels.run import curve, flow, now
 from agentrl.db.transitions import lifecycle
 
 

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from agentrl.core.types import GroupState
-from agentrl.dashboard.looks.tasks import closed, look, look_at
 from agentrl.dashboard.pages.tasks import end_rows, histogram, pass_rows, spread_rows, statuses
+from agentrl.dashboard.viewmodels.tasks import closed, look, look_at
 from agentrl.db.queries.attempts import Ended
 
 

@@ -5,8 +5,8 @@ import pytest
 from trajectories import trajectory
 
 from agentrl.dashboard import markup
-from agentrl.dashboard.looks import tokens
 from agentrl.dashboard.markup import Link, Token
+from agentrl.dashboard.viewmodels import tokens
 from agentrl.dashboard.vocabulary import NONE, Vocabulary
 
 WORDS = Vocabulary({number: f"w{number} ".encode() for number in range(99)}, frozenset({17}))

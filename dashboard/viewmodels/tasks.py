@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentrl.core.types import GroupState
-from agentrl.dashboard.looks.run import POINT_GROUPS, POINTS
+from agentrl.dashboard.viewmodels.run import POINT_GROUPS, POINTS
 from agentrl.db.queries import attempts, curves
 from agentrl.db.queries.attempts import Ended, Items
 from agentrl.db.queries.curves import Point, Span

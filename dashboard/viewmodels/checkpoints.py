@@ -6,9 +6,9 @@ from typing import Any
 
 from agentrl.core.types import CheckpointState
 from agentrl.dashboard.links import Here
-from agentrl.dashboard.looks.episodes import moment
 from agentrl.dashboard.markup import Cell, Link
 from agentrl.dashboard.theme import by_colour, colours
+from agentrl.dashboard.viewmodels.episodes import moment
 from agentrl.db.registry import lineage
 from agentrl.db.registry.lineage import Entry, Measured, Node, Served
 from agentrl.db.store import Store

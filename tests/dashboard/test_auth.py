@@ -14,8 +14,8 @@ from agentrl.core import loading
 from agentrl.core.access import origin
 from agentrl.core.config import Config, Run, Store, Task
 from agentrl.core.errors import AgentRLError, ConfigError
-from agentrl.dashboard import door
-from agentrl.dashboard.door import Answer, Doorkeeper
+from agentrl.dashboard import auth
+from agentrl.dashboard.auth import Answer, Doorkeeper
 from agentrl.dashboard.serve import options, trust
 from agentrl.ops.dashboard import check_proxies, refuse_taken, start
 
@@ -51,7 +51,7 @@ def opened(*arguments: str) -> AppTest:
 def nobody_known() -> Iterator[None]:
     """No session of another test."""
     yield
-    door.keeper_of.cache_clear()
+    auth.keeper_of.cache_clear()
 
 
 def shown(app: AppTest, written: str) -> AppTest:
@@ -69,12 +69,12 @@ def test_no_page_is_drawn_before_the_token_is_shown(
     assert app.title[0].value == "run"
     assert app.sidebar.selectbox[0].value == "run"
     html = "".join(each.proto.body for each in app.get("html"))
-    assert app.session_state[door.SESSION] in html
+    assert app.session_state[auth.SESSION] in html
     assert TOKEN not in html
     app.run()
     assert app.title[0].value == "run"
     assert opened(file, VARIABLE).title[0].value == "AgentRL"  # another browser
-    door.keeper_of.cache_clear()  # another process
+    auth.keeper_of.cache_clear()  # another process
     app.run()
     assert (app.title[0].value, len(app.sidebar.selectbox)) == ("AgentRL", 0)
 
@@ -107,8 +107,8 @@ def test_a_cookie_opens_the_door_of_the_process_that_gave_it_until_its_end() -> 
     mine, theirs = keeper.show(TOKEN, HERE, 5.0).session, other.show(TOKEN, HERE, 5.0).session
     assert len({mine, theirs, keeper.show(TOKEN, HERE, 5.0).session}) == 3
     for cookie in (mine, f"{theirs}.{mine}", f"{mine}.{theirs}"):
-        assert keeper.knows(cookie, 4.9 + door.LASTS_S)
-        assert not keeper.knows(cookie, 5.0 + door.LASTS_S)
+        assert keeper.knows(cookie, 4.9 + auth.LASTS_S)
+        assert not keeper.knows(cookie, 5.0 + auth.LASTS_S)
     for cookie in ("", ".", theirs, TOKEN, mine[:-1], f"{mine}x", "ü"):
         assert not keeper.knows(cookie, 5.0)
 
@@ -139,7 +139,7 @@ def test_wrong_tokens_of_one_keep_nobody_else_out() -> None:
         keeper.show("wrong", "a stranger", second)
         if second % 5 == 0:
             assert keeper.show(TOKEN, HERE, second + 0.001).session
-    assert 0 < keeper.show(TOKEN, "a stranger", 3600).wait_s <= door.LONGEST_S
+    assert 0 < keeper.show(TOKEN, "a stranger", 3600).wait_s <= auth.LONGEST_S
 
 
 def test_only_so_many_addresses_are_remembered() -> None:
@@ -150,7 +150,7 @@ def test_only_so_many_addresses_are_remembered() -> None:
 
 
 def test_the_page_keeps_the_id_beside_others_and_to_https_where_it_came_so() -> None:
-    page = door.keep("0a")
+    page = auth.keep("0a")
     assert all(each in page for each in ("SameSite=Strict", "'https:' ? '; Secure'", "'0a'"))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentrl.core.statistics import Estimate, estimate
-from agentrl.dashboard.looks.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
+from agentrl.dashboard.viewmodels.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
 from agentrl.db.models import Run
 from agentrl.db.queries import comparison, curves, progress
 from agentrl.db.queries.comparison import Kind, Measured

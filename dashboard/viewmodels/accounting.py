@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentrl.dashboard.looks.run import LATE_GROUPS, LEASES
+from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES
 from agentrl.db.queries import balance, progress
 from agentrl.db.queries.balance import Balance, Refused
 from agentrl.db.registry import leases
