@@ -6,7 +6,6 @@ and where, `mend` says what to do about it. `main` prints both and exits with `e
 
 import difflib
 from collections.abc import Iterable
-from importlib.util import find_spec
 
 
 class AgentRLError(Exception):
@@ -75,17 +74,6 @@ def in_words(error: BaseException) -> str:
     if text and isinstance(error, AgentRLError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def import_hint(error: BaseException) -> str:
-    """The present name of a module that a user's code imports by a former one, or nothing."""
-    if not isinstance(error, ImportError) or not error.name:
-        return ""
-    try:
-        found = find_spec(f"agentrl.{error.name}")
-    except ImportError:
-        return ""
-    return f"import agentrl.{error.name}" if found and found.origin else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
-from agentrl.core.errors import ItemError, import_hint, nearest
+from agentrl.core.errors import ItemError, nearest
+from agentrl.core.former_modules import import_hint
 from agentrl.core.logging import configure_unless_done, get_logger
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.tasks.datasets import Dataset

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.core.errors import EnvironmentFailure, ItemError, import_hint, in_words
+from agentrl.core.errors import EnvironmentFailure, ItemError, in_words
+from agentrl.core.former_modules import import_hint
 
 MEND = '"package.module:function" or "path.py:function"'
 
