@@ -17,6 +17,7 @@ TOLD = 128 + signal.SIGTERM  # exit code of one that ends with its run and was t
 LOCKS = Path("/proc/locks")
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 MEETING = "AGENTRL_MEETING"  # where ranks of one machine meet; those of many: MASTER_ADDR
+SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
 
 log = get_logger()
 

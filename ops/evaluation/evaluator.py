@@ -20,10 +20,10 @@ from agentrl.core.logging import get_logger
 from agentrl.core.process import TOLD, weigh_session
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import evaluations, runs
+from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.command import Matrix, Wish, only, planned
 from agentrl.ops.evaluation.evaluate import work_of
 from agentrl.ops.evaluation.target import resolve
-from agentrl.ops.processes.composition import sources
 from agentrl.ops.runs.begin import opened
 from agentrl.workers.episode import Stopped
 

@@ -20,30 +20,11 @@ from agentrl.broker.topology import recorder_queue
 from agentrl.core.config import Config
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import runs
-from agentrl.envs import registry as tasks
-from agentrl.envs.contract import TaskSource
+from agentrl.envs.sources import sources
 from agentrl.ops.runs.begin import opened
 
 DRAIN_S = 3.0  # how long a recorder that stops may still store
 LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it later
-
-
-def sources(config: Config) -> dict[str, TaskSource]:
-    """The task sources of the mixture: in this process, or behind the env server."""
-    if config.envs.url:
-        from agentrl.envs.server.client import RemoteSource
-
-        return {
-            name: RemoteSource(config.envs, name, task.options)
-            for name, task in config.tasks.items()
-        }
-    from agentrl.envs.limited import LimitedSource
-
-    limit_s = min(config.envs.call_timeout_s, config.worker.attempt_deadline_s)
-    return {
-        name: LimitedSource(tasks.source(name, task.options), limit_s)
-        for name, task in config.tasks.items()
-    }
 
 
 def dispatcher(config: Config, stop: threading.Event) -> None:

@@ -24,7 +24,7 @@ from agentrl.core.errors import (
     StoreError,
     StoreUnavailable,
 )
-from agentrl.core.process import TOLD, place
+from agentrl.core.process import SUPERVISOR, TOLD, place
 from agentrl.core.telemetry import exposition, otlp
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
@@ -39,7 +39,6 @@ PR_SET_PDEATHSIG = 1
 STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
 CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
 ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
-SUPERVISOR = "AGENTRL_SUPERVISOR"  # the variable that names the parent's pid to its children
 REST_S = 2.0  # between two looks at the run
 REMIND_S = 60.0  # between two words of one that rests: whoever replaced it may be gone
 

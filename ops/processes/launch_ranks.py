@@ -20,8 +20,7 @@ from pathlib import Path
 from agentrl.core.config import Config
 from agentrl.core.errors import RankLost
 from agentrl.core.logging import get_logger
-from agentrl.core.process import MEETING
-from agentrl.ops.processes.entry import SUPERVISOR
+from agentrl.core.process import MEETING, SUPERVISOR
 from agentrl.ops.supervisor.exit_reasons import last_line
 
 LOOK_S = 0.1

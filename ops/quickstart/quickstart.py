@@ -27,10 +27,10 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
+from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
 from agentrl.ops.evaluation.record import Record
 from agentrl.ops.evaluation.target import Target, fitted, resolve
-from agentrl.ops.processes.composition import sources
 from agentrl.ops.processes.entry import stop_on_signals
 from agentrl.ops.quickstart.recipes import Recipe
 from agentrl.ops.quickstart.report import (

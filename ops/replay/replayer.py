@@ -23,7 +23,7 @@ from agentrl.db.transitions.episodes import Claimed
 from agentrl.db.transitions.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.server.in_process import hosting
-from agentrl.ops.processes import composition
+from agentrl.envs.sources import sources
 from agentrl.ops.replay.recorded_episode import Difference, Tape
 from agentrl.ops.runs import hub
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
@@ -115,7 +115,7 @@ class Replayer:
         only = msgspec.structs.replace(config, tasks={task: config.tasks[task]})
         if not config.envs.names_worker():
             only = msgspec.structs.replace(only, envs=msgspec.structs.replace(config.envs, url=""))
-        source = composition.sources(only)[task]
+        source = sources(only)[task]
         self._undo.enter_context(hosting(source, "", config.envs.docker_image))
         return source
 

@@ -23,9 +23,8 @@ from typing import IO
 
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
-from agentrl.core.process import process_began
+from agentrl.core.process import SUPERVISOR, process_began
 from agentrl.core.telemetry import metrics
-from agentrl.ops.processes.entry import SUPERVISOR
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.supervisor.locks import only_one

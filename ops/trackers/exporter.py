@@ -26,15 +26,8 @@ from agentrl.db.queries.tracker_cursor import Line, Told
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.processes.entry import end_with_parent, stop_on_signals
-from agentrl.ops.trackers.tracker import (
-    Figure,
-    Tracker,
-    alone,
-    figure,
-    folder_of,
-    make,
-    without_secrets,
-)
+from agentrl.ops.trackers.base import Figure, Tracker, alone, figure, folder_of, without_secrets
+from agentrl.ops.trackers.factory import make
 
 # After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
 # what a tracker raises is other people's, and the next look tells what came meanwhile as well.

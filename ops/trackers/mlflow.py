@@ -10,7 +10,7 @@ from mlflow.entities import LifecycleStage, Metric, Param, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from agentrl.ops.trackers.tracker import Figure, Ground, TrackerError, figure, flat
+from agentrl.ops.trackers.base import Figure, Ground, TrackerError, figure, flat
 
 RUN = "agentrl.run"  # the tag that finds a run again
 LONGEST = 500  # characters of a parameter

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from agentrl.ops.trackers.tracker import Figure, Ground, figure
+from agentrl.ops.trackers.base import Figure, Ground, figure
 
 
 class TensorBoard:

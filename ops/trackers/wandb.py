@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from agentrl.ops.trackers.tracker import Figure, Ground, TrackerError, figure
+from agentrl.ops.trackers.base import Figure, Ground, TrackerError, figure
 from agentrl.ops.trackers.wandb_file import whole
 
 VERSION = "version"  # the x-axis: W&B counts steps of its own

@@ -13,6 +13,7 @@ from agentrl.core.types import SOLVED
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import evaluations
+from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.command import Matrix
 from agentrl.ops.evaluation.evaluate import Plan, work_of
 from agentrl.ops.evaluation.record import named
@@ -20,7 +21,6 @@ from agentrl.ops.evaluation.target import Target, fitted, resolve
 from agentrl.ops.experiments.pretrained.findings import Bench, Measurement, Solved, StudyDesign
 from agentrl.ops.experiments.simulator import interrupted
 from agentrl.ops.experiments.training import Told
-from agentrl.ops.processes.composition import sources
 from agentrl.ops.runs.begin import make_home
 from agentrl.workers.episode import Stopped
 

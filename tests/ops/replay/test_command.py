@@ -19,7 +19,7 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, S
 from agentrl.core.types import Status
 from agentrl.db.store import Store, open_store
 from agentrl.envs.server.in_process import hosting
-from agentrl.ops.processes import composition
+from agentrl.envs.sources import sources
 from agentrl.ops.replay.branch_episode import Wish, go_on
 from agentrl.ops.replay.command import replay, replay_all
 from agentrl.ops.replay.recorded_episode import Tape
@@ -73,7 +73,7 @@ class World:
         self, task: str, number: int = 0, noise: float = 0.0, wire: bytes | None = None
     ) -> Trajectory:
         only = {task: self.config.tasks[task]}
-        source = composition.sources(msgspec.structs.replace(self.config, tasks=only))[task]
+        source = sources(msgspec.structs.replace(self.config, tasks=only))[task]
         item = source.items("train")[number]
         with hosting(source, "", self.config.envs.docker_image):
             body = recording.play(self.config, self.run_id, source, item, seed=number, noise=noise)

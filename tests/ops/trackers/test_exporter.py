@@ -29,7 +29,7 @@ from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import Reading
 from agentrl.ops.supervisor.supervisor import children
 from agentrl.ops.trackers.exporter import Follower, track
-from agentrl.ops.trackers.tracker import make
+from agentrl.ops.trackers.factory import make
 from agentrl.ops.trackers.wandb_file import whole
 
 NAMES = ("tensorboard", "mlflow", pytest.param("wandb", marks=pytest.mark.slow))

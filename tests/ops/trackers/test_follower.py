@@ -18,8 +18,7 @@ from agentrl.db.queries import tracker_cursor
 from agentrl.db.queries.tracker_cursor import Told
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.ops.trackers.exporter import Follower
-from agentrl.ops.trackers.tracker import (
+from agentrl.ops.trackers.base import (
     Figure,
     TrackerError,
     alone,
@@ -27,6 +26,7 @@ from agentrl.ops.trackers.tracker import (
     folder_of,
     without_secrets,
 )
+from agentrl.ops.trackers.exporter import Follower
 
 SOON = (0.01,)  # seconds between two tries
 
