@@ -105,7 +105,8 @@ class Holder:
                 if (found.checkpoint_id, found.version) != (name, row.version):
                     raise CheckpointError(f"{row.path}: holds {found.checkpoint_id}, not {name}")
             except CheckpointError as error:
-                away = isinstance(error, WeightsAway)
+                # A disk of ours that takes no file is mended while this process goes on.
+                away = isinstance(error, WeightsAway) or isinstance(error.__cause__, OSError)
                 self._refuse(name, error, AWAY_S if away else math.inf)
                 return False
             self._whole[name] = path

@@ -1,9 +1,7 @@
 """Every mistake a person can make: one line that names it, exit code 2, nothing half-written."""
 
-import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -150,14 +148,6 @@ def test_a_store_that_does_not_answer(person: Person, closed: int) -> None:
     assert "hush" not in line
 
 
-def test_a_broker_that_does_not_answer(person: Person, closed: int) -> None:
-    person.write(f'[broker]\nurl = "amqp://guest:hush@127.0.0.1:{closed}/%2F"\n')
-    line = person.types("recorder", str(person.file))
-    assert str(closed) in line
-    assert "hush" not in line
-    assert person.left() == []
-
-
 def test_a_store_of_another_kind(person: Person) -> None:
     person.write('[store]\nurl = "carrier-pigeon://x"\n')
     assert "store.url" in person.types("recorder", str(person.file))
@@ -232,24 +222,6 @@ def test_a_broken_item(
     person.write("[tasks.broken]\n")
     line = person.types(*verb, str(person.file))
     assert line.endswith("train.jsonl: line 7: no field goal — mend the line")
-
-
-@pytest.fixture
-def full(person: Person) -> Iterator[Person]:
-    """The run's home lies on a disk of 256 KiB."""
-    person.home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(person.home)]
-    made = subprocess.run(mount, capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"no small disk can be made: {made.stderr.decode().strip()}")
-    yield person
-    subprocess.run(["umount", str(person.home)], check=True)
-
-
-def test_a_disk_that_is_full(full: Person) -> None:
-    line = full.types("dispatcher", str(full.file))
-    assert re.search("full|No space left", line)
-    assert not [name for name in full.left() if "partial" in name]
 
 
 def test_a_home_that_cannot_be_made(person: Person) -> None:
