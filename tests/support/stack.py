@@ -21,8 +21,8 @@ ASKED = 5  # times, where an answer does not come whole
 WHOLE = "END OF ROWS"
 EXTRAS = ("tasks", "tracing")  # the Dockerfile's own
 CODE = (
-    *("broker", "cli", "configs", "core", "dashboard", "db", "envs", "models/tiny", "ops"),
-    *("requirements", "serving", "src", "trainer", "workers"),
+    *("broker", "checkpoints", "cli", "configs", "core", "dashboard", "db", "envs"),
+    *("models/tiny", "ops", "requirements", "serving", "src", "trainer", "workers"),
 )
 
 
