@@ -25,6 +25,11 @@ def image(name: str, pictures: Sequence[str], folder: str) -> Iterator[str]:
         yield ""
 
 
+def place(arm: str, order: Sequence[str]) -> int:
+    """Where an arm stands on a page: as `order` says, one that it does not name at the end."""
+    return order.index(arm) if arm in order else len(order)
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(heads) + " |"
     yield "|---" * len(heads) + "|"

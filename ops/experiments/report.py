@@ -9,6 +9,7 @@ from agentrl.core.types import CURRENT
 from agentrl.ops.experiments import page, plots
 from agentrl.ops.experiments.figures import figures
 from agentrl.ops.experiments.findings import Drift, Training, as_json, read, studied
+from agentrl.ops.experiments.formatting import place
 
 ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
 
@@ -16,7 +17,7 @@ ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
 def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
     trainings, drifts = studied(out, Training), read(out, "drift", Drift)
-    ordered = sorted(trainings, key=lambda each: (_place(each.arm), each.seed))
+    ordered = sorted(trainings, key=lambda each: (place(each.arm, ORDER), each.seed))
     found = figures(ordered, drifts)
     (out / "figures.json").write_bytes(as_json(found))
     pictures = plots.draw(found, out)
@@ -24,7 +25,3 @@ def write(out: Path) -> Path:
     design = trainings[0].design
     path.write_text("\n".join(page.lines(out, found, design, pictures)) + "\n", "utf-8")
     return path
-
-
-def _place(arm: str) -> int:
-    return ORDER.index(arm) if arm in ORDER else len(ORDER)

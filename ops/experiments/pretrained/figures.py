@@ -29,11 +29,6 @@ class MeanChange:
     low: float
     high: float
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        return self.low > 0 or self.high < 0
-
 
 Key = tuple[str, float]  # bench, temperature
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments.findings import differing, read
-from agentrl.ops.experiments.formatting import image, reading, table
+from agentrl.ops.experiments.formatting import image, place, reading, table
 from agentrl.ops.experiments.plots import picture
 from agentrl.ops.experiments.pretrained.figures import GREEDY, Rate, changes, mean_change, rates
 from agentrl.ops.experiments.pretrained.findings import (
@@ -38,7 +38,7 @@ bootstrap over items, paired by item.
 def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
     measured = {each.policy: each for each in read(out, "measured", Measurement)}
-    runs = sorted(read(out, "training", Trained), key=lambda run: (_place(run.arm), run.seed))
+    runs = sorted(read(out, "training", Trained), key=lambda run: (place(run.arm, ORDER), run.seed))
     if START not in measured:
         raise ConfigError(f"{out}: no measured-{START}.json there", mend="run the experiment first")
     design = measured[START].design
@@ -159,7 +159,3 @@ def _change(mean: float, low: float, high: float) -> str:
 
 def _decoding(temperature: float) -> str:
     return "greedy" if temperature == GREEDY else f"T = {temperature:g}"
-
-
-def _place(arm: str) -> int:
-    return ORDER.index(arm) if arm in ORDER else len(ORDER)
