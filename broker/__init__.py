@@ -24,5 +24,5 @@ def connect(url: str, *, compress_above: int = 4096, stop: threading.Event | Non
 
         return EmbeddedBroker(url, compress_above, stop=stop)
     raise BrokerError(
-        f"broker.url: unknown scheme {scheme!r}", mend="use amqp://…, sqlite:///file or embedded"
+        f"broker.url: unknown scheme {scheme!r}", hint="use amqp://…, sqlite:///file or embedded"
     )

@@ -83,7 +83,7 @@ class EmbeddedPublisher:
         if not queues and exchange != EVENTS:
             raise MessageRefused(
                 f"no queue takes messages of run {run_id} on {exchange}",
-                mend="start the run's dispatcher first: it declares the run's queues",
+                hint="start the run's dispatcher first: it declares the run's queues",
             )
 
     def close(self) -> None:

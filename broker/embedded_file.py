@@ -112,6 +112,6 @@ class QueueFile:
 
     def _failure(self, error: Exception) -> BrokerError:
         locked = "locked" in str(error)
-        mend = unlocked(self._path) if locked else "check the folder's rights and free space"
+        hint = unlocked(self._path) if locked else "check the folder's rights and free space"
         kind = BrokerUnavailable if isinstance(error, sqlite3.OperationalError) else BrokerError
-        return kind(f"queue file {self._path}: {error}", mend=mend)
+        return kind(f"queue file {self._path}: {error}", hint=hint)

@@ -74,7 +74,7 @@ def encode(message: Message, *, compress_above: int = 4096) -> bytes:
     if len(body) > MAX_BYTES:
         raise MessageRefused(
             f"a message body of {len(body)} bytes; the limit is {MAX_BYTES}",
-            mend="lower sampling.max_tokens, or what the environment puts into metrics",
+            hint="lower sampling.max_tokens, or what the environment puts into metrics",
         )
     if len(body) > compress_above:
         return b"\x01" + zstandard.ZstdCompressor(level=1).compress(body)

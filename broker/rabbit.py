@@ -173,7 +173,7 @@ class RabbitBroker:
                     connection.close()
         except (NackError, UnroutableError) as error:
             raise BrokerError(
-                f"RabbitMQ at {where} did not take a message back", mend="see that its queue stands"
+                f"RabbitMQ at {where} did not take a message back", hint="see that its queue stands"
             ) from error
         except ChannelClosedByBroker as error:
             raise BrokerError(f"RabbitMQ at {where}: {error.reply_text}") from error
@@ -192,16 +192,16 @@ class RabbitBroker:
             user = self._parameters.credentials.username
             return BrokerError(
                 f"RabbitMQ at {where} refused the login of {user!r}",
-                mend="check the user and password in broker.url",
+                hint="check the user and password in broker.url",
             )
         if refused:
             vhost = self._parameters.virtual_host
             return BrokerError(
-                f"RabbitMQ at {where} refused the virtual host {vhost!r}", mend=CHECK_URL
+                f"RabbitMQ at {where} refused the virtual host {vhost!r}", hint=CHECK_URL
             )
         return BrokerUnavailable(
             f"RabbitMQ at {where} is unreachable: {reason_of(error)}",
-            mend=f"start it (make services) or {CHECK_URL}",
+            hint=f"start it (make services) or {CHECK_URL}",
         )
 
 
@@ -211,7 +211,7 @@ def _parameters(url: str) -> pika.URLParameters:
     except (ValueError, TypeError):  # whose text may hold a part of the password
         raise BrokerError(
             "broker.url is no AMQP URL",
-            mend=f"{CHECK_URL}; in its login write @ as %40, / as %2F, : as %3A",
+            hint=f"{CHECK_URL}; in its login write @ as %40, / as %2F, : as %3A",
         ) from None
     parameters.heartbeat = HEARTBEAT_S
     parameters.socket_timeout = 10

@@ -96,10 +96,10 @@ class Link:
         if self.blocked:
             return BrokerUnavailable(
                 f"RabbitMQ at {where} takes no messages: {self.blocked}",
-                mend="give it room: rabbitmqctl status shows the alarm",
+                hint="give it room: rabbitmqctl status shows the alarm",
             )
         return BrokerUnavailable(
-            f"RabbitMQ at {where} does not answer: {self.why}", mend="check that it is running"
+            f"RabbitMQ at {where} does not answer: {self.why}", hint="check that it is running"
         )
 
     def close(self) -> None:

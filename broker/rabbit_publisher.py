@@ -73,7 +73,7 @@ class RabbitPublisher:
                 waiting(waited_s)
             if exchange == EVENTS and waited_s > EVENT_PATIENCE_S:
                 failure = self._link.failure()
-                raise BrokerUnavailable(f"event not confirmed. {failure}", mend=failure.mend)
+                raise BrokerUnavailable(f"event not confirmed. {failure}", hint=failure.hint)
 
         while not self._slots.acquire(timeout=LOOK_S):
             look()
@@ -106,7 +106,7 @@ class RabbitPublisher:
                 waiting.pop().settle(
                     MessageRefused(
                         f"RabbitMQ refused the message: {self._link.why}",
-                        mend="raise max_message_size in rabbitmq.conf (up to 128 MiB)",
+                        hint="raise max_message_size in rabbitmq.conf (up to 128 MiB)",
                     )
                 )
             else:
@@ -167,5 +167,5 @@ class RabbitPublisher:
 def _unroutable(pending: _Pending) -> BrokerError:
     return MessageRefused(
         f"no queue takes messages of run {pending.run_id} on {pending.exchange}",
-        mend="start the run's dispatcher first: it declares the run's queues",
+        hint="start the run's dispatcher first: it declares the run's queues",
     )

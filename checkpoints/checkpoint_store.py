@@ -113,7 +113,7 @@ def check(url: str) -> None:
     except WeightsAway:
         raise
     except CheckpointError as error:
-        raise ConfigError(str(error), mend=error.mend) from error
+        raise ConfigError(str(error), hint=error.hint) from error
 
 
 def fetch(

@@ -55,7 +55,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     later.
     """
     if directory.exists():
-        raise CheckpointError(f"{directory} exists already", mend="choose another directory")
+        raise CheckpointError(f"{directory} exists already", hint="choose another directory")
     partial = directory.with_name(f".{directory.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -88,8 +88,8 @@ def _unwritten(directory: Path, reason: str, number: int | None) -> CheckpointEr
     """`number`: of the system's error."""
     text = f"{directory}: cannot be written: {reason}"
     if disk.is_transient(number):
-        return WeightsAway(text, mend=f"make room in {directory.parent}")
-    return CheckpointError(text, mend=f"see that the trainer can write in {directory.parent}")
+        return WeightsAway(text, hint=f"make room in {directory.parent}")
+    return CheckpointError(text, hint=f"see that the trainer can write in {directory.parent}")
 
 
 def _sync(path: Path) -> None:

@@ -66,10 +66,10 @@ def opened(url: str) -> tuple[Any, str]:
     try:
         fs, path = url_to_fs(expanded)
     except ImportError as error:
-        raise CheckpointError(f"{KEY}: {url}: {error}", mend="pip install what it names") from error
+        raise CheckpointError(f"{KEY}: {url}: {error}", hint="pip install what it names") from error
     except ValueError as error:
         raise CheckpointError(
-            f"{KEY}: {url}: {_words(url, error)}", mend="file:///FOLDER, s3://BUCKET/FOLDER, …"
+            f"{KEY}: {url}: {_words(url, error)}", hint="file:///FOLDER, s3://BUCKET/FOLDER, …"
         ) from error
     except Exception as error:  # fsspec raises whatever its parts raise
         raise _away(url, error) from error
@@ -116,12 +116,12 @@ def _away(url: str, error: Exception) -> WeightsAway:
     """Also where access is denied: credentials expire and are renewed while processes wait."""
     text = _words(url, error)
     if isinstance(error, PermissionError):
-        mend = (
+        hint = (
             "renew the credentials, or give the run's processes the right to read and write there"
         )
-        return WeightsAway(f"{url}: denied: {text}", mend=mend)
-    mend = f"see that the store of {KEY} answers and has room; the run can be resumed"
-    return WeightsAway(f"{url}: {text}", mend=mend)
+        return WeightsAway(f"{url}: denied: {text}", hint=hint)
+    hint = f"see that the store of {KEY} answers and has room; the run can be resumed"
+    return WeightsAway(f"{url}: {text}", hint=hint)
 
 
 def _words(url: str, error: Exception) -> str:

@@ -33,7 +33,7 @@ from agentrl.core.errors import AgentRLError
 from agentrl.core.process import forbid_inspection
 
 WRITABLE = "choose a folder that you may write"
-MENDS = {
+HINTS = {
     errno.ENOSPC: "make room on that disk",
     errno.EROFS: WRITABLE,
     errno.EACCES: "look at who may use it",
@@ -100,15 +100,15 @@ def main() -> None:
         if os.environ.get("AGENTRL_DEBUG"):
             traceback.print_exc()
             sys.exit(error.exit_code)  # the supervisor reads it
-        mend = f" — {error.mend}" if error.mend else ""
-        print(f"agentrl: {error}{mend}", file=sys.stderr)
+        hint = f" — {error.hint}" if error.hint else ""
+        print(f"agentrl: {error}{hint}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if os.environ.get("AGENTRL_DEBUG"):
             raise
         where = f" ({error.filename})" if error.filename else ""
-        mend = f" — {MENDS[error.errno]}" if error.errno in MENDS else ""
-        print(f"agentrl: {error.strerror or error}{where}{mend}", file=sys.stderr)
+        hint = f" — {HINTS[error.errno]}" if error.errno in HINTS else ""
+        print(f"agentrl: {error.strerror or error}{where}{hint}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -437,7 +437,7 @@ class Config(Section, frozen=True):
         if len(names) > 1:
             raise ConfigError(
                 f"policy.token_env: servers of one pool name {' and '.join(map(repr, names))}",
-                mend="give every [[policy]] the same token_env",
+                hint="give every [[policy]] the same token_env",
             )
         return names[0]
 
@@ -499,7 +499,7 @@ def with_secrets(url: str, where: str) -> str:
         found = _value(match["name"])
         if found is None:
             name = match["name"]
-            raise ConfigError(f"{where}: ${{{name}}} is not set", mend=_exported(name))
+            raise ConfigError(f"{where}: ${{{name}}} is not set", hint=_exported(name))
         before, after = match.string[: match.start()], match.string[match.end() :]
         in_login = "://" in before and "/" not in before.partition("://")[2] and "@" in after
         if in_login and not _NAMED.search(found):
@@ -531,11 +531,11 @@ def secret(variable: str) -> str:
     """The value of a variable (see `_value`); empty where none is named. Raises ConfigError."""
     value = (_value(variable) or "") if variable else ""
     if variable and not value:
-        raise ConfigError(f"{variable} is not set", mend=_exported(variable))
+        raise ConfigError(f"{variable} is not set", hint=_exported(variable))
     if not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ConfigError(  # the refusal of a library would show it
             f"{variable} holds what no header can, such as a line end or a space at an end",
-            mend="letters, digits and signs of ASCII alone",
+            hint="letters, digits and signs of ASCII alone",
         )
     return value
 
@@ -567,7 +567,7 @@ def _value(name: str) -> str | None:
         return Path(path).read_text("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(f"{name}_FILE: {path}: {why}", mend="name a readable file") from error
+        raise ConfigError(f"{name}_FILE: {path}: {why}", hint="name a readable file") from error
 
 
 def _exported(name: str) -> str:
@@ -578,4 +578,4 @@ def check_name(name: str, where: str) -> None:
     """Raise ConfigError for what cannot be the name of a run."""
     if not re.search(NAME, name):
         rule = "up to 60 of A-Z a-z 0-9 . _ -, beginning with none of . -"
-        raise ConfigError(f"{where} {name!r} is no name", mend=rule)
+        raise ConfigError(f"{where} {name!r} is no name", hint=rule)

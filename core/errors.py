@@ -1,7 +1,7 @@
 """Errors name the boundary that was crossed.
 
-Every error a person can mend is an `AgentRLError`: its text is one line that names what is wrong
-and where, `mend` says what to do about it. `main` prints both and exits with `exit_code`.
+Every error that a person can correct is an `AgentRLError`: its text is one line that names what is
+wrong and where, `hint` says what to do about it. `main` prints both and exits with `exit_code`.
 """
 
 import difflib
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 
 class AgentRLError(Exception):
-    """A failure with a clear cause. `mend`: the next thing a person should do, may be empty."""
+    """A failure with a clear cause. `hint`: the next thing a person should do, may be empty."""
 
     exit_code = 2
 
-    def __init__(self, text: str, *, mend: str = "") -> None:
+    def __init__(self, text: str, *, hint: str = "") -> None:
         super().__init__(text)
-        self.mend = mend
+        self.hint = hint
 
 
 class ConfigError(AgentRLError):

@@ -133,7 +133,7 @@ class HttpServer:
         if not guarded and not loopback(host):
             raise ConfigError(
                 f"{section} server on {host}: a bearer token is required off loopback",
-                mend=f"name its variable in {section}.token_env",
+                hint=f"name its variable in {section}.token_env",
             )
         self._section = section
         self._socket = _listen(section, host, port)
@@ -233,7 +233,7 @@ def _listen(section: str, host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"{section} server: cannot listen on {host}:{port}: {why}",
-            mend=f"choose another {section}.port, or 0 for any free one",
+            hint=f"choose another {section}.port, or 0 for any free one",
         ) from error
     # accepted sockets inherit it; asyncio sets it only where the protocol is named: 40 ms a request
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

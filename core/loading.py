@@ -31,10 +31,10 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
         text = path.read_text("utf-8")
     except OSError as error:
         inside = path / "config.toml"  # as the quickstart leaves it
-        mend = f"name {inside}" if inside.is_file() else "name an existing TOML file"
-        raise ConfigError(f"{path}: {error.strerror}", mend=mend) from error
+        hint = f"name {inside}" if inside.is_file() else "name an existing TOML file"
+        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8", mend="name a TOML file") from error
+        raise ConfigError(f"{path}: not UTF-8", hint="name a TOML file") from error
     return loads(text, str(path), os.environ if environ is None else environ)
 
 
@@ -71,7 +71,7 @@ def changed(config: Config, changes: Sequence[str]) -> Config:
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
-            raise ConfigError(f"--set {change}: no value", mend="--set section.key=value")
+            raise ConfigError(f"--set {change}: no value", hint="--set section.key=value")
         _set(tree, key.strip().split("."), value.strip(), f"--set {change}")
     _refuse_unknown(Config, tree, "--set", "")
     try:
@@ -111,10 +111,10 @@ def _refused(source: str, error: Exception, overrides: Collection[str] = ()) -> 
         text += f"; known: {', '.join(map(str, _choices(key)))}"
     part = re.sub(r"\[.*?\]", "", where.rstrip("`"))
     verb = f"agentrl config keys {part.rpartition('.')[0] or part}".strip()
-    mend = f"`{verb}` tells what each key takes"
+    hint = f"`{verb}` tells what each key takes"
     if text == "Object missing required field `tasks`":
-        mend = "add a section [tasks.NAME]; `agentrl envs list` has the names"
-    return ConfigError(f"{name if name in overrides else source}: {key}: {text}", mend=mend)
+        hint = "add a section [tasks.NAME]; `agentrl envs list` has the names"
+    return ConfigError(f"{name if name in overrides else source}: {key}: {text}", hint=hint)
 
 
 def _choices(key: str) -> tuple[Any, ...]:
@@ -152,14 +152,14 @@ def _refuse_lowered(tree: Mapping[str, Any], path: Sequence[str], source: str) -
     """Refuse what a lower-cased name cannot name: a variable of an `env`, a task with capitals."""
     if "env" in path[2:-1]:
         words, at = source.split("__"), path.index("env", 2) + 2
-        mend = f"{'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
-        raise ConfigError(f"{source}: names are lower-cased, those of env are not", mend=mend)
+        hint = f"{'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
+        raise ConfigError(f"{source}: names are lower-cased, those of env are not", hint=hint)
     tasks = tree.get("tasks")
     if path[0] == "tasks" and isinstance(tasks, dict) and path[1:] and path[1] not in tasks:
         for task in tasks:
             if task.lower() == path[1]:
-                mend = "set it in the file, or write the task's name there in lower case"
-                raise ConfigError(f"{source}: names are lower-cased, the task is {task}", mend=mend)
+                hint = "set it in the file, or write the task's name there in lower case"
+                raise ConfigError(f"{source}: names are lower-cased, the task is {task}", hint=hint)
 
 
 def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> None:

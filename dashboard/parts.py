@@ -22,8 +22,8 @@ STATE_COLOURS = {
 
 
 def tell(error: AgentRLError) -> None:
-    """One line, with its mend."""
-    st.error(f"{error}{f' — {error.mend}' if error.mend else ''}")
+    """One line, with its hint."""
+    st.error(f"{error}{f' — {error.hint}' if error.hint else ''}")
 
 
 def live(draw: Callable[[], None], *, over: bool, every_s: float = EVERY_S) -> None:

@@ -306,7 +306,7 @@ class Store:
         statement = " ".join((error.statement or "").split())
         return StoreError(
             f"store {self.url}: a statement did not end within {allowed_s:g} s: {statement[:300]}",
-            mend="see what slows the database down: its load, its disk, bloat (agentrl db stats)",
+            hint="see what slows the database down: its load, its disk, bloat (agentrl db stats)",
         )
 
     @contextmanager
@@ -321,7 +321,7 @@ class Store:
             reason = driver_words(error)
             kind = StoreUnavailable if failure is Failure.TRANSIENT else StoreError
             raise kind(
-                f"store {self.url}: {reason}", mend=mended(self.engine.url, reason)
+                f"store {self.url}: {reason}", hint=hint_for(self.engine.url, reason)
             ) from error
 
     def check(self) -> None:
@@ -344,7 +344,7 @@ def open_store(
     stop: threading.Event | None = None,
     timeouts: Timeouts = Timeouts(),
 ) -> Store:
-    """Connect. Raises StoreError that names the store and how to mend it.
+    """Connect. Raises StoreError that names the store and how to correct it.
 
     `stop`: of a process of a run, which waits for the database as long as it is away, here and in
     each transaction, until `stop` is set. Without it a database that is away is an error at once.
@@ -374,7 +374,7 @@ def parse_url(url: str) -> URL:
     if not _is_sqlite(parsed) and "@" in beside:
         raise StoreError(
             "store.url holds a sign that must be percent-encoded",
-            mend="in user and password write @ as %40, / as %2F, : as %3A",
+            hint="in user and password write @ as %40, / as %2F, : as %3A",
         )
     return parsed
 
@@ -382,7 +382,7 @@ def parse_url(url: str) -> URL:
 def _no_url() -> StoreError:
     return StoreError(
         "store.url is no database URL",
-        mend="sqlite:////a/path/store.db, or postgresql+psycopg://user@host/database; "
+        hint="sqlite:////a/path/store.db, or postgresql+psycopg://user@host/database; "
         "in a password write @ as %40, / as %2F, : as %3A",
     )
 
@@ -405,11 +405,11 @@ def unreachable(url: URL, error: DBAPIError) -> StoreError:
     kind = StoreUnavailable if is_transient(error) else StoreError
     return kind(
         f"store {shown(url)} is unreachable: {reason}",
-        mend=f"{mended(url, reason)}, or mend store.url",
+        hint=f"{hint_for(url, reason)}, or correct store.url",
     )
 
 
-def mended(url: URL, reason: str) -> str:
+def hint_for(url: URL, reason: str) -> str:
     """What a person does about a store that cannot be used. `reason`: the driver's words."""
     if url.get_backend_name() != "sqlite":
         return "start the database"

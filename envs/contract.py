@@ -92,12 +92,12 @@ class Item:
         if len(self.item_id) > ID_LENGTH:
             raise ItemError(
                 f"{shown}… has {len(self.item_id)} characters, at most {ID_LENGTH} can be stored",
-                mend="give the item a shorter id",
+                hint="give the item a shorter id",
             )
         if UNSTORABLE.search(self.item_id):
             raise ItemError(
                 f"{shown} holds NUL or half a character, which no database stores",
-                mend="give the item an id of ordinary text",
+                hint="give the item an id of ordinary text",
             )
 
 

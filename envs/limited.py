@@ -92,7 +92,7 @@ class LimitedEnvironment:
             self._over = f"a call of the environment took over {self._limit_s:g} s"
             self._requests.put(lambda inner: inner.close())
             self._requests.put(None)
-            raise EnvironmentFailure(self._over, mend="envs.call_timeout_s") from None
+            raise EnvironmentFailure(self._over, hint="envs.call_timeout_s") from None
         if error is not None:
             raise error
         return found

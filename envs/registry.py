@@ -69,7 +69,7 @@ def beside(task: str, name: str) -> ModuleType | None:
             return import_module(last)
         return import_module(f"{package}.{name}") if find_spec(f"{package}.{name}") else None
     except ImportError as error:
-        raise ItemError(f"task {task}: {name}: {error}", mend=import_hint(error) or MEND) from error
+        raise ItemError(f"task {task}: {name}: {error}", hint=import_hint(error) or MEND) from error
 
 
 def place(task: str) -> str:
@@ -95,5 +95,5 @@ def _outside(task: str) -> Any:
             return entry.load()
         except (ImportError, AttributeError) as error:
             text = f"task {task}: {entry.value}: {error}"
-            raise ItemError(text, mend=import_hint(error)) from error
+            raise ItemError(text, hint=import_hint(error)) from error
     raise ItemError(f"unknown task {task}{nearest(task, names())}")

@@ -24,7 +24,7 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     if len(secret(token_env)) < LEAST and not loopback(host):
         raise ConfigError(
             f"dashboard on {host}: a token of {LEAST} characters or more is required off loopback",
-            mend="name its variable: --token-env VARIABLE; `openssl rand -hex 16` makes one",
+            hint="name its variable: --token-env VARIABLE; `openssl rand -hex 16` makes one",
         )
     config = loading.load(path)
     logging.configure(
@@ -34,7 +34,7 @@ def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     if found is None:
         raise AgentRLError(
             "the dashboard needs streamlit",
-            mend="in a clone make setup, else pip install 'agentrl-system[dashboard]'",
+            hint="in a clone make setup, else pip install 'agentrl-system[dashboard]'",
         )
     from agentrl.dashboard.serve import history, serve, trust
 
@@ -53,7 +53,7 @@ def check_proxies(proxies: Sequence[str]) -> None:
             ipaddress.ip_network(each)
         except ValueError as error:
             raise ConfigError(
-                f"dashboard.proxies: {error}", mend="an address, or a network as 10.0.0.0/8"
+                f"dashboard.proxies: {error}", hint="an address, or a network as 10.0.0.0/8"
             ) from error
 
 
@@ -65,5 +65,5 @@ def refuse_taken(port: int, host: str = HOST) -> None:
     except OSError as error:
         raise AgentRLError(
             f"port {port} cannot be had on {host}: {error.strerror}",
-            mend="choose another --port, or a --host of this machine",
+            hint="choose another --port, or a --host of this machine",
         ) from error

@@ -188,7 +188,7 @@ def prove(engine: Loads, name: str, path: Path, probe: Probe | None, most_off: f
         if not off <= most_off:
             raise PolicyError(
                 f"{path}: median |Δlogp| of the probe's text is {off:.2g}, above {most_off:g}",
-                mend="compare model.dtype and the engine's version with the trainer's",
+                hint="compare model.dtype and the engine's version with the trainer's",
             )
     except (CheckpointError, PolicyError):
         if name in engine.names():

@@ -72,7 +72,7 @@ class Follower:
         if engine.places is not None and len(seat.tracks) > engine.places:
             raise ConfigError(
                 f"policy.tracks: {len(seat.tracks)} tracks, and the engine serves {engine.places}",
-                mend="give each track a [[policy]] of its own",
+                hint="give each track a [[policy]] of its own",
             )
         self._in_place = engine.places is not None
         self._holder = Holder(engine, seat.tolerance, seat.cache, seat.stop, clock)

@@ -173,7 +173,7 @@ def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
         if len(set(member.sampled_by()[mask].tolist())) > 1:
             raise ConfigError(
                 f'trainer.loss = "gspo": episode {member.episode_id} has several policies',
-                mend="sampling.sticky_steps, or trainer.mixed_sequences = true",
+                hint="sampling.sticky_steps, or trainer.mixed_sequences = true",
             )
 
 

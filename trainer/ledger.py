@@ -158,7 +158,7 @@ class Ledger:
         except UpdateRefused:
             retention.remove([path, snapshot or path], self._shelf.stop)
             raise
-        except StoreError:  # away, or for a person to mend, as after a change of the password
+        except StoreError:  # away, or for a person to correct, as after a change of the password
             self._keep(learner, then, record)
             raise
         tell(told, version, metrics.skipped)

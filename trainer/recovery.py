@@ -55,7 +55,7 @@ def find_restart(live: Sequence[Checkpoint], home: Path) -> Restart:
     if error is not None:
         raise CheckpointError(
             f"no snapshot of the run can be used; the newest: {error}",
-            mend="bring its folder back, or delete the named snapshots to begin at version 0",
+            hint="bring its folder back, or delete the named snapshots to begin at version 0",
         )
     return Restart(live[0])
 

@@ -91,7 +91,7 @@ class Sender:
         except (OperationalError, OSError) as error:
             self.close()
             raise BrokerUnavailable(
-                f"tasks broker: {error}", mend="see that it runs and has room"
+                f"tasks broker: {error}", hint="see that it runs and has room"
             ) from error
 
     def _opened(self) -> Any:

@@ -101,7 +101,7 @@ class EpisodeLoop:
             raise ConfigError(
                 f"sampling.max_tokens: the first prompt of {self._claimed.task} "
                 f"{self._claimed.item_id} alone has {len(self._conversation)} tokens",
-                mend=f"more than {self._kit.sampling.max_tokens}",
+                hint=f"more than {self._kit.sampling.max_tokens}",
             )
         started, self._deadline = self._kit.clock(), time.monotonic() + limits.deadline_s
         outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
@@ -227,7 +227,7 @@ class EpisodeLoop:
             if not self._steps:
                 raise
             raise PolicyError(
-                f"after {len(self._steps)} steps: {error}", mend=error.mend
+                f"after {len(self._steps)} steps: {error}", hint=error.hint
             ) from error
 
     def _asked(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:

@@ -52,7 +52,7 @@ def record(
         )
         if not held:
             raise StoreError(
-                f"run {run_id} was deleted while its recorder ran", mend="agentrl up CONFIG"
+                f"run {run_id} was deleted while its recorder ran", hint="agentrl up CONFIG"
             )
 
     while not stop.is_set():

@@ -49,5 +49,5 @@ def _number(name: str, value: object) -> float:
             pass
     raise EnvironmentFailure(
         f"the environment's {name} is {value!r:.60} of type {type(value).__name__}",
-        mend="return a finite float in its Outcome",
+        hint="return a finite float in its Outcome",
     )

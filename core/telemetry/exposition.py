@@ -47,7 +47,7 @@ def exported(
     if not token and not loopback(config.host):
         raise ConfigError(
             f"metrics server on {config.host}: a bearer token is required off loopback",
-            mend="name its variable in metrics.token_env",
+            hint="name its variable in metrics.token_env",
         )
     registry = _registry()
     chosen = metrics.instruments(role)
@@ -82,7 +82,7 @@ def _registry() -> "CollectorRegistry":
     except ImportError as error:
         raise ConfigError(
             "metrics.port is set, and prometheus-client is not installed",
-            mend="pip install prometheus-client",
+            hint="pip install prometheus-client",
         ) from error
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()
@@ -209,6 +209,6 @@ def _listen(
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"metrics server: cannot listen on {config.host}:{config.port}: {why}",
-            mend="choose another metrics.port; each process needs one of its own",
+            hint="choose another metrics.port; each process needs one of its own",
         ) from error
     return made

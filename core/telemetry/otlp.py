@@ -124,14 +124,14 @@ def _exporter(endpoint: str) -> Any:
     if urlsplit(endpoint).scheme not in ("http", "https"):
         raise ConfigError(
             f"tracing.endpoint: {endpoint!r} is no http(s) URL",
-            mend="such as http://127.0.0.1:4318/v1/traces",
+            hint="such as http://127.0.0.1:4318/v1/traces",
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise ConfigError(
             "tracing.endpoint is set, and OpenTelemetry is not installed",
-            mend="pip install 'agentrl-system[tracing]'",
+            hint="pip install 'agentrl-system[tracing]'",
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # drops are counted and told
     return OTLPSpanExporter(endpoint=endpoint, timeout=POST_S)

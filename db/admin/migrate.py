@@ -33,7 +33,7 @@ def upgrade(store: Store) -> str:
         kind = StoreUnavailable if is_transient(error) else StoreError
         raise kind(
             f"store {store.url} was not upgraded: {driver_words(error)}",
-            mend="see what the database says: free space, locks that others hold, views of yours "
+            hint="see what the database says: free space, locks that others hold, views of yours "
             "that read ours (drop them, upgrade, make them again)",
         ) from error
     return head()
@@ -74,7 +74,7 @@ def require_current(store: Store) -> None:
     if revision != head():
         raise StoreError(
             f"store {store.url} is at schema {revision or 'none'}, not {head()}",
-            mend="agentrl db upgrade CONFIG",
+            hint="agentrl db upgrade CONFIG",
         )
 
 
@@ -90,7 +90,7 @@ def refuse_newer(connection: Connection) -> None:
     known = {script.revision for script in _scripts().walk_revisions()}
     if revision is not None and revision not in known:
         raise StoreError(
-            f"the store's schema {revision} is newer than this code", mend="update AgentRL"
+            f"the store's schema {revision} is newer than this code", hint="update AgentRL"
         )
 
 

@@ -52,7 +52,7 @@ def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
     if unknown:
         raise StoreError(f"no table {unknown[0]}{nearest(unknown[0], TABLES)}")
     if out.exists():
-        raise StoreError(f"{out} is there already", mend="name a folder that is not")
+        raise StoreError(f"{out} is there already", hint="name a folder that is not")
     partial = out.parent / f".{out.name}.partial"
     if partial.exists():  # what a killed export left
         shutil.rmtree(partial)
@@ -74,7 +74,7 @@ def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
         partial.rename(out)
         _sync(out.parent, files=False)
     except DBAPIError as error:
-        raise StoreError(f"store {store.url}: {error.orig}", mend="export again") from error
+        raise StoreError(f"store {store.url}: {error.orig}", hint="export again") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return rows
@@ -95,7 +95,7 @@ def _require_pyarrow() -> None:
         import pyarrow  # noqa: F401 - whether it is there
     except ImportError as error:
         raise StoreError(
-            "Parquet needs pyarrow", mend="pip install 'agentrl-system[parquet]'"
+            "Parquet needs pyarrow", hint="pip install 'agentrl-system[parquet]'"
         ) from error
 
 

@@ -46,7 +46,7 @@ def _first(url: str, query: str, *values: str) -> Any:
     import psycopg
 
     if not url.startswith("postgresql"):
-        raise StoreError("probes ask Postgres alone", mend="agentrl status CONFIG")
+        raise StoreError("probes ask Postgres alone", hint="agentrl status CONFIG")
     address = url.replace("postgresql+psycopg://", "postgresql://", 1)
     try:
         with psycopg.connect(address, connect_timeout=CONNECT_S) as connection:

@@ -86,7 +86,7 @@ def refuse_absent(url: str) -> None:
     """Raise StoreError for an SQLite file that is not there: to look makes none."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
-        raise StoreError(f"no store at {parsed.database}", mend="agentrl up CONFIG")
+        raise StoreError(f"no store at {parsed.database}", hint="agentrl up CONFIG")
 
 
 def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
@@ -197,13 +197,13 @@ def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
 def _large(bounds: Bounds) -> StoreError:
     return StoreError(
         f"SQL: the answer is larger than {bounds.max_bytes / 2**20:g} MiB",
-        mend="ask for fewer rows, and for LENGTH(body) in place of body",
+        hint="ask for fewer rows, and for LENGTH(body) in place of body",
     )
 
 
 def _late(bounds: Bounds) -> StoreError:
     return StoreError(
-        f"SQL: it took longer than {bounds.timeout_s:g} s", mend="ask for less, or of one run"
+        f"SQL: it took longer than {bounds.timeout_s:g} s", hint="ask for less, or of one run"
     )
 
 

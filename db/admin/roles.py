@@ -61,7 +61,7 @@ def let_reader_log_in(connection: Connection, password: str) -> None:
     Raises StoreError where the database is not Postgres, or does not let this user.
     """
     if connection.dialect.name != "postgresql":
-        raise StoreError("only Postgres has logins", mend="name a store.url of Postgres")
+        raise StoreError("only Postgres has logins", hint="name a store.url of Postgres")
     import psycopg
     from psycopg import sql
 
@@ -75,7 +75,7 @@ def let_reader_log_in(connection: Connection, password: str) -> None:
     except psycopg.Error as error:
         told = str(error).splitlines()[0]
         raise StoreError(
-            f"role {READER}: {told}", mend="agentrl db upgrade, as its owner"
+            f"role {READER}: {told}", hint="agentrl db upgrade, as its owner"
         ) from error
 
 
@@ -97,5 +97,5 @@ def refuse_powers(engine: Engine) -> None:
         raise StoreError(
             f"SQL: the store's login {name} is a superuser, or may use the server's files: what a "
             "statement does could not be bounded",
-            mend=f"agentrl db reader CONFIG, then {READER} as the user of the console's store.url",
+            hint=f"agentrl db reader CONFIG, then {READER} as the user of the console's store.url",
         )

@@ -38,16 +38,16 @@ def require_read(statement: str, dialect: str) -> None:
         _require_read(statement, grammar)
     except SqlglotError as error:
         raise StoreError(
-            f"SQL: it cannot be parsed: {_reason(error)}", mend="mend it, or write plainer SQL"
+            f"SQL: it cannot be parsed: {_reason(error)}", hint="correct it, or write plainer SQL"
         ) from error
     except RecursionError as error:
-        raise StoreError("SQL: it is nested too deep", mend="write plainer SQL") from error
+        raise StoreError("SQL: it is nested too deep", hint="write plainer SQL") from error
 
 
 def _require_read(statement: str, grammar: str) -> None:
     tokens = sqlglot.tokenize(statement, read=grammar)
     if not tokens:
-        raise StoreError("there is no statement", mend="write one, such as SELECT 1")
+        raise StoreError("there is no statement", hint="write one, such as SELECT 1")
     word = tokens[0].text.upper()
     rest = statement[tokens[0].end + 1 :]
     if word == "EXPLAIN":
@@ -61,11 +61,11 @@ def _require_read(statement: str, grammar: str) -> None:
         return
     trees = sqlglot.parse(statement, read=grammar)
     if len(trees) != 1:
-        raise StoreError("SQL: one statement at a time", mend="send each alone")
+        raise StoreError("SQL: one statement at a time", hint="send each alone")
     if not isinstance(trees[0], exp.Query | exp.Values) or trees[0].find(*CHANGES):
         raise StoreError(
             f"this console only reads; {word} is refused",
-            mend="begin with SELECT, WITH, VALUES, EXPLAIN or SHOW, and change nothing in it",
+            hint="begin with SELECT, WITH, VALUES, EXPLAIN or SHOW, and change nothing in it",
         )
 
 

@@ -36,7 +36,7 @@ def update_named(session: Session, run: Run, name: str) -> Update:
     found = session.scalars(query).one_or_none()
     if found is None:
         raise StoreError(
-            f"run {run.name} has no update {name}", mend=f"its versions are 1 to {run.version}"
+            f"run {run.name} has no update {name}", hint=f"its versions are 1 to {run.version}"
         )
     return found
 

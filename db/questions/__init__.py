@@ -34,7 +34,7 @@ def question(name: str) -> Question:
     known = {each.name: each for each in questions()}
     if name not in known:
         raise StoreError(
-            f"no question {name}{nearest(name, known)}", mend="agentrl sql --questions"
+            f"no question {name}{nearest(name, known)}", hint="agentrl sql --questions"
         )
     return known[name]
 

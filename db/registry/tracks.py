@@ -28,7 +28,7 @@ def parse(track: str) -> Track:
         return Track("pinned", checkpoint_id=match[1])
     raise ConfigError(
         f"track {track!r} is not understood",
-        mend="use current, lagged(k), refreshed(k) or pinned(checkpoint_id)",
+        hint="use current, lagged(k), refreshed(k) or pinned(checkpoint_id)",
     )
 
 

@@ -96,7 +96,7 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
         raise StoreError(
             f"run {run.name} has no checkpoint at version {version}"
             + (": its files were removed (trainer.keep_checkpoints)" if gone else ""),
-            mend=f"known: {known}, latest" if known else "",
+            hint=f"known: {known}, latest" if known else "",
         )
     return named[version]
 
@@ -134,7 +134,7 @@ class Fork:
 def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> None:
     """A run whose version 0 is the parent's copy. Raises StoreError where the name is taken."""
     if runs.run_named(session, fork.name) is not None:
-        raise StoreError(f"a run named {fork.name} exists", mend="choose another --name")
+        raise StoreError(f"a run named {fork.name} exists", hint="choose another --name")
     session.add(
         Run(
             run_id=fork.run_id,

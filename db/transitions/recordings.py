@@ -40,7 +40,7 @@ def recording(session: Session, episode_id: str) -> Recording:
     )
     found = session.execute(query).one_or_none()
     if found is None:
-        raise StoreError(f"no episode {episode_id}", mend="SELECT episode_id FROM episodes")
+        raise StoreError(f"no episode {episode_id}", hint="SELECT episode_id FROM episodes")
     episode, horizon, wire = found
     if episode.state != EpisodeState.FINISHED:
         raise StoreError(f"episode {episode_id} is {episode.state}: it has no trajectory")

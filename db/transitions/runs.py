@@ -30,7 +30,7 @@ def require_run(session: Session, name: str) -> Run:
         known = ", ".join(
             session.scalars(select(Run.name).order_by(Run.created_at.desc()).limit(5))
         )
-        raise StoreError(f"no run {name}", mend=f"known: {known}" if known else "agentrl up CONFIG")
+        raise StoreError(f"no run {name}", hint=f"known: {known}" if known else "agentrl up CONFIG")
     return run
 
 

@@ -176,11 +176,11 @@ def _of_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
         raise LineageLost(
             f"run {run_id}: the database is at trainer epoch {run.trainer_epoch}, this trainer "
             f"began epoch {epoch}: the database has lost commits",
-            mend="the trainer begins again from the newest snapshot that the database names",
+            hint="the trainer begins again from the newest snapshot that the database names",
         )
     if run is None or run.trainer_epoch != epoch:
         raise TrainerReplaced(
-            f"run {run_id}: a newer trainer has taken over", mend="leave it one trainer"
+            f"run {run_id}: a newer trainer has taken over", hint="leave it one trainer"
         )
     return run
 
@@ -200,7 +200,7 @@ def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
         raise LineageLost(
             f"update {new.update_id} to version {checkpoint.version}: the run is at version "
             f"{run.version} in the database, and the parent {checkpoint.parent_id} is {stands}",
-            mend="the trainer begins again from the newest snapshot that the database names",
+            hint="the trainer begins again from the newest snapshot that the database names",
         )
     bodies = [member.sha256 for member in new.members]
     expected = running_hash(parent.trained_hash or ROOT, bodies)
@@ -210,7 +210,7 @@ def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
         raise LineageLost(
             f"update {new.update_id} to version {checkpoint.version}: the weights have learned "
             f"from other bodies than version {parent.version} in the database",
-            mend="the trainer begins again from the newest snapshot that the database names",
+            hint="the trainer begins again from the newest snapshot that the database names",
         )
 
 

@@ -134,7 +134,7 @@ class Gateway:
         except Empty:
             raise EnvironmentFailure(
                 f"the program neither asked nor ended for {self._plan.timeout_s:g} s",
-                mend="options.timeout_s",
+                hint="options.timeout_s",
             ) from None
         if isinstance(event, Broken):
             raise EnvironmentFailure(f"the program's request cannot be recorded: {event.why}")
@@ -144,7 +144,7 @@ class Gateway:
                 denied = self._plan.own_user and DENIED in event.err and os.getuid() == 0
                 raise EnvironmentFailure(
                     f"the program ended with code {event.code}: {last}",
-                    mend="let everybody read its files, or set options.own_user = false"
+                    hint="let everybody read its files, or set options.own_user = false"
                     if denied
                     else "",
                 )

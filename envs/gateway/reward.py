@@ -45,15 +45,15 @@ def reward(name: str) -> Reward:
     """The function that a name means. Raises ItemError."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
-        raise ItemError(f"gateway: option reward: {name!r} names no function", mend=MEND)
+        raise ItemError(f"gateway: option reward: {name!r} names no function", hint=MEND)
     try:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:  # whatever the user's module raises when it is imported
         text = f"gateway: option reward: {name}: {in_words(error)}"
-        raise ItemError(text, mend=import_hint(error) or MEND) from error
+        raise ItemError(text, hint=import_hint(error) or MEND) from error
     if not callable(function):
-        raise ItemError(f"gateway: option reward: {name} is no function", mend=MEND)
+        raise ItemError(f"gateway: option reward: {name} is no function", hint=MEND)
     found: Reward = function
     return found
 

@@ -57,7 +57,7 @@ class GatewaySource:
         if split not in found:
             raise ItemError(f"{self.name}: unknown split {split}{nearest(split, found)}")
         if not self._given.program:
-            raise ItemError(f"{self.name}: option program is not set", mend='["python", "mine.py"]')
+            raise ItemError(f"{self.name}: option program is not set", hint='["python", "mine.py"]')
         reward(self._given.reward)
         return found[split]
 
@@ -81,7 +81,7 @@ class GatewaySource:
         """The items by split, read once. Raises ItemError."""
         if self._splits is None:
             if not self._given.items:
-                raise Lacking(f"{self.name}: option items is not set", mend="-o items=FILE.jsonl")
+                raise Lacking(f"{self.name}: option items is not set", hint="-o items=FILE.jsonl")
             self._splits = read(Path(self._given.items))
         return self._splits
 
@@ -117,9 +117,9 @@ def _item(line: bytes, where: str) -> tuple[dict[str, Any], str, str]:
         raise ItemError(f"{where}: no JSON object: {error}") from error
     name, split = content.get("id"), content.get("split", SPLIT)
     if isinstance(name, bool) or not isinstance(name, str | int) or not str(name):
-        raise ItemError(f"{where}: no id", mend='{"id": "…", …}')
+        raise ItemError(f"{where}: no id", hint='{"id": "…", …}')
     if not isinstance(split, str) or not split:
         raise ItemError(f"{where}: split: not a text")
     if len(msgspec.json.encode(content)) > MAX_ITEM:
-        raise ItemError(f"{where}: over {MAX_ITEM} bytes", mend="name a file in it instead")
+        raise ItemError(f"{where}: over {MAX_ITEM} bytes", hint="name a file in it instead")
     return content, str(name), split

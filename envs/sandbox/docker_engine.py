@@ -76,7 +76,7 @@ class Engine:
         except (docker.errors.DockerException, requests.RequestException) as error:
             raise ConfigError(
                 f"no Docker engine answers at {self._url}: {_cause(error)}",
-                mend="start it, or export DOCKER_HOST=…",
+                hint="start it, or export DOCKER_HOST=…",
             ) from error
 
     def require(self, image: str) -> None:
@@ -86,7 +86,7 @@ class Engine:
         except docker.errors.ImageNotFound as error:
             raise ConfigError(
                 f"the Docker engine at {self._url} has no image {image} (envs.docker_image)",
-                mend=_provided(image),
+                hint=_provided(image),
             ) from error
 
     def create(self, image: str, argv: Sequence[str], limits: Limits) -> str:

@@ -147,7 +147,7 @@ class Remote:
     def _answer(self, reply: Reply, kind: type[T]) -> T:
         if reply.status == 401:
             why = _detail(reply.content)
-            raise ConfigError(f"env server {self.url}: {why}", mend="envs.token_env")
+            raise ConfigError(f"env server {self.url}: {why}", hint="envs.token_env")
         if reply.status != 200:
             raise self._failure(f"{reply.status} {_detail(reply.content)}")
         try:

@@ -47,7 +47,7 @@ def folder(given: str = "") -> Path | None:
     name = given or os.environ.get(VARIABLE, "")
     if name and not Path(name).is_dir():
         raise Lacking(
-            f"data folder {name} does not exist", mend=f"--data or {VARIABLE} names one that does"
+            f"data folder {name} does not exist", hint=f"--data or {VARIABLE} names one that does"
         )
     return Path(name) if name else None
 
@@ -65,13 +65,13 @@ def lacking(task: str, finding: str) -> bool:
 def locate(dataset: Dataset, given: str = "") -> Path:
     """The data folder, which holds all of the dataset. Raises Lacking."""
     where = f"{dataset.task}: dataset {dataset.name}"
-    mend = shown(dataset.task)
+    hint = shown(dataset.task)
     try:
         root = folder(given)
     except Lacking as error:
-        raise Lacking(f"{where}: {error}", mend=mend) from error
+        raise Lacking(f"{where}: {error}", hint=hint) from error
     if root is None:
-        raise Lacking(f"{where}: no data folder: {VARIABLE} is not set", mend=mend)
+        raise Lacking(f"{where}: no data folder: {VARIABLE} is not set", hint=hint)
     if missing := dataset.missing(root):
-        raise Lacking(f"{where}: {root} has no {missing[0]}", mend=mend)
+        raise Lacking(f"{where}: {root} has no {missing[0]}", hint=hint)
     return root

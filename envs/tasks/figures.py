@@ -159,7 +159,7 @@ def _overlap(found: Mapping[str, set[str]], published: Mapping[str, int]) -> Fig
 
 
 def _told(error: AgentRLError) -> str:
-    return f"{error} — {error.mend}" if error.mend else str(error)
+    return f"{error} — {error.hint}" if error.hint else str(error)
 
 
 def _pairs(counts: Mapping[str, int]) -> str:

@@ -57,7 +57,7 @@ def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Ite
     if len(items) < wanted:
         raise ItemError(
             f"{task}: split {split} holds {len(items)} items, not {wanted}",
-            mend="options items / test_items, or more to draw from",
+            hint="options items / test_items, or more to draw from",
         )
     return tuple(items.values())
 

@@ -140,7 +140,7 @@ def _chosen(scene: Scene, wish: Wish, tell: Callable[[str], None]) -> list[Fault
         if wish.includes(f"{fault.kind} {fault.target}")
     ]
     if not faults:
-        raise AgentRLError(f"no fault is called {' or '.join(wish.only)}", mend="leave --only out")
+        raise AgentRLError(f"no fault is called {' or '.join(wish.only)}", hint="leave --only out")
     return faults
 
 

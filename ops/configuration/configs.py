@@ -37,7 +37,7 @@ def report(path: Path) -> str:
     try:
         items = check_all(hub.described(config))
     except (ConfigError, ItemError) as error:
-        raise ConfigError(f"{path}: {error}", mend=error.mend) from error
+        raise ConfigError(f"{path}: {error}", hint=error.hint) from error
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
     return f"{path}: ok: {tasks}; model {config.model.path}"
 
@@ -51,7 +51,7 @@ def check_all(config: Config) -> int:
 def check(config: Config) -> None:
     """Raise ConfigError or ItemError for what would stop a run; nothing is connected or made."""
     if not config.tasks:
-        raise ConfigError("no task is named", mend="add [tasks.dbbench], for example")
+        raise ConfigError("no task is named", hint="add [tasks.dbbench], for example")
     presets.settings(config.trainer)
     presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
@@ -78,7 +78,7 @@ def check_trackers(config: Config) -> None:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"trackers.use: {name} is not installed",
-                mend="pip install 'agentrl-system[trackers]'",
+                hint="pip install 'agentrl-system[trackers]'",
             )
 
 
@@ -96,7 +96,7 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
         tracks.parse(track)
     if CURRENT not in followed:
         raise ConfigError(
-            "policy.tracks: no server follows current", mend='add tracks = ["current"]'
+            "policy.tracks: no server follows current", hint='add tracks = ["current"]'
         )
 
 
@@ -109,7 +109,7 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
         if server.tracks != PolicyServer(name=server.name).tracks:
             raise ConfigError(
                 f"policy.tracks: {server.name} is external and follows none",
-                mend=f"leave them out; its own is {track_of(server.name)}",
+                hint=f"leave them out; its own is {track_of(server.name)}",
             )
 
 
@@ -122,12 +122,12 @@ def check_sampling(config: Config) -> None:
     if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
         raise ConfigError(
             f"sampling.floor: {len(followed)} tracks at {sampling.floor} leave nothing to choose",
-            mend=f"less than {1 / len(followed):.3g}",
+            hint=f"less than {1 / len(followed):.3g}",
         )
     for track in sampling.weights.keys() - followed if sampling.strategy == "weighted" else ():
         raise ConfigError(
             f"sampling.weights: no server follows {track}{nearest(track, followed)}",
-            mend="name tracks of [[policy]]",
+            hint="name tracks of [[policy]]",
         )
 
 
@@ -136,7 +136,7 @@ def check_model(path: Path, model: Model) -> None:
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"model.path {path.resolve()} holds no model",
-            mend="name a transformers directory, from the folder you are in, or hub:OWNER/NAME",
+            hint="name a transformers directory, from the folder you are in, or hub:OWNER/NAME",
         )
     ChatTemplate.load(path, model.chat_template).check(model.call_style)
 
@@ -148,7 +148,7 @@ def check_context(config: Config) -> None:
         raise ConfigError(
             f"sampling.max_step_tokens: {sampling.max_step_tokens} is beyond a trajectory's "
             f"max_tokens, {sampling.max_tokens}",
-            mend="less, or more max_tokens",
+            hint="less, or more max_tokens",
         )
     described = msgspec.json.decode((Path(config.model.path) / "config.json").read_bytes())
     positions = described.get("text_config", described).get("max_position_embeddings")
@@ -156,7 +156,7 @@ def check_context(config: Config) -> None:
         raise ConfigError(
             f"sampling.max_tokens: {sampling.max_tokens} is beyond the model's "
             f"{positions} positions",
-            mend=f"at most {positions}, or another model.path",
+            hint=f"at most {positions}, or another model.path",
         )
 
 
@@ -168,18 +168,18 @@ def check_tasks(config: Config) -> None:
         try:
             source = registry.source(name, task.options)
         except ItemError as error:
-            raise ConfigError(f"tasks.{name}: {error}", mend=error.mend) from error
+            raise ConfigError(f"tasks.{name}: {error}", hint=error.hint) from error
         if contained(source) and not config.envs.url:
             raise ConfigError(
                 f"tasks.{name} plays in containers, which need an env server",
-                mend="name one in envs.url",
+                hint="name one in envs.url",
             )
         known = source.splits
         for key, split in (("split", task.split), ("eval_split", task.eval_split)):
             if split not in known:
                 raise ConfigError(
                     f"tasks.{name}.{key}: no split {split}{nearest(split, known)}",
-                    mend=f"set {key} to one that has items",
+                    hint=f"set {key} to one that has items",
                 )
 
 

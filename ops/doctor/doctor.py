@@ -85,9 +85,9 @@ def extras(
         if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"](\w+)['"])?""", requirement):
             groups.setdefault(match[2] or "", []).append(match[1])
     for extra, names in groups.items():
-        what, mend = "packages", f"pip install {PACKAGE}"
+        what, hint = "packages", f"pip install {PACKAGE}"
         if extra:
-            what, mend = f"extra {extra}", f"pip install '{PACKAGE}[{extra}]'"
+            what, hint = f"extra {extra}", f"pip install '{PACKAGE}[{extra}]'"
         versions = {name: version(name) for name in names}
         missing = [name for name, found in versions.items() if found is None]
         if not missing:
@@ -96,7 +96,7 @@ def extras(
             continue
         lacks = not needed.isdisjoint(missing) or (config is not None and not extra)
         state: Literal["absent", "missing"] = "missing" if lacks else "absent"
-        yield Finding(what, state, f"not installed: {', '.join(missing)}", mend)
+        yield Finding(what, state, f"not installed: {', '.join(missing)}", hint)
 
 
 def disk(home: Path, least: int, plan: str = "") -> Finding:
@@ -107,10 +107,10 @@ def disk(home: Path, least: int, plan: str = "") -> Finding:
     if not os.access(place, os.W_OK):
         return Finding("disk", "missing", f"{place} is not writable", "set run.home elsewhere")
     if free < least:
-        mend = "free some, or set run.home elsewhere"
+        hint = "free some, or set run.home elsewhere"
         if plan:
-            mend += ", or lower trainer.keep_checkpoints, trainer.snapshot_every or the lag"
-        return Finding("disk", "missing", detail, mend)
+            hint += ", or lower trainer.keep_checkpoints, trainer.snapshot_every or the lag"
+        return Finding("disk", "missing", detail, hint)
     return Finding("disk", "ok", detail)
 
 
@@ -184,14 +184,14 @@ def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
             raise shape
         plans = memory.plans(config, shape, memory.this_machine())
     except AgentRLError as error:
-        yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
+        yield Finding("memory", "absent", f"cannot be planned: {error}", error.hint)
         return
     for plan in plans:
         for process, words in plan.processes().items():
             yield Finding(f"memory of {process}", "ok", f"{words} ({plan.device})")
         state: Literal["ok", "absent", "missing"] = "ok" if plan.room else "absent"
         state = state if plan.fits else "missing"
-        yield Finding("memory", state, plan.words(), plan.mend())
+        yield Finding("memory", state, plan.words(), plan.hint())
 
 
 def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
@@ -200,8 +200,8 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
         return
     installed = version("deepspeed")
     if installed is None:
-        mend = f"pip install '{PACKAGE}[deepspeed]'"
-        yield Finding("deepspeed", "missing", "not installed", mend)
+        hint = f"pip install '{PACKAGE}[deepspeed]'"
+        yield Finding("deepspeed", "missing", "not installed", hint)
         return
     yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
     if config.trainer.deepspeed.offload == "none":
@@ -212,8 +212,8 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
     if deepspeed_build.built(section.extensions):
         yield Finding("deepspeed extension", "ok", str(deepspeed_build.folder(section.extensions)))
     else:
-        mend = "agentrl deepspeed build CONFIG"
-        yield Finding("deepspeed extension", "missing", "not built; offload needs it", mend)
+        hint = "agentrl deepspeed build CONFIG"
+        yield Finding("deepspeed extension", "missing", "not built; offload needs it", hint)
 
 
 def _vllm(config: Config) -> Iterator[Finding]:
@@ -282,7 +282,7 @@ def _tokens(config: Config) -> Iterator[Finding]:
         try:
             secret(name)
         except ConfigError as error:
-            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.mend)
+            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.hint)
         else:
             yield Finding(name, "ok", "set")
 
@@ -326,5 +326,5 @@ def _connect(address: str) -> str:
             host, _, port = rest.partition("/")[0].rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     except (OSError, ValueError) as error:
-        raise AgentRLError(f"{address}: {error}", mend="start it") from error
+        raise AgentRLError(f"{address}: {error}", hint="start it") from error
     return address

@@ -13,7 +13,7 @@ def build(path: Path | None) -> str:
     section = loading.load(path).trainer.deepspeed if path else DeepSpeed()
     if find_spec("deepspeed") is None:
         raise ConfigError(
-            "deepspeed is not installed", mend="pip install 'agentrl-system[deepspeed]'"
+            "deepspeed is not installed", hint="pip install 'agentrl-system[deepspeed]'"
         )
     from agentrl.trainer.engines import deepspeed_build
 

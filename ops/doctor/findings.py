@@ -17,13 +17,13 @@ MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]
 class Finding:
     """`ok`, `absent` (nothing needs it here) or `missing` (something that is needed lacks).
 
-    `mend`: the command or change that helps, empty where nothing is wrong.
+    `hint`: the command or change that helps, empty where nothing is wrong.
     """
 
     name: str
     state: Literal["ok", "absent", "missing"]
     detail: str
-    mend: str = ""
+    hint: str = ""
 
 
 def print_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
@@ -33,10 +33,10 @@ def print_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
     if as_json:
         print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in found]}))
         return well
-    table = plain("", "what", "finding", "mend")
+    table = plain("", "what", "finding", "hint")
     for finding in found:
         table.add_row(
-            Text.from_markup(MARKS[finding.state]), finding.name, finding.detail, finding.mend
+            Text.from_markup(MARKS[finding.state]), finding.name, finding.detail, finding.hint
         )
     console().print(table)
     return well
@@ -47,6 +47,6 @@ def try_finding(name: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(name, "ok", look())
     except AgentRLError as error:
-        return Finding(name, "missing", str(error), error.mend)
+        return Finding(name, "missing", str(error), error.hint)
     except ImportError as error:
         return Finding(name, "missing", f"cannot be looked at: {error}", "install what is missing")

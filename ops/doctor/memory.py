@@ -60,7 +60,7 @@ class Plan:
             return f"{needs}; how much there is, is not known: no {self.device} here"
         return "; ".join([f"{needs} of {_gib(self.room)}", *self.refusals])
 
-    def mend(self) -> str:
+    def hint(self) -> str:
         """The keys of the largest parts; nothing where it fits."""
         if self.fits:
             return ""
@@ -97,7 +97,7 @@ def require(config: Config) -> None:
         return
     for plan in plans(config, shape, this_machine()):
         if not plan.fits:
-            raise ConfigError(f"memory: {plan.words()}", mend=plan.mend())
+            raise ConfigError(f"memory: {plan.words()}", hint=plan.hint())
 
 
 def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:

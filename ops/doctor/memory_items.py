@@ -130,20 +130,20 @@ def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
     """Masters, gradients and moments are fp32; a frozen base is held as it is served."""
     device, lora = device_of(config), config.trainer.lora.rank > 0
     count = trained(config, shape)
-    mend = _RANK if lora else _LORA
+    hint = _RANK if lora else _LORA
     update = dict(_update(config, shape))
     moments = 8 * count if config.trainer.optimizer == "adamw" else 0
     snapshot = 4 * count + moments  # weights and moments, copied to memory of the machine
     frozen = lora * element_bytes(config) * shape.parameters
     sizes: dict[str, tuple[int, str]] = {
         "weights": (4 * count + frozen, "" if lora else _LORA),
-        "moments": (moments, mend),
+        "moments": (moments, hint),
         "reference": (_reference(config, shape), "trainer.kl_weight"),
         **update,
     }
     if device == HOST:
         during = sum(size for size, _ in update.values())
-        sizes |= {"snapshot beyond that": (max(0, snapshot - during), mend), "torch": (TORCH, "")}
+        sizes |= {"snapshot beyond that": (max(0, snapshot - during), hint), "torch": (TORCH, "")}
     else:
         sizes["CUDA"] = (CONTEXT, "")
         yield Part(HOST, "trainer", "torch and CUDA", TORCH + CONTEXT)
@@ -152,7 +152,7 @@ def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
             "trainer",
             "weights while read, or snapshot",
             max(snapshot, sizes["weights"][0]),
-            mend,
+            hint,
         )
     yield from _placed(device, "trainer", sizes)
 

@@ -73,7 +73,7 @@ def _register(session: Session, server_id: str, target: Held) -> None:
     row = checkpoints.find_checkpoint(session, target.checkpoint_id)
     if row is None or row.state == CheckpointState.DELETED:
         raise CheckpointError(
-            f"checkpoint {target.checkpoint_id} is deleted", mend="name another version of the run"
+            f"checkpoint {target.checkpoint_id} is deleted", hint="name another version of the run"
         )
     server = PolicyServer(
         server_id=server_id, run_id=run.run_id, name="eval", engine="local", url=""

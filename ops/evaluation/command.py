@@ -142,7 +142,7 @@ class Matrix:
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"interrupted: {done} of {total} episodes are kept",
-                    mend="the same command goes on",
+                    hint="the same command goes on",
                 ) from None
         return results
 

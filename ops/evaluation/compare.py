@@ -56,7 +56,7 @@ def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
     if not found:
         raise ConfigError(
             f"nothing was measured of both {pair.first} and {pair.second}",
-            mend=f"{loading.command('eval', path)} {_measuring(pair)}",
+            hint=f"{loading.command('eval', path)} {_measuring(pair)}",
         )
     if as_json:
         print(json.dumps([_flat(one) for one in found]))

@@ -36,7 +36,7 @@ log = get_logger()
 def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) -> None:
     """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
     if not config.eval.every:
-        raise ConfigError("eval.every is 0: nothing is due", mend="set it to a number of updates")
+        raise ConfigError("eval.every is 0: nothing is due", hint="set it to a number of updates")
     ended = threading.Event()
     threading.Thread(target=_leave_in_time, args=(stop, ended), daemon=True).start()
     own = config.as_evaluated()

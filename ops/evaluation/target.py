@@ -65,7 +65,7 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
         return _external(match[1], config)
     if "/" in name:
         raise ConfigError(
-            f"{name} is no directory", mend="name a model or checkpoint directory, or RUN@VERSION"
+            f"{name} is no directory", hint="name a model or checkpoint directory, or RUN@VERSION"
         )
     if store is not None:
         return _stored(store, name, config)
@@ -96,7 +96,7 @@ def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:
     if found is None:
         raise ConfigError(
             f"{name} is no directory and no checkpoint of {where}",
-            mend="name a directory, a checkpoint id or RUN@VERSION",
+            hint="name a directory, a checkpoint id or RUN@VERSION",
         )
     live = found.state == CheckpointState.LIVE
     named = f"{session.get_one(Run, found.run_id).name}@{found.version}"

@@ -170,9 +170,9 @@ def read(directory: Path, prefix: str, kind: type[K]) -> list[K]:
         try:
             one = msgspec.json.decode(path.read_bytes(), type=kind)
         except msgspec.MsgspecError as error:
-            raise ConfigError(f"{path}: not a finding: {error}", mend="remove it") from error
+            raise ConfigError(f"{path}: not a finding: {error}", hint="remove it") from error
         if path.name != one.file:
-            raise ConfigError(f"{path}: holds what belongs into {one.file}", mend="remove it")
+            raise ConfigError(f"{path}: holds what belongs into {one.file}", hint="remove it")
         found.append(one)
     return found
 
@@ -184,9 +184,9 @@ def studied(directory: Path, kind: type[K]) -> list[K]:
     """
     found = read(directory, "training", kind)
     if not found:
-        raise ConfigError(f"{directory}: no training-*.json there", mend="run the experiment first")
+        raise ConfigError(f"{directory}: no training-*.json there", hint="run the experiment first")
     if name := differing(found, found[0].design):
-        raise ConfigError(f"{directory}: {name} was made with another design", mend="remove it")
+        raise ConfigError(f"{directory}: {name} was made with another design", hint="remove it")
     return found
 
 
@@ -195,7 +195,7 @@ def agreed(directory: Path, design: Finding, kind: type[Kept], prefix: str = "tr
     if name := differing(read(directory, prefix, kind), design):
         raise ConfigError(
             f"{directory}: {name} was made with other options or another configuration",
-            mend="choose another --out, or remove it",
+            hint="choose another --out, or remove it",
         )
 
 

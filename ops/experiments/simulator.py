@@ -44,7 +44,7 @@ class Interrupted(AgentRLError):
 
 
 def interrupted() -> Interrupted:
-    return Interrupted("interrupted: what was finished is kept", mend="the same command goes on")
+    return Interrupted("interrupted: what was finished is kept", hint="the same command goes on")
 
 
 @dataclass(frozen=True, slots=True)

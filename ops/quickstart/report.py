@@ -72,7 +72,7 @@ def require_picture() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
             "the quickstart draws with matplotlib, which is not installed",
-            mend="pip install matplotlib",
+            hint="pip install matplotlib",
         )
 
 

@@ -21,7 +21,7 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
         return
     model = recipe.model_path(loading.load(recipe.file, {}))
     if not model.exists():
-        raise ConfigError(f"{model} does not exist", mend=recipe.mend)
+        raise ConfigError(f"{model} does not exist", hint=recipe.hint)
     print(
         f"warm start: {size.clones} steps on {size.episodes} episodes of each task's expert",
         file=sys.stderr,

@@ -123,7 +123,7 @@ def _for(config: Config, target: Target) -> Config:
     if (model / "tokenizer.json").read_bytes() != ours.read_bytes():
         raise ConfigError(
             f"{model} has another tokenizer than {config.model.path}: tokens are kept as they are",
-            mend="name a checkpoint of the same model, or external(NAME)",
+            hint="name a checkpoint of the same model, or external(NAME)",
         )
     section = msgspec.structs.replace(config.model, path=str(model))
     return msgspec.structs.replace(config, model=section, policy=[])
@@ -162,12 +162,12 @@ def _refuse_other(tape: Tape, step: int) -> None:
         if each.field == "done" or (each.field == "messages" and body.task not in LOOSE):
             raise EnvironmentFailure(
                 f"episode {body.episode_id}: the environment differs before step {step}",
-                mend=f"agentrl replay CONFIG {body.episode_id}",
+                hint=f"agentrl replay CONFIG {body.episode_id}",
             )
     if not tape.succeeded:
         raise ConfigError(
             f"the limits of the file end episode {body.episode_id} before step {step}",
-            mend="raise sampling.max_tokens, or max_turns of the task",
+            hint="raise sampling.max_tokens, or max_turns of the task",
         )
 
 

@@ -103,7 +103,7 @@ class Replayer:
             if item is None:
                 raise ItemError(
                     f"task {task} has no item {recording.item_id}",
-                    mend=f"give tasks.{task}.options as they were when the episode was played",
+                    hint=f"give tasks.{task}.options as they were when the episode was played",
                 )
             return self._sources[task], item
 
@@ -145,7 +145,7 @@ def recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:
     if not found.wire:
         raise StoreError(
             f"episode {episode_id}: its body is not stored",
-            mend="it was removed, or the recorder has not had it yet",
+            hint="it was removed, or the recorder has not had it yet",
         )
     try:
         return found, body_of(found.wire, found.sha256)

@@ -47,7 +47,7 @@ class RunOver(StoreError):
     def __init__(self, run: Run) -> None:
         super().__init__(
             f"run {run.name} is over ({run.state}: {run.reason})",
-            mend="give run.name another name, or `agentrl run fork` it",
+            hint="give run.name another name, or `agentrl run fork` it",
         )
         self.run_id = run.run_id
 
@@ -116,7 +116,7 @@ def make_home(config: Config) -> Path:
     except OSError as error:
         raise ConfigError(
             f"run.home {home} cannot be made: {error.strerror}",
-            mend="set run.home to a folder you may write",
+            hint="set run.home to a folder you may write",
         ) from error
     return home
 
@@ -133,7 +133,7 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
         kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
         raise kind(
             f"run.home {home}: {error.strerror or error}",
-            mend="see that its disk is there, has room and may be written",
+            hint="see that its disk is there, has room and may be written",
         ) from error
 
 

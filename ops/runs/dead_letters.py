@@ -46,7 +46,7 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
     Raises ConfigError where none or an unknown one is named.
     """
     if bool(names) == every:
-        raise ConfigError("dead letters to put back", mend="name them, or all of them by --all")
+        raise ConfigError("dead letters to put back", hint="name them, or all of them by --all")
     with _run(path) as run:
         letters = _letters(run)
         wanted = {letter.letter_id for letter in letters}
@@ -55,7 +55,7 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
         back = run.broker.requeue(run.run_id, wanted)
     if back < len(wanted):
         raise BrokerError(
-            f"{back} of {len(wanted)} dead letters were put back", mend="agentrl dead list CONFIG"
+            f"{back} of {len(wanted)} dead letters were put back", hint="agentrl dead list CONFIG"
         )
     return f"{back} put back"
 
@@ -76,7 +76,7 @@ def _named(letters: Sequence[DeadLetter], name: str) -> DeadLetter:
     for letter in letters:
         if letter.letter_id == name:
             return letter
-    raise ConfigError(f"no dead letter {name}", mend="agentrl dead list CONFIG")
+    raise ConfigError(f"no dead letter {name}", hint="agentrl dead list CONFIG")
 
 
 def _summary(letter: DeadLetter) -> dict[str, Any]:

@@ -72,12 +72,12 @@ def fetch(model: str, *, weights: bool = True) -> Path:
     """
     match = NAME.fullmatch(model.removeprefix(PREFIX))
     if match is None:
-        raise ConfigError(f"model.path {model} is no name", mend="hub:OWNER/NAME[@REVISION]")
+        raise ConfigError(f"model.path {model} is no name", hint="hub:OWNER/NAME[@REVISION]")
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        mend = "pip install huggingface_hub, or name a directory"
-        raise ConfigError(f"model.path {model}: huggingface_hub is absent", mend=mend) from error
+        hint = "pip install huggingface_hub, or name a directory"
+        raise ConfigError(f"model.path {model}: huggingface_hub is absent", hint=hint) from error
     try:
         folder = snapshot_download(
             match["repo"],
@@ -94,7 +94,7 @@ def fetch(model: str, *, weights: bool = True) -> Path:
     if weights and (absent := absent_weights(path)):
         raise ConfigError(
             f"model.path {model}: {', '.join(absent[:3])} is not there",
-            mend="name a model or a revision with safetensors weights",
+            hint="name a model or a revision with safetensors weights",
         )
     return path
 
@@ -123,25 +123,25 @@ def _refuse(model: str, error: Exception) -> NoReturn:
     forbidden = "accept its terms on its page, then export HF_TOKEN=… of that account"
     match error:
         case errors.GatedRepoError():
-            what, mend = f"gated ({status})", forbidden
+            what, hint = f"gated ({status})", forbidden
         case errors.RevisionNotFoundError():
-            what, mend = "no such revision", "name one of its branches, tags or commits"
+            what, hint = "no such revision", "name one of its branches, tags or commits"
         case errors.RepositoryNotFoundError():
-            what, mend = f"no such model, or a private one ({status})", "export HF_TOKEN=…"
+            what, hint = f"no such model, or a private one ({status})", "export HF_TOKEN=…"
         case errors.LocalEntryNotFoundError():
             cause = error.__cause__
             status = getattr(getattr(cause, "response", None), "status_code", None)
             if status in (401, 403):
-                what, mend = f"access denied ({status})", forbidden
+                what, hint = f"access denied ({status})", forbidden
             else:
                 what = f"not in the cache, and the Hub is away ({_cause(cause)})"
-                mend = f"run `hf download {model.removeprefix(PREFIX)}` where there is a network"
+                hint = f"run `hf download {model.removeprefix(PREFIX)}` where there is a network"
         case errors.HFValidationError():
-            what, mend = "no name that the Hub takes", "hub:OWNER/NAME[@REVISION]"
+            what, hint = "no name that the Hub takes", "hub:OWNER/NAME[@REVISION]"
         case _:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            what, mend = f"not fetched: {first}", "try again, or name a directory"
-    raise ConfigError(f"model.path {model}: {what}", mend=mend) from error
+            what, hint = f"not fetched: {first}", "try again, or name a directory"
+    raise ConfigError(f"model.path {model}: {what}", hint=hint) from error
 
 
 def _cause(cause: BaseException | None) -> str:
@@ -173,7 +173,7 @@ def _keep(config: Config, path: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"run.home {home} cannot be written: {error.strerror}",
-            mend="set run.home to a folder you may write",
+            hint="set run.home to a folder you may write",
         ) from error
 
 

@@ -56,7 +56,7 @@ def place(target: str, store: str = "") -> Place:
         return Place(config.store_url(), config.run.name, config.home())
     if not store:
         what = f"{target} is no file" if target else "no store is named"
-        raise ConfigError(what, mend="name the run's TOML file, or add --store URL")
+        raise ConfigError(what, hint="name the run's TOML file, or add --store URL")
     return Place(with_secrets(store, "--store"), target)
 
 
@@ -91,7 +91,7 @@ def fork(where: Place, version: str, name: str) -> str:
         config = _here(where, store, run)
         with store.read() as session:
             if runs.run_named(session, name) is not None:
-                raise StoreError(f"a run named {name} exists", mend="choose another --name")
+                raise StoreError(f"a run named {name} exists", hint="choose another --name")
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
         new, place = _fork(config, name)
@@ -175,7 +175,7 @@ def _opened(where: Place) -> Iterator[tuple[Store, Run]]:
 def _over(store: Store, run: Run) -> AgentRLError:
     with store.read() as session:
         state = runs.run_state(session, run.run_id)
-    return StoreError(f"run {run.name} is over ({state})", mend="agentrl run fork RUN --name NEW")
+    return StoreError(f"run {run.name} is over ({state})", hint="agentrl run fork RUN --name NEW")
 
 
 def _refuse_alive(store: Store, run: Run, config: Config) -> None:
@@ -187,7 +187,7 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
     if alive:
         raise StoreError(
             f"run {run.name} has live processes: {', '.join(alive)}",
-            mend="agentrl down CONFIG; a killed process's lease ends within seconds",
+            hint="agentrl down CONFIG; a killed process's lease ends within seconds",
         )
 
 

@@ -47,6 +47,6 @@ def check(path: Path) -> str:
         migrate.check(store)
         return f"store {store.url} is at schema {migrate.head()}, as the models say"
     except CommandError as error:
-        raise StoreError(f"store {store.url}: {error}", mend="agentrl db upgrade CONFIG") from error
+        raise StoreError(f"store {store.url}: {error}", hint="agentrl db upgrade CONFIG") from error
     finally:
         store.close()

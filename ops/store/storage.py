@@ -61,7 +61,7 @@ def export(
 def prune(url: str, rules: Rules, *, yes: bool) -> None:
     """Say what may go; with `yes` let it go, and tell how far it is. Raises StoreError."""
     if rules == Rules():
-        raise StoreError("nothing is named to go", mend="--keep-runs, --older-than or --bodies")
+        raise StoreError("nothing is named to go", hint="--keep-runs, --older-than or --bodies")
     refuse_absent(url)
     with closing(open_store(url)) as store:
         migrate.require_current(store)

@@ -17,7 +17,7 @@ def only_one(home: Path) -> IO[bytes]:
     except BlockingIOError:
         lock.close()
         refuse_second(home)
-        raise AgentRLError(f"a supervisor begins or ends in {home}", mend="try again") from None
+        raise AgentRLError(f"a supervisor begins or ends in {home}", hint="try again") from None
     return lock
 
 
@@ -25,7 +25,7 @@ def refuse_second(home: Path) -> None:
     """Raise AgentRLError where a supervisor runs."""
     if (other := running_supervisor(home)) is not None:
         raise AgentRLError(
-            f"a supervisor (pid {other}) runs in {home} already", mend="agentrl down CONFIG"
+            f"a supervisor (pid {other}) runs in {home} already", hint="agentrl down CONFIG"
         )
 
 

@@ -4,7 +4,7 @@
 
 A process that ends while the run goes on is started again with back-off. One that ends with 2
 before it ever stood, or dies again and again without progress of the run, has met something a
-person must mend: the supervisor stops and says what it said. One that a service keeps waiting is
+person must correct: the supervisor stops and says what it said. One that a service keeps waiting is
 started again for ever. A lock on the home makes the supervisor one.
 """
 
@@ -249,8 +249,8 @@ class Supervisor:
         elif deaths.are_hopeless(pace, now):
             times = f"{deaths.count} times without progress of the run"
             why = exit_reasons.cause(code, words)
-            mend = f"see {self._log_file(child)}"
-            self._given_up(child, f"{child.name} died {times}: {why}", mend)
+            hint = f"see {self._log_file(child)}"
+            self._given_up(child, f"{child.name} died {times}: {why}", hint)
         child.due = now + deaths.pause_s(pace)
         self._write()
 
@@ -261,10 +261,10 @@ class Supervisor:
         child.waits, child.due = True, now + self._pace.back_off_s[-1]
         self._write()
 
-    def _given_up(self, child: Child, words: str, mend: str = "") -> None:
+    def _given_up(self, child: Child, words: str, hint: str = "") -> None:
         """Go on without a child that is not needed. Raises AgentRLError for any other."""
         if child.needed:
-            raise AgentRLError(words, mend=mend)
+            raise AgentRLError(words, hint=hint)
         self._tell(f"{words}; the run goes on without it")
         child.done = True
 
@@ -292,7 +292,7 @@ class Supervisor:
             partial.replace(self._home / "processes.json")
         except OSError as error:
             partial.unlink(missing_ok=True)
-            raise AgentRLError(f"{self._home}: {error.strerror}", mend=ROOM) from error
+            raise AgentRLError(f"{self._home}: {error.strerror}", hint=ROOM) from error
 
 
 def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:

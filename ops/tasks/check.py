@@ -80,7 +80,7 @@ def settings(data: str, limit: int, seed: int, peers: Sequence[str]) -> Settings
     for peer in peers:
         name, equals, value = peer.partition("=")
         if not equals:
-            raise ConfigError(f"--peer {peer}: no value", mend="--peer name=value")
+            raise ConfigError(f"--peer {peer}: no value", hint="--peer name=value")
         if name not in known:
             raise ConfigError(f"--peer {name}: unknown{nearest(name, known)}")
         given[name] = value

@@ -135,8 +135,8 @@ def _checked(dataset: Dataset, data: str) -> Checked:
         source = registry.source(task, {"origin": name, "data": data})
         counts: Mapping[str, int] = {split: len(source.items(split)) for split in source.splits}
     except AgentRLError as error:
-        mend = f" — {error.mend}" if error.mend else ""
-        return Checked(task, name, False, f"{error}{mend}")
+        hint = f" — {error.hint}" if error.hint else ""
+        return Checked(task, name, False, f"{error}{hint}")
     found = ", ".join(f"{split}: {count:,} items" for split, count in counts.items())
     return Checked(task, name, any(counts.values()), found)
 

@@ -64,7 +64,7 @@ def given(options: Sequence[str], **named: str) -> Mapping[str, Any]:
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
-            raise ItemError(f"--option {option}: no value", mend="--option name=value")
+            raise ItemError(f"--option {option}: no value", hint="--option name=value")
         found[name] = value_of(value)
     return found
 
@@ -142,7 +142,7 @@ def _item(source: TaskSource, chosen: Chosen) -> Item:
         return items[int(chosen.item)]
     raise ItemError(
         f"{source.name}: split {split} has no item {chosen.item}",
-        mend=f"a place from 0 to {len(items) - 1}, or an id such as {items[0].item_id}",
+        hint=f"a place from 0 to {len(items) - 1}, or an id such as {items[0].item_id}",
     )
 
 

@@ -73,7 +73,7 @@ def alone(name: str, run: str, folder: Path) -> IO[bytes]:
         lock.close()
         raise TrackerError(
             f"another process tells run {run} to {name} (it has locked {lock.name})",
-            mend="wait until it has ended, or end it",
+            hint="wait until it has ended, or end it",
         ) from error
     return lock
 

@@ -46,7 +46,7 @@ def track(path: Path, *, supervised: bool) -> None:
     logs = config.logs
     logging.configure("track", level=logs.level, form=logs.format, run=config.run.name)
     if not config.trackers.use:
-        raise ConfigError("trackers.use names no tracker", mend='use = ["tensorboard"]')
+        raise ConfigError("trackers.use names no tracker", hint='use = ["tensorboard"]')
     with exposition.exported(config.metrics, config.run.name, "track"):
         _tell_all(config, stop)
 

@@ -25,5 +25,5 @@ def make(name: str, config: Config) -> Tracker:
     except ImportError as error:
         raise ConfigError(
             f"trackers.use: {name} is not installed: {error}",
-            mend="pip install 'agentrl-system[trackers]'",
+            hint="pip install 'agentrl-system[trackers]'",
         ) from error

@@ -70,7 +70,7 @@ class MLflow:
         tags = (self._files / experiment).glob(f"*/tags/{RUN}")
         folders = [path.parents[1] for path in tags if path.read_text() == run]
         for folder in folders:
-            _mend(folder / "metrics")
+            _hint(folder / "metrics")
         found = [self._client.get_run(folder.name) for folder in folders]
         return [each for each in found if each.info.lifecycle_stage == LifecycleStage.ACTIVE]
 
@@ -88,7 +88,7 @@ class MLflow:
         return run_id
 
 
-def _mend(metrics: Path) -> None:
+def _hint(metrics: Path) -> None:
     """Take away lines that a kill or a full disk cut short: MLflow would refuse to read the run."""
     for path in metrics.rglob("*"):
         if path.is_file() and not (content := path.read_bytes()).endswith(b"\n"):

@@ -28,7 +28,7 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
         if options.out.exists():  # its last act was to make it
             raise
         raise Interrupted(
-            "interrupted; what was learned is kept", mend="the same command goes on from there"
+            "interrupted; what was learned is kept", hint="the same command goes on from there"
         ) from None
     show(report)
 

@@ -28,7 +28,7 @@ class WarmstartState:
         if state.values["fingerprint"] != self._fingerprint:
             raise ConfigError(
                 f"{self.folder} holds an interrupted warm start with other options",
-                mend="repeat its command, or remove the folder",
+                hint="repeat its command, or remove the folder",
             )
         values = state.values
         return PhaseRecord(

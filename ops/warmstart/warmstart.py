@@ -106,7 +106,7 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
     SIGTERM, once its state is kept; ConfigError, ItemError, CheckpointError.
     """
     if options.out.exists():
-        raise ConfigError(f"{options.out} exists already", mend="choose another directory")
+        raise ConfigError(f"{options.out} exists already", hint="choose another directory")
     kept = WarmstartState(options.out, _fingerprint(options))
     begun = kept.load()
     began = time.monotonic()

@@ -249,7 +249,7 @@ def checked(config: External) -> str:
     if not sound:
         raise ConfigError("policy.external.url: no http(s) URL that ends in /v1")
     if parts.username or parts.password:
-        raise ConfigError("policy.external.url: holds a secret", mend="use policy.external.key_env")
+        raise ConfigError("policy.external.url: holds a secret", hint="use policy.external.key_env")
     if not config.model:
         raise ConfigError("policy.external.model is not set")
     return parts.netloc

@@ -132,7 +132,7 @@ def _probe(model: Model, path: Path, most_off: float) -> None:
         raise CheckpointError(
             f"{path}: {type(model.network).__name__} says something else through our cache:"
             f" median |Δlogp| {off:.2g}, above {most_off:g}",
-            mend='serve it with policy.engine = "vllm"',
+            hint='serve it with policy.engine = "vllm"',
         )
 
 

@@ -39,11 +39,11 @@ def version(section: Vllm) -> str:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise ConfigError(f"policy.vllm.python: {python} does not work: {error}") from error
     if not found:
-        raise ConfigError(f"policy.vllm.python: {python} has no vLLM", mend=MEND)
+        raise ConfigError(f"policy.vllm.python: {python} has no vLLM", hint=MEND)
     name, number = next(iter(found.items()))
     parts = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     if not LEAST <= parts < BELOW:
-        raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", mend=MEND)
+        raise ConfigError(f"policy.vllm.python: {python} has {name} {number}", hint=MEND)
     return f"{name} {number}"
 
 
@@ -51,7 +51,7 @@ def interpreter(section: Vllm) -> str:
     """Its absolute path, links kept: a virtual environment's python is one. Raises ConfigError."""
     path = Path(section.python).expanduser().absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ConfigError(f"policy.vllm.python: no interpreter at {path}", mend=MEND)
+        raise ConfigError(f"policy.vllm.python: no interpreter at {path}", hint=MEND)
     return str(path)
 
 
@@ -62,13 +62,13 @@ def check_tracks(config: Config, server: PolicyServer) -> None:
         raise ConfigError(
             f"policy {server.name}: vLLM exchanges whole weights in place and serves one track,"
             f" not {count}",
-            mend="set trainer.lora.rank, or give each track a [[policy]] of its own",
+            hint="set trainer.lora.rank, or give each track a [[policy]] of its own",
         )
     if rank and count + 1 > server.vllm.cpu_adapters:
         raise ConfigError(
             f"policy {server.name}: {count} tracks need {count + 1} adapters in memory during an"
             f" exchange, policy.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
-            mend=f"at least {count + 1}",
+            hint=f"at least {count + 1}",
         )
 
 

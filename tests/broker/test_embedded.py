@@ -102,7 +102,7 @@ def test_who_keeps_the_file_locked_is_named(tmp_path: Path) -> None:
     with locked(tmp_path / "queue.db") as holder, refusal as refused:
         broker.declare_run("run")
     broker.close()
-    assert refused.value.mend.startswith(f"pid {holder} (")
+    assert refused.value.hint.startswith(f"pid {holder} (")
 
 
 def test_a_message_is_received_after_its_commit_by_another_process_or_this(tmp_path: Path) -> None:

@@ -368,7 +368,7 @@ def test_an_acknowledgement_from_before_a_cut_is_passed_over(
 def test_a_url_that_is_none_is_refused_without_a_part_of_its_password(sign: str) -> None:
     with pytest.raises(BrokerError, match="no AMQP URL") as refused:
         connect(f"amqp://me:hush{sign}x@127.0.0.1:1/%2F")
-    assert "hush" not in f"{refused.value} {refused.value.mend} {refused.value.__cause__}"
+    assert "hush" not in f"{refused.value} {refused.value.hint} {refused.value.__cause__}"
 
 
 def test_an_unreachable_broker_is_one_line_that_names_it() -> None:
@@ -377,13 +377,13 @@ def test_an_unreachable_broker_is_one_line_that_names_it() -> None:
     with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port} is unreachable") as caught:
         connect(f"amqp://guest:guest@127.0.0.1:{port}/")
     assert "\n" not in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_refused_login_names_the_user_and_never_the_password(amqp_url: str) -> None:
     with pytest.raises(BrokerError, match=r"refused the login of 'mallory'") as caught:
         connect(amqp_url.replace("guest:guest", "mallory:hunter2"), stop=threading.Event())
-    assert "hunter2" not in str(caught.value) + caught.value.mend
+    assert "hunter2" not in str(caught.value) + caught.value.hint
     assert not isinstance(caught.value, BrokerUnavailable)
 
 

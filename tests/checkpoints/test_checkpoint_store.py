@@ -163,7 +163,7 @@ def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: Shelf) 
     write(broken.local("run-1-v1"))
     with pytest.raises(WeightsAway, match=r"faulty://far/run-1/run-1-v1.*No space left") as caught:
         broken.put("run-1-v1")
-    assert "has room" in caught.value.mend
+    assert "has room" in caught.value.hint
     FaultyFileSystem.faults.clear()
     assert broken.names() == []
 
@@ -184,7 +184,7 @@ def test_a_store_that_goes_on_denying_is_named_with_what_to_do(broken: Shelf) ->
     write(broken.local("run-1-v1"))
     with pytest.raises(WeightsAway, match=r"denied: .*the token has expired") as caught:
         broken.put("run-1-v1")
-    assert "renew the credentials" in caught.value.mend
+    assert "renew the credentials" in caught.value.hint
 
 
 def test_a_transfer_that_hangs_ends_with_an_error(broken: Shelf) -> None:
@@ -257,7 +257,7 @@ def test_a_store_that_is_away_is_no_error_of_the_configuration() -> None:
 def test_a_protocol_that_nobody_speaks_is_refused_before_anything(url: str, text: str) -> None:
     with pytest.raises(ConfigError, match=rf"run\.checkpoints: {url}.*{text}") as caught:
         checkpoint_store.check(url)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_manifest_that_names_files_elsewhere_is_refused(shelf: Shelf, tmp_path: Path) -> None:

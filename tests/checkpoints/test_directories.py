@@ -75,7 +75,7 @@ def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path, nu
         raised = _fails(tmp_path, error)
         assert not isinstance(raised, WeightsAway)
         assert words in str(raised)
-        assert str(tmp_path) in raised.mend
+        assert str(tmp_path) in raised.hint
 
 
 def test_what_an_interrupted_writer_left_is_replaced(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class source:
     def __init__(self, options):
         pass
     def items(self, split):
-        raise ItemError(f"{split}.jsonl: line 7: no field goal", mend="mend the line")
+        raise ItemError(f"{split}.jsonl: line 7: no field goal", hint="correct the line")
 """
 
 
@@ -144,7 +144,7 @@ def test_a_store_that_does_not_answer(person: Person, closed: int) -> None:
     person.write(f'[store]\nurl = "postgresql+psycopg://me:hush@127.0.0.1:{closed}/x"\n')
     line = person.types("runs", str(person.file))
     assert f"store postgresql+psycopg://me:***@127.0.0.1:{closed}/x is unreachable" in line
-    assert "mend store.url" in line
+    assert "correct store.url" in line
     assert "hush" not in line
 
 
@@ -221,7 +221,7 @@ def test_a_broken_item(
     add_task(person.folder, monkeypatch, "broken", BROKEN)
     person.write("[tasks.broken]\n")
     line = person.types(*verb, str(person.file))
-    assert line.endswith("train.jsonl: line 7: no field goal — mend the line")
+    assert line.endswith("train.jsonl: line 7: no field goal — correct the line")
 
 
 def test_a_home_that_cannot_be_made(person: Person) -> None:

@@ -155,7 +155,7 @@ def test_a_number_that_json_cannot_hold_is_refused(number: str) -> None:
 def test_no_task_section_is_named() -> None:
     with pytest.raises(ConfigError, match="required field `tasks`") as caught:
         loads("")
-    assert "[tasks.NAME]" in caught.value.mend
+    assert "[tasks.NAME]" in caught.value.hint
 
 
 def test_secrets_come_from_the_environment_where_they_are_used(
@@ -165,7 +165,7 @@ def test_secrets_come_from_the_environment_where_they_are_used(
     monkeypatch.delenv("HUSH", raising=False)
     with pytest.raises(ConfigError, match=r"store.url: \$\{HUSH\} is not set") as caught:
         config.store_url()
-    assert caught.value.mend == "export HUSH=…"
+    assert caught.value.hint == "export HUSH=…"
     monkeypatch.setenv("HUSH", "quiet")
     assert config.store_url() == "postgresql://me:quiet@db/x"
     for written in (loading.to_toml(config), loading.dumps(config)):
@@ -237,7 +237,7 @@ def test_a_secret_that_no_header_can_hold_is_refused_unseen(
     monkeypatch.setenv("HUSH", value)
     with pytest.raises(ConfigError, match="HUSH holds what no header can") as caught:
         secret("HUSH")
-    assert "s3" not in str(caught.value) + caught.value.mend
+    assert "s3" not in str(caught.value) + caught.value.hint
 
 
 @given(st.text(max_size=40).filter(lambda text: "${" not in text))
@@ -299,8 +299,8 @@ def test_a_change_is_made_by_its_whole_key_and_leaves_the_rest() -> None:
 def test_a_folder_with_a_file_in_it_is_told_which_was_meant(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         loading.load(tmp_path)
-    assert refused.value.mend == "name an existing TOML file"
+    assert refused.value.hint == "name an existing TOML file"
     (tmp_path / "config.toml").write_text("")
     with pytest.raises(ConfigError, match="Is a directory") as refused:
         loading.load(tmp_path)
-    assert refused.value.mend == f"name {tmp_path}/config.toml"
+    assert refused.value.hint == f"name {tmp_path}/config.toml"

@@ -45,7 +45,7 @@ def test_an_override_with_a_slip_is_refused() -> None:
 def test_an_override_cannot_name_a_variable_whose_letters_matter(table: str) -> None:
     with pytest.raises(ConfigError, match=f"^{table}__MY__GPU: names are lower-cased") as caught:
         loads(LEAST, environ={f"{table}__MY__GPU": "0"})
-    assert caught.value.mend == f"{table}='{{MY__GPU = \"…\"}}'"
+    assert caught.value.hint == f"{table}='{{MY__GPU = \"…\"}}'"
     loads(LEAST, environ={table: '{MY__GPU = "0"}'})
 
 
@@ -79,7 +79,7 @@ def test_a_wrong_value_names_the_verb_that_tells_what_its_section_takes(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(text + LEAST)
-    assert caught.value.mend == f"`{verb}` tells what each key takes"
+    assert caught.value.hint == f"`{verb}` tells what each key takes"
 
 
 def test_a_command_that_is_told_carries_the_overrides_of_this_process() -> None:

@@ -42,9 +42,9 @@ def test_who_keeps_a_file_locked_is_named_and_nobody_who_only_reads_it(tmp_path:
             session.execute(text("SELECT count(*) FROM sqlite_master"))
             with pytest.raises(StoreError, match="database is locked") as refused:
                 store.transact(lambda inner: inner.execute(text("SELECT 1")), patience_s=0.0)
-        assert refused.value.mend.startswith(f"pid {holder} (")
-        assert f"pid {os.getpid()} (" not in refused.value.mend
-        assert refused.value.mend.endswith(") writes to it: wait until that is done, or end it")
+        assert refused.value.hint.startswith(f"pid {holder} (")
+        assert f"pid {os.getpid()} (" not in refused.value.hint
+        assert refused.value.hint.endswith(") writes to it: wait until that is done, or end it")
         store.transact(lambda session: session.execute(text("SELECT 1")), patience_s=0.0)
 
 
@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_used_is_to_be_looked_at(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(StoreError, match="not a database") as refused:
         open_store(f"sqlite:///{tmp_path / 'store.db'}")
-    assert refused.value.mend.startswith("look at the file")
+    assert refused.value.hint.startswith("look at the file")
 
 
 def test_what_a_statement_violates_stays_its_own_error(store: Store) -> None:
@@ -262,7 +262,7 @@ SECRETS = (  # with "qzq" and "jkj" in each password
 def test_no_part_of_a_password_reaches_an_error(open_it: Callable[[str], Store], rest: str) -> None:
     with pytest.raises(StoreError) as refused:
         open_it(f"postgresql+psycopg://agentrl:{rest}")
-    said = f"{refused.value} {refused.value.mend}"
+    said = f"{refused.value} {refused.value.hint}"
     assert not re.search("qzq|jkj", said)
 
 

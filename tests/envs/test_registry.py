@@ -99,7 +99,7 @@ def test_a_library_that_is_missing_is_named_with_what_brings_it(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ItemError, match="task outside: check: No module named") as raised:
         registry.beside("outside", "check")
-    assert "agentrl-system[tasks]" in raised.value.mend
+    assert "agentrl-system[tasks]" in raised.value.hint
 
 
 def test_a_task_that_imports_a_former_name_of_ours_is_told_the_present_one(
@@ -110,7 +110,7 @@ def test_a_task_that_imports_a_former_name_of_ours_is_told_the_present_one(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ItemError, match="task former: former_task:make: No module") as raised:
         registry.source("former", {})
-    assert raised.value.mend == "import agentrl.envs"
+    assert raised.value.hint == "import agentrl.envs"
 
 
 def test_a_task_of_another_distribution_is_found(

@@ -114,10 +114,10 @@ def settings(config: Trainer) -> Settings:
     values = _chosen(config)
     importance = _importance(config, values.pop("importance"), values["old"])
     if config.dual_clip is not None and values["loss"] != "ppo_clip":
-        raise ConfigError(f"trainer.dual_clip: {values['loss']} has no dual clip", mend="remove it")
+        raise ConfigError(f"trainer.dual_clip: {values['loss']} has no dual clip", hint="remove it")
     clip = Clip(values.pop("clip_low"), values.pop("clip_high"), values.pop("dual_clip"))
     if clip.low > 1.0:
-        raise ConfigError("trainer.clip_low: a ratio is never below 0", mend="at most 1")
+        raise ConfigError("trainer.clip_low: a ratio is never below 0", hint="at most 1")
     return Settings(
         weight_decay=config.weight_decay,
         warmup_updates=config.warmup_updates,
@@ -172,7 +172,7 @@ def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int
         raise ConfigError(
             f"trainer.inbox_bytes {trainer.inbox_bytes}: a batch of {groups} groups of "
             f"{dispatch.group_size} episodes of up to {sampling.max_tokens} tokens may need {need}",
-            mend="a larger value, or fewer trainer.max_groups",
+            hint="a larger value, or fewer trainer.max_groups",
         )
     return trainer.inbox_bytes
 
@@ -180,12 +180,12 @@ def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int
 def _check_engine(config: Trainer) -> None:
     section = config.deepspeed
     if config.engine == "torch" and config.ranks > 1:
-        mend = 'set trainer.engine = "deepspeed", or leave it at 1'
-        raise ConfigError("trainer.ranks: the engine torch is one process", mend=mend)
+        hint = 'set trainer.engine = "deepspeed", or leave it at 1'
+        raise ConfigError("trainer.ranks: the engine torch is one process", hint=hint)
     if section.offload != "none" and section.zero == 0:
-        raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", mend="zero = 2")
+        raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", hint="zero = 2")
     if section.offload == "all" and section.zero != 3:
-        raise ConfigError('trainer.deepspeed.offload: only ZeRO 3 offloads "all"', mend="zero = 3")
+        raise ConfigError('trainer.deepspeed.offload: only ZeRO 3 offloads "all"', hint="zero = 3")
 
 
 def _chosen(config: Trainer) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _importance(config: Trainer, kind: Kind, old: str) -> Importance:
         if config.importance not in (None, "none") or config.max_weight is not None:
             raise ConfigError(
                 'trainer.importance: old = "behaviour" refuses importance weights',
-                mend='importance = "none" without bounds, or old = "proximal"',
+                hint='importance = "none" without bounds, or old = "proximal"',
             )
         kind = "none"
     usual = WEIGHTS[kind]

@@ -66,11 +66,11 @@ def load(extensions: str) -> None:
 
     target = folder(extensions)
     if not _whole(target):
-        raise ConfigError(f"trainer.deepspeed.offload: nothing built in {target}", mend=MEND)
+        raise ConfigError(f"trainer.deepspeed.offload: nothing built in {target}", hint=MEND)
     library = target / json.loads((target / FACTS).read_text())["library"]
     spec = importlib.util.spec_from_file_location(NAME, library)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{library}: cannot be loaded", mend=MEND)
+        raise ConfigError(f"{library}: cannot be loaded", hint=MEND)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     loaded: dict[str, Any] = OpBuilder._loaded_ops  # noqa: SLF001  # what a build of its own would fill
@@ -108,7 +108,7 @@ def _compiled(scratch: Path) -> Path:
     if process.returncode:
         lines = [line for line in said.splitlines() if line.strip()]
         words = lines[-1] if lines else f"exit code {process.returncode}"
-        raise ConfigError(f"{NAME} cannot be built: {words}", mend="install g++ and ninja")
+        raise ConfigError(f"{NAME} cannot be built: {words}", hint="install g++ and ninja")
     return next(scratch.rglob(f"{NAME}*.so"))
 
 

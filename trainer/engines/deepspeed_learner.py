@@ -101,7 +101,7 @@ class DeepSpeedLearner:
         Raises CheckpointError, and ConfigError also where DeepSpeed or an extension is missing.
         """
         if hardware.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"model.device: no {hardware.device} here", mend='set it to "cpu"')
+            raise ConfigError(f"model.device: no {hardware.device} here", hint='set it to "cpu"')
         torch.set_num_threads(hardware.threads)
         library = zero.imported(hardware.device)
         self._settings = settings

@@ -193,7 +193,7 @@ def told(batch: Batch) -> Update:
 def heard(command: Update) -> Batch:
     """Raises CheckpointError for arrays that are not those of a batch."""
     if command.fields.keys() != ARRAYS.keys():
-        raise CheckpointError("rank 0 runs another version", mend="install one version everywhere")
+        raise CheckpointError("rank 0 runs another version", hint="install one version everywhere")
     arrays: dict[str, Any] = {
         name: np.frombuffer(command.fields[name], kind).copy() for name, kind in ARRAYS.items()
     }

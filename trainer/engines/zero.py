@@ -29,7 +29,7 @@ def imported(device: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             'trainer.engine = "deepspeed": it is not installed',
-            mend="pip install 'agentrl-system[deepspeed]'",
+            hint="pip install 'agentrl-system[deepspeed]'",
         ) from error
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     deepspeed.utils.logger.setLevel("ERROR")

@@ -36,7 +36,7 @@ def pack(model: Any) -> None:
     kind, config = type(model).__name__, model.config.get_text_config()
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     if chunked or not getattr(model, "_supports_flash_attn", False):
-        raise CheckpointError(f"{kind}: its attention cannot be packed", mend=MEND)
+        raise CheckpointError(f"{kind}: its attention cannot be packed", hint=MEND)
     tokens = (torch.arange(sum(PROBE)) * 7 + 3) % config.vocab_size
     read = torch.arange(0, tokens.numel(), 2)
     with torch.no_grad():
@@ -47,7 +47,7 @@ def pack(model: Any) -> None:
         some = states(model, tokens, PROBE, read)
     for apart, joint in zip(alone, together, strict=True):
         if not _near(joint, apart, model.dtype):
-            raise CheckpointError(f"{kind}: packed trajectories see each other", mend=MEND)
+            raise CheckpointError(f"{kind}: packed trajectories see each other", hint=MEND)
     model.spares &= _near(some, torch.cat(alone)[read.to(some.device)], model.dtype)
 
 
@@ -87,7 +87,7 @@ def attend(
     found = [name for name in UNKNOWN if options.get(name) is not None]
     if found or mask is not None or options.get("is_causal") is False:
         what = ", ".join(found) or "a mask of its own"
-        raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", mend=MEND)
+        raise CheckpointError(f"{type(module).__name__}: {what} cannot be packed", hint=MEND)
     # Under autocast rotary positions and norms leave queries and keys in fp32, values in bf16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.shape[1] != key.shape[1] and not _groups(query):

@@ -35,7 +35,7 @@ def _merge(adapter: Path, base: Path, out: Path) -> None:
     try:
         from peft import PeftModel
     except ImportError as error:
-        raise CheckpointError("merging LoRA needs peft", mend="pip install peft") from error
+        raise CheckpointError("merging LoRA needs peft", hint="pip install peft") from error
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(

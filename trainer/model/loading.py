@@ -44,7 +44,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         text = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{path}: no model that transformers loads: {text}", mend="set model.path"
+            f"{path}: no model that transformers loads: {text}", hint="set model.path"
         ) from error
     model, report = loaded
     if report["missing_keys"]:

@@ -22,7 +22,7 @@ def enable(model: Any) -> None:
     if not layers:
         raise ConfigError(
             f"trainer.gradient_checkpointing: {type(model).__name__} has no layers for it",
-            mend="set it to false",
+            hint="set it to false",
         )
     for layer in layers:
         layer.forward = partial(

@@ -173,10 +173,10 @@ def _check_targets(model: Any, targets: list[str]) -> None:
             known = sorted({name.rpartition(".")[2] for name in linear})
             raise ConfigError(
                 f"trainer.lora.targets: {type(model).__name__} has no linear module {target!r}",
-                mend=f"name some of {', '.join(known)}",
+                hint=f"name some of {', '.join(known)}",
             )
     if not targets:
-        raise ConfigError("trainer.lora.targets: empty", mend="name linear modules, or rank = 0")
+        raise ConfigError("trainer.lora.targets: empty", hint="name linear modules, or rank = 0")
 
 
 def _adaptable(module: nn.Module) -> bool:

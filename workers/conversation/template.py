@@ -59,9 +59,9 @@ class ChatTemplate:
         try:
             tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", mend=_MEND) from error
+            raise ConfigError(f"{path}: {error.strerror}", hint=_MEND) from error
         except Exception as error:  # the tokenizers library raises nothing narrower
-            raise ConfigError(f"{path}: {error}", mend=_MEND) from error
+            raise ConfigError(f"{path}: {error}", hint=_MEND) from error
         config = _json(model_dir / "tokenizer_config.json")
         compiled = _compile(model_dir, config, chat_template)
         template = cls(model_dir, tokenizer, compiled, _specials(config))
@@ -75,7 +75,7 @@ class ChatTemplate:
         if not tail or tail[0] not in self.tokenizer.get_added_tokens_decoder():
             raise ConfigError(
                 f"{self.source}: the chat template ends no assistant turn with a special token",
-                mend=_OWN,
+                hint=_OWN,
             )
         return tail[0]
 
@@ -93,7 +93,7 @@ class ChatTemplate:
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{self.source}: the chat template failed: {error}", mend=_OWN
+                f"{self.source}: the chat template failed: {error}", hint=_OWN
             ) from error
 
     def tail(self, new: Sequence[Message], tools: Sequence[Tool]) -> str:
@@ -115,7 +115,7 @@ class ChatTemplate:
                 if pieces != self.render(whole, [_PROBE], generate=True):
                     raise ConfigError(
                         f"{self.source}: the chat template rewrites earlier turns",
-                        mend=_OWN,
+                        hint=_OWN,
                     )
 
     def check(self, style: Style) -> None:
@@ -134,7 +134,7 @@ class ChatTemplate:
             if shown <= self.render(first, [], generate=True).count(_PROBE.name):
                 raise ConfigError(
                     f"{self.source}: the chat template hides tools",
-                    mend="make a directory that shows them: agentrl model import, or name one in"
+                    hint="make a directory that shows them: agentrl model import, or name one in"
                     " model.chat_template",
                 )
 
@@ -203,9 +203,9 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}", mend=_MEND) from error
+        raise ConfigError(f"{path}: {error}", hint=_MEND) from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: not a JSON object", mend=_MEND)
+        raise ConfigError(f"{path}: not a JSON object", hint=_MEND)
     return value
 
 
@@ -215,14 +215,14 @@ def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template
     try:
         text = path.read_text("utf-8") if named or path.exists() else config.get("chat_template")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"model.chat_template {path}: {error}", mend="name a file") from error
+        raise ConfigError(f"model.chat_template {path}: {error}", hint="name a file") from error
     if not isinstance(text, str):
-        raise ConfigError(f"{model_dir}: no chat template", mend=_OWN)
+        raise ConfigError(f"{model_dir}: no chat template", hint=_OWN)
     try:
         return _environment().from_string(text)
     except TemplateError as error:
         source = path if named else model_dir
-        raise ConfigError(f"{source}: chat template: {error}", mend=_MEND) from error
+        raise ConfigError(f"{source}: chat template: {error}", hint=_MEND) from error
 
 
 def _specials(config: Mapping[str, Any]) -> dict[str, str]:

@@ -30,7 +30,7 @@ def check(config: Config) -> None:
     if plan.mixing == "progress" and plan.mixing_floor > most:
         raise ConfigError(
             f"dispatch.mixing_floor: {plan.mixing_floor} is more than an equal share",
-            mend=f"at most 1/{len(config.tasks)} for {len(config.tasks)} tasks",
+            hint=f"at most 1/{len(config.tasks)} for {len(config.tasks)} tasks",
         )
 
 

@@ -72,7 +72,7 @@ class Dispatcher:
         if self._fewest > self._bound:
             raise ConfigError(
                 f"trainer.min_groups: {self._fewest} groups are never open at once",
-                mend=f"at most (max_staleness + 1) * groups_per_update = {self._bound}",
+                hint=f"at most (max_staleness + 1) * groups_per_update = {self._bound}",
             )
 
     def serve(self, send: Send, stop: threading.Event) -> None:

@@ -174,7 +174,7 @@ class Sampler:
         deadline = time.monotonic() + wait_s
         while not (live := self._live(exact=exact)):
             if time.monotonic() > deadline or stop.is_set():
-                raise NoLivePolicy("no live policy in the registry", mend="agentrl status CONFIG")
+                raise NoLivePolicy("no live policy in the registry", hint="agentrl status CONFIG")
             self._pool.refresh()
             stop.wait(0.1)
         return self._choose(live)

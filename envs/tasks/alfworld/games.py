@@ -133,8 +133,8 @@ class Archive:
             with closing(sqlite3.connect(where, uri=True)) as index:
                 return index.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            mend = f"rm -f {self._index}"
-            raise ItemError(f"alfworld: index {self._index}: {error}", mend=mend) from error
+            hint = f"rm -f {self._index}"
+            raise ItemError(f"alfworld: index {self._index}: {error}", hint=hint) from error
 
     def _ready(self) -> Path:
         state = self.path.stat()

@@ -57,12 +57,12 @@ class Server:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port or 3306
         except ValueError:  # whose text may hold a part of a password
-            raise ConfigError(form, mend="such as mysql://root@127.0.0.1:3306/") from None
+            raise ConfigError(form, hint="such as mysql://root@127.0.0.1:3306/") from None
         if parts.password:
-            mend = "name the variable of its password in password_env"
-            raise ConfigError(f"{form}: it holds a password", mend=mend)
+            hint = "name the variable of its password in password_env"
+            raise ConfigError(f"{form}: it holds a password", hint=hint)
         if parts.scheme not in ("mysql", "mariadb") or not host:
-            raise ConfigError(form, mend="such as mysql://root@127.0.0.1:3306/")
+            raise ConfigError(form, hint="such as mysql://root@127.0.0.1:3306/")
         return cls(host, port, parts.username or "root", password)
 
     def connect(self, **others: Any) -> "pymysql.Connection[Any]":

@@ -113,7 +113,7 @@ class DbbenchSource:
             )
         elif self._sandboxes is None:
             raise ConfigError(
-                "dbbench: container = true needs an env server", mend="name one in envs.url"
+                "dbbench: container = true needs an env server", hint="name one in envs.url"
             )
         else:
             open_sqlite = partial(
@@ -130,7 +130,7 @@ class DbbenchSource:
             try:
                 from agentrl.envs.tasks.dbbench.server import Server, ServerDatabase
             except ImportError as error:
-                raise ConfigError("dbbench: a server needs pymysql", mend=MEND) from error
+                raise ConfigError("dbbench: a server needs pymysql", hint=MEND) from error
             variable = self._options.password_env
             if variable and variable not in os.environ:
                 raise ConfigError(f"dbbench: password_env: {variable} is not set")
@@ -147,7 +147,7 @@ def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
     try:
         from agentrl.envs.tasks.dbbench.translate import MysqlDatabase
     except ImportError as error:
-        raise ConfigError("dbbench: dialect mysql needs sqlglot", mend=MEND) from error
+        raise ConfigError("dbbench: dialect mysql needs sqlglot", hint=MEND) from error
 
     def opened(tables: Sequence[Table]) -> Database:
         return MysqlDatabase(open_sqlite(tables), tables)

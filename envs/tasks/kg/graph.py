@@ -199,6 +199,6 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             "kg: a graph in this process needs pyoxigraph",
-            mend="pip install 'agentrl-system[tasks]'",
+            hint="pip install 'agentrl-system[tasks]'",
         ) from error
     return pyoxigraph

@@ -79,7 +79,7 @@ class OsSource:
         """As `make`."""
         problem = read(item)
         if not self._pools:
-            raise ConfigError("os needs an env server: containers", mend="name one in envs.url")
+            raise ConfigError("os needs an env server: containers", hint="name one in envs.url")
         pool = self._pools.get(problem.image) or self._pools[""]
         return OsEnvironment(
             problem,

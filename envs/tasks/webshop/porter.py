@@ -97,11 +97,11 @@ def _past(word: str) -> str:
     for suffix in ("ed", "ing"):
         base = word[: -len(suffix)]
         if word.endswith(suffix) and _vowel_in(base):
-            return _mended(base)
+            return _with_hint(base)
     return word
 
 
-def _mended(base: str) -> str:
+def _with_hint(base: str) -> str:
     if base.endswith(("at", "bl", "iz")):
         return base + "e"
     if _double(base):

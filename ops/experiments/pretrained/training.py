@@ -43,7 +43,7 @@ def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> 
 
     def show(totals: Totals) -> None:
         if words := guard.words(totals):
-            raise AgentRLError(words, mend=f"see {config.home()}/logs")
+            raise AgentRLError(words, hint=f"see {config.home()}/logs")
         told(f"update {totals.version}", totals.version)
 
     say = partial(_say, told)

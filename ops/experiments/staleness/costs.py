@@ -73,7 +73,7 @@ def costs(folder: Path, trainee: Trainee) -> Costs:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Costs)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{path}: no costs: {error}", mend="remove it") from error
+        raise ConfigError(f"{path}: no costs: {error}", hint="remove it") from error
 
 
 def measured(trainee: Trainee) -> Costs:

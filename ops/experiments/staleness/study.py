@@ -88,7 +88,7 @@ def numbers(option: str, text: str) -> list[int]:
     parts = [each.strip() for each in text.split(",") if each.strip()]
     for each in parts:
         if not each.isdecimal():
-            raise ConfigError(f"{option}: {each!r} is no number", mend="as 0,1,4")
+            raise ConfigError(f"{option}: {each!r} is no number", hint="as 0,1,4")
     return [int(each) for each in parts]
 
 
@@ -107,7 +107,7 @@ def configured(wish: Wish) -> Config:
         raise ConfigError(
             f"{wish.config}: dispatch.max_lag: {config.dispatch.max_lag} refuses what a policy "
             f"re-loaded every {max(wish.intervals)} updates samples",
-            mend=f"at least {longest}",
+            hint=f"at least {longest}",
         )
     return replace(config, trainer=replace(config.trainer, threads=wish.sizes.threads))
 

@@ -21,7 +21,7 @@ def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
     folders = sorted(path.parent for path in out.glob("*/training-none-0.json"))
     if not folders:
-        raise ConfigError(f"{out}: no part has a training", mend="run the experiment first")
+        raise ConfigError(f"{out}: no part has a training", hint="run the experiment first")
     parts: dict[str, tuple[Design, Part]] = {}
     for folder in folders:
         trainings = [each for each in studied(folder, Training) if each.arm in ORDER]

@@ -48,7 +48,7 @@ def test_a_store_without_schema_is_named_with_its_mend(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path / 'new.db'}")) as store:
         with pytest.raises(StoreError, match="is at schema none") as refused:
             migrate.require_current(store)
-        assert "agentrl db upgrade" in refused.value.mend
+        assert "agentrl db upgrade" in refused.value.hint
 
 
 def test_a_store_that_is_behind_is_upgraded_and_another_one_left_alone(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_view_of_the_users_keeps_no_process_from_starting(postgres_url: str) -
         migrate.ensure(store)
         with pytest.raises(StoreError, match="was not upgraded") as refused:
             migrate.upgrade(store)
-        assert "views of yours" in refused.value.mend
+        assert "views of yours" in refused.value.hint
 
 
 def test_a_session_that_reads_a_view_keeps_no_process_from_starting(postgres_url: str) -> None:

@@ -147,7 +147,7 @@ def test_without_pyarrow_one_line_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StoreError, match="Parquet needs pyarrow") as refused:
         export(history, tmp_path / "out", Wanted(["runs"]))
-    assert "parquet" in refused.value.mend
+    assert "parquet" in refused.value.hint
     assert not (tmp_path / "out").exists()
 
 

@@ -39,7 +39,7 @@ def test_where_nobody_may_let_it_in_the_database_says_so(postgres_url: str) -> N
             connection.exec_driver_sql(f"SET ROLE {READER}")
             with pytest.raises(StoreError, match="permission denied") as refused:
                 let_reader_log_in(connection, "secret")
-            assert "db upgrade" in refused.value.mend
+            assert "db upgrade" in refused.value.hint
 
 
 def test_only_postgres_has_logins() -> None:

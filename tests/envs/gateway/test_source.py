@@ -94,7 +94,7 @@ def test_a_reward_that_is_not_there_is_told_by_name(name: str, why: str) -> None
 def test_a_reward_of_a_former_module_of_ours_is_told_the_present_name() -> None:
     with pytest.raises(ItemError, match="No module named 'envs'") as raised:
         reward("envs.gateway.reward:rewarded")
-    assert raised.value.mend == "import agentrl.envs"
+    assert raised.value.hint == "import agentrl.envs"
 
 
 def test_a_reward_may_be_of_a_module_and_a_score_of_its_own() -> None:

@@ -38,19 +38,19 @@ def stoppable(
 def test_a_missing_image_or_engine_is_one_line_with_its_mend(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="has no image no/such:image") as missing:
         Sandboxes(engine, Spec("no/such:image", python()))
-    assert missing.value.mend.startswith("docker pull no/such:image, or build deploy/images/sand")
-    assert "\n" not in missing.value.mend
+    assert missing.value.hint.startswith("docker pull no/such:image, or build deploy/images/sand")
+    assert "\n" not in missing.value.hint
     with pytest.raises(ConfigError, match="no Docker engine answers at tcp://127") as stopped:
         Engine("test", "tcp://127.0.0.1:9")
     assert str(stopped.value).endswith("tcp://127.0.0.1:9: Connection refused")
-    assert "DOCKER_HOST" in stopped.value.mend
+    assert "DOCKER_HOST" in stopped.value.hint
 
 
 def test_an_image_of_ours_is_built_under_its_own_name(engine: Engine) -> None:
     with pytest.raises(ConfigError) as missing:
         engine.require("agentrl-os:latest")
     wanted = "docker build -t agentrl-os:latest -f deploy/images/os.Dockerfile deploy/images"
-    assert missing.value.mend == wanted
+    assert missing.value.hint == wanted
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -57,7 +57,7 @@ def test_a_space_of_items_that_is_too_small_is_an_error_and_no_endless_search() 
 
     with pytest.raises(ItemError, match=r"holds . items, not 5") as caught:
         generated.generate("tiny", "train", Generated(items=5), draw)
-    assert "options items / test_items" in caught.value.mend
+    assert "options items / test_items" in caught.value.hint
 
 
 def test_about_a_fifth_of_all_questions_belong_to_the_test_split() -> None:

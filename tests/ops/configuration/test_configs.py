@@ -43,7 +43,7 @@ def test_a_template_that_rewrites_is_refused_with_the_key_that_mends_it(tmp_path
     mine.write_text(REWRITING)
     with pytest.raises(ConfigError, match="rewrites earlier turns") as caught:
         configs.check(config(tmp_path, f'model.chat_template = "{mine}"\n'))
-    assert "model.chat_template" in caught.value.mend
+    assert "model.chat_template" in caught.value.hint
     assert not (tmp_path / "run").exists()
 
 
@@ -53,7 +53,7 @@ def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
     server = '[[policy]]\nname = "p"\nengine = "vllm"\ntracks = ["current", "lagged(4)"]\n'
     with pytest.raises(ConfigError, match="serves one track") as caught:
         configs.check(config(tmp_path, server))
-    assert "trainer.lora.rank" in caught.value.mend
+    assert "trainer.lora.rank" in caught.value.hint
     configs.check(config(tmp_path, f"trainer.lora.rank = 4\n{server}"))
     assert not (tmp_path / "run").exists()
 

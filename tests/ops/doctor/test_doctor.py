@@ -60,8 +60,8 @@ def test_what_does_not_answer_is_missing_with_what_mends_it(tmp_path: Path) -> N
     assert set(missing) == {
         *("store", "broker", "tasks broker", "port of p", "NO_SUCH_TOKEN", "config"),
     }
-    assert missing["NO_SUCH_TOKEN"].mend == "export NO_SUCH_TOKEN=…"
-    assert missing["tasks broker"].mend == "export NO_SUCH_NAME=…"
+    assert missing["NO_SUCH_TOKEN"].hint == "export NO_SUCH_TOKEN=…"
+    assert missing["tasks broker"].hint == "export NO_SUCH_NAME=…"
     assert "did you mean style?" in missing["config"].detail
 
 
@@ -74,7 +74,7 @@ def test_an_engine_that_offloads_needs_what_it_compiled(tmp_path: Path) -> None:
     assert "deepspeed extension" not in plain
     text += f'offload = "optimizer"\nextensions = "{tmp_path}"\n'
     lacking = found(config(tmp_path, text))["deepspeed extension"]
-    assert (lacking.state, lacking.mend) == ("missing", "agentrl deepspeed build CONFIG")
+    assert (lacking.state, lacking.hint) == ("missing", "agentrl deepspeed build CONFIG")
 
 
 def test_an_engine_that_is_not_installed_is_missing(
@@ -83,7 +83,7 @@ def test_an_engine_that_is_not_installed_is_missing(
     findings = examine(config(tmp_path, '[trainer]\nengine = "deepspeed"\n'), without("deepspeed"))
     [lacking] = [each for each in findings if each.name == "deepspeed"]
     assert lacking.state == "missing"
-    assert lacking.mend == "pip install 'agentrl-system[deepspeed]'"
+    assert lacking.hint == "pip install 'agentrl-system[deepspeed]'"
 
 
 def test_containers_need_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_containers_need_their_image(
     finding = found(config(tmp_path, f'{tasks}"no-such-image"\n'))["docker"]
     assert finding.state == "missing"
     assert "no image no-such-image" in finding.detail
-    assert finding.mend.startswith("docker pull no-such-image, or build deploy/images/")
+    assert finding.hint.startswith("docker pull no-such-image, or build deploy/images/")
 
 
 def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> N
     packages, dashboard = extras(requirements, config(tmp_path))
     assert (packages.name, packages.state) == ("packages", "missing")
     assert packages.detail == "not installed: no-such-thing"
-    assert packages.mend == "pip install agentrl-system"
+    assert packages.hint == "pip install agentrl-system"
     assert dashboard.state == "absent"
     assert [each.state for each in extras(requirements, None)] == ["absent", "absent"]
 
@@ -196,7 +196,7 @@ def test_memory_is_told_by_process_and_compared_with_what_there_is(tmp_path: Pat
     more = '[[policy]]\nname = "p"\ncache_tokens = 1_000_000_000_000\n'
     large = found(config(tmp_path, more))["memory"]
     assert large.state == "missing"
-    assert large.mend.startswith("change policy.cache_tokens")
+    assert large.hint.startswith("change policy.cache_tokens")
 
 
 def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> N
     assert told is not None
     assert told.state == "missing"
     assert "0.0003 below and 0.0004 above 1" in told.detail
-    assert 'trainer.old = "proximal"' in told.mend
+    assert 'trainer.old = "proximal"' in told.hint
     assert ratios("bfloat16", "proximal") is None
     assert ratios("float32", "behaviour") is None
 
@@ -219,7 +219,7 @@ def test_a_disk_too_small_for_the_checkpoints_is_told_with_what_takes_less(tmp_p
     findings = found(config(tmp_path, '[[policy]]\nname = "p"\ntracks = ["lagged(900000)"]\n'))
     assert "checkpoints of 3 MiB" in findings["disk"].detail
     assert findings["disk"].state == "missing"
-    assert "trainer.keep_checkpoints" in findings["disk"].mend
+    assert "trainer.keep_checkpoints" in findings["disk"].hint
 
 
 def test_the_one_gpu_file_is_planned_without_gpu_and_network(
@@ -237,7 +237,7 @@ def test_the_one_gpu_file_is_planned_without_gpu_and_network(
     assert "no cuda:0 here" in plan.detail
     (checked,) = [one for one in findings if one.name == "config"]
     assert checked.state == "missing"
-    assert "hf download Qwen/Qwen2.5-1.5B-Instruct" in checked.mend
+    assert "hf download Qwen/Qwen2.5-1.5B-Instruct" in checked.hint
     assert not (tmp_path / "run").exists()
 
 

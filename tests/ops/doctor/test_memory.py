@@ -197,7 +197,7 @@ def test_vllm_takes_its_share_of_the_whole_card(small: Path) -> None:
     assert card.fits
     full, _ = planned(vllm(small))
     assert not full.fits  # vLLM's own default leaves too little
-    assert "--gpu-memory-utilization in policy.vllm.args" in full.mend()
+    assert "--gpu-memory-utilization in policy.vllm.args" in full.hint()
     assert "of 24.0 GiB" in full.words()
 
 
@@ -217,7 +217,7 @@ def test_a_share_too_small_for_its_vllm_is_refused(small: Path) -> None:
     card, _ = planned(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.01"]\n'))
     assert not card.fits
     assert "policy p: vLLM needs 1.0 GiB, its share is 0.2 GiB" in card.words()
-    assert "raise --gpu-memory-utilization" in card.mend()
+    assert "raise --gpu-memory-utilization" in card.hint()
 
 
 def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path) -> None:
@@ -278,7 +278,7 @@ def test_up_refuses_what_cannot_fit_before_anything_starts(small: Path) -> None:
     file.write_text(loading.to_toml(config(small, more)))
     with pytest.raises(ConfigError, match=r"memory: this machine needs .* GiB of") as caught:
         up(file, detach=False)
-    assert caught.value.mend.startswith("change policy.cache_tokens")
+    assert caught.value.hint.startswith("change policy.cache_tokens")
     with pytest.raises(ConfigError, match="memory"):
         up(file, detach=True)
     assert not (small.parent / "run").exists()

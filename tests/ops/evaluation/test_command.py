@@ -144,7 +144,7 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     with pytest.raises(ConfigError, match="nothing was measured of both") as caught:
         compare(file, Pair("0", "external(gpt)"), as_json=True)
     again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
-    assert caught.value.mend == f"{again} --policy 'external(gpt)' --checkpoints 0"
+    assert caught.value.hint == f"{again} --policy 'external(gpt)' --checkpoints 0"
 
 
 def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(

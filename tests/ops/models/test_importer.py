@@ -133,7 +133,7 @@ def test_a_real_model_is_fit_to_train_and_its_noise_in_bfloat16_is_measured(smol
 def test_a_template_that_hides_tools_is_a_finding_with_its_remedy(chatml: Path) -> None:
     found = {finding.name: finding for finding in check_model(chatml)}
     assert found["tools"].state == "missing"
-    assert "model.chat_template" in found["tools"].mend
+    assert "model.chat_template" in found["tools"].hint
     assert found["call style"].state == "absent"
 
 

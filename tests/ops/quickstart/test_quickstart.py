@@ -100,7 +100,7 @@ def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:
     config, _ = prepare(here, Choices(), tmp_path)
     with pytest.raises(ConfigError, match="models/none does not exist") as error:
         make_start(here, here.full, config)
-    assert error.value.mend == "make models/smollm2"
+    assert error.value.hint == "make models/smollm2"
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:

@@ -148,13 +148,13 @@ def test_a_refusal_is_one_line_with_what_to_do(
     with pytest.raises(ConfigError, match=rf"model\.path hub:owner/tiny: {says}") as caught:
         hub.fetch("hub:owner/tiny")
     assert "\n" not in str(caught.value)
-    assert mends in caught.value.mend
+    assert mends in caught.value.hint
 
 
 def test_without_network_and_cache_the_command_that_fetches_is_named(cache: Path) -> None:
     with pytest.raises(ConfigError, match="not in the cache, and the Hub is away") as caught:
         hub.fetch("hub:owner/tiny")
-    assert "hf download owner/tiny" in caught.value.mend
+    assert "hf download owner/tiny" in caught.value.hint
 
 
 def test_a_model_without_safetensors_is_refused(there: Hub) -> None:

