@@ -259,6 +259,7 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
         "RUN__SEED": str(choices.seed),
         "MODEL__PATH": f'"{model.resolve()}"',
         **recipe.overrides(),
+        **size.settings,
     }
     for task in written.tasks:
         overrides[f"TASKS__{task.upper()}__OPTIONS__SEED"] = str(choices.seed)

@@ -24,12 +24,14 @@ CONFIGS = ROOT / "configs"
 class Size:
     """`updates`: of the training; None: the file's. `items`: held-out ones of each task and
     decoding. `clones`: optimizer steps of the warm start; `episodes`: of experts a task for it.
+    `settings`: overrides by key of the file.
     """
 
     updates: int | None
     items: int
     clones: int = 0
     episodes: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,10 @@ class Recipe:
 
     `begin_anew`: every call is a run of its own; else the same command goes on with its run.
     `data`: what its items come from; `without_data`: overrides by key for a machine that lacks any
-    of it. `hint`: what makes
-    the model that the file names. `clone_tokens`, `clone_rate`, `threads`: of the warm start,
-    tokens of one step, learning rate, threads of torch. `ready_s`: for the policy server to serve;
-    `stall_s`: without an episode or an update, until that is an error.
+    of it. `hint`: what makes the model that the file names. `clone_tokens`, `clone_rate`,
+    `threads`: of the warm start, tokens of one step, learning rate, threads of torch. `ready_s`:
+    for the policy server to serve; `stall_s`: without an episode or an update, until that is an
+    error.
     """
 
     name: str
@@ -99,7 +101,13 @@ SMOLLM = Recipe(
     file=CONFIGS / "smollm.toml",
     model="SmolLM2-135M-Instruct (de-quantised from Q4_1), behaviour-cloned from scripted experts",
     full=Size(updates=None, items=64, clones=1200, episodes=2000),
-    fast=Size(updates=4, items=10, clones=50, episodes=150),
+    fast=Size(
+        updates=4,
+        items=10,
+        clones=50,
+        episodes=150,
+        settings={"DISPATCH__GROUPS_PER_UPDATE": "2", "WORKER__CONCURRENCY": "16"},
+    ),
     data=(LIST, GAMES, WIKITABLEQUESTIONS),
     without_data={
         "TASKS__DBBENCH__OPTIONS__ORIGIN": '"generated"',

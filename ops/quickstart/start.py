@@ -9,6 +9,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.warmstart.command import make
 from agentrl.ops.warmstart.warmstart import WarmstartOptions
+from agentrl.trainer.model.malloc_tuning import release_unused
 
 
 def make_start(recipe: Recipe, size: Size, config: Config) -> None:
@@ -43,3 +44,4 @@ def make_start(recipe: Recipe, size: Size, config: Config) -> None:
             command=f"agentrl quickstart {recipe.name}",
         )
     )
+    release_unused()  # the run that follows needs what the optimizer held
