@@ -21,12 +21,13 @@ from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.demonstrations import Transcript
 from agentrl.ops.warmstart.student_policy import Apprentice, Skill
 from agentrl.trainer.model import cloning
-from agentrl.trainer.model.cloning import Cloner, Demonstration
+from agentrl.trainer.model.cloning import Cloner, Demonstration, learns_by_muon
 from agentrl.trainer.snapshots import State
 
 LOSSES = 10  # steps that a reported loss is the mean of
 FRESH = 3e-3  # learning rate of random weights
 GENTLE = 4e-4  # of weights that know something: more, and what they copy by is lost
+PRETRAINED = 2e-4  # of weights too many for Muon
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,7 @@ class School:
 
         Raises KeyboardInterrupt at a signal, after a record has been saved.
         """
-        rate = phase.rate or (FRESH if self.fresh else GENTLE)
-        cloner = Cloner(self.apprentice.model, rate, phase.steps, self.dtype)
+        cloner = Cloner(self.apprentice.model, self._rate(phase), phase.steps, self.dtype)
         if begun.cloner is not None:
             cloner.load_state(begun.cloner)
         now = {name: self._encoded(each) for name, each in transcripts.items()}
@@ -132,6 +132,14 @@ class School:
         self.save(record, cloner.state())
         self.before, self.fresh = now, False
         return record
+
+    def _rate(self, phase: Phase) -> float:
+        """AdamW's learning rate: the phase's own, else what suits the weights."""
+        if phase.rate is not None:
+            return phase.rate
+        if self.fresh:
+            return FRESH
+        return GENTLE if learns_by_muon(self.apprentice.model) else PRETRAINED
 
     def pass_over(self, transcripts: Transcripts) -> None:
         """A phase that an earlier process has learned."""

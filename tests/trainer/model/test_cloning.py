@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.cloning import Cloner, Demonstration, batches, new_model
+from agentrl.trainer.model.cloning import (
+    Cloner,
+    Demonstration,
+    batches,
+    learns_by_muon,
+    new_model,
+)
 from agentrl.trainer.snapshots import State
 
 SHAPE = {
@@ -127,3 +133,8 @@ def test_new_models_are_equal_for_the_same_seed() -> None:
     first, same, other = (new_model(SHAPE, seed).state_dict() for seed in (4, 4, 5))
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize(("width", "by_muon"), [(1000, True), (5000, False)])
+def test_only_small_models_learn_by_muon(width: int, by_muon: bool) -> None:
+    assert learns_by_muon(torch.nn.Linear(width, width, device="meta")) is by_muon
