@@ -103,6 +103,10 @@ class Cloner:
             kind, _, rest = name.partition("/")
             if kind == "optimizer":
                 number, index, key = rest.split("/")
+                if int(number) >= len(entries):
+                    raise CheckpointError(
+                        "the saved state is of other optimizers", hint="remove it, and begin anew"
+                    )
                 entries[int(number)].setdefault(int(index), {})[key] = tensor
             elif rest not in own or own[rest].shape != tensor.shape:
                 raise CheckpointError(f"{rest}: not a weight of this model")

@@ -86,6 +86,13 @@ def test_a_cloner_goes_on_bit_by_bit_from_its_state() -> None:
     assert all(torch.equal(one, other) for one, other in weights)
 
 
+def test_a_state_of_other_optimizers_is_refused() -> None:
+    cloner = Cloner(new_model(SHAPE, seed=0), 0.01, steps=1)
+    tensors = cloner.state().tensors | {"optimizer/2/0/step": torch.zeros(())}
+    with pytest.raises(CheckpointError, match="other optimizers"):
+        cloner.load_state(State(tensors, {"done": 0}))
+
+
 def test_a_state_of_another_model_is_refused() -> None:
     kept = Cloner(new_model(SHAPE | {"hidden_size": 16}, seed=0), 0.01, steps=1).state()
     with pytest.raises(CheckpointError, match="not a weight of this model"):
