@@ -1,6 +1,6 @@
--- What does not add up
--- Disagreements between rows, bodies and updates, by kind. No row is the proof that nothing was
--- lost and nothing trained twice.
+-- Inconsistencies
+-- Inconsistencies between rows, bodies and updates, by kind. Without a row nothing was lost and
+-- nothing trained twice.
 SELECT r.name AS run, a.kind, COUNT(*) AS number, MIN(a.episode_id) AS an_episode,
        MIN(a.group_id) AS a_group
 FROM accounting a JOIN runs r ON r.run_id = a.run_id

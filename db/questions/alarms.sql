@@ -1,5 +1,5 @@
--- Alarms, and how long they stood
--- `still`: 1 for one that stands now. A rolled-back update's words do not count.
+-- Alarms by name and task
+-- `still`: 1 for an alarm that is raised now. Alarms of rolled-back updates are left out.
 SELECT r.name AS run, a.name, a.task, COUNT(*) AS raised, MIN(a.version) AS first_version,
        MAX(a.version) AS last_version, MAX(CASE WHEN n.name IS NULL THEN 0 ELSE 1 END) AS still
 FROM alarms a

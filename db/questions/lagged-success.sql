@@ -1,4 +1,4 @@
--- Lagged against fresh policies
+-- Success with lagged policies
 -- Success of episodes in which no step, some steps or all steps were sampled by another track than
 -- `current`.
 WITH acted AS (

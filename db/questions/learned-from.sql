@@ -1,5 +1,5 @@
 -- What each update learned from
--- Rolled-back updates are among them. `oldest`: the oldest version that sampled.
+-- Includes rolled-back updates. `oldest`: the oldest version that sampled.
 SELECT r.name AS run, u.version, u.state, e.task, COUNT(DISTINCT m.group_id) AS groups_learned,
        COUNT(*) AS episodes, SUM(m.loss_tokens) AS tokens, AVG(e.reward) AS reward,
        MIN(p.oldest_version) AS oldest

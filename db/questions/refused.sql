@@ -1,5 +1,5 @@
--- What came too late
--- Transitions that changed nothing, with the state that stood instead.
+-- Refused transitions
+-- Transitions that came too late and changed nothing, with the state that they found.
 SELECT r.name AS run, t.transition, t.found, t.number
 FROM refused_transitions t JOIN runs r ON r.run_id = t.run_id
 ORDER BY r.name, t.number DESC, t.transition, t.found

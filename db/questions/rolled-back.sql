@@ -1,4 +1,4 @@
--- Work that a restart undid
+-- Rolled-back updates
 -- Updates that left the live lineage, with the episodes and tokens that were played again.
 SELECT r.name AS run, u.trainer_epoch, MIN(u.version) AS first_version,
        MAX(u.version) AS last_version, COUNT(*) AS updates_undone, SUM(u.episodes) AS episodes,

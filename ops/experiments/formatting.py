@@ -25,6 +25,11 @@ def image(name: str, pictures: Sequence[str], folder: str) -> Iterator[str]:
         yield ""
 
 
+def source(folder: str) -> Iterator[str]:
+    """Where the figures of the page are, and those that it leaves out."""
+    yield f"All figures, also by task and check: [figures.json]({folder}/figures.json)."
+
+
 def place(arm: str, order: Sequence[str]) -> int:
     """Where an arm stands on a page: as `order` says, one that it does not name at the end."""
     return order.index(arm) if arm in order else len(order)
@@ -52,8 +57,8 @@ def chance(compared: Sequence[Estimate]) -> str:
     """How many comparisons show a difference, and how many would by chance."""
     shown = sum(each.sign != 0 for each in compared)
     return (
-        f"{shown} of {len(compared)} comparisons have an interval without zero; of as many "
-        f"comparisons of equal arms, one in twenty ({len(compared) / 20:.1f}) would by chance."
+        f"{shown} of {len(compared)} intervals exclude zero; if all arms were equal, about one in "
+        f"twenty ({len(compared) / 20:.1f}) would do so by chance."
     )
 
 

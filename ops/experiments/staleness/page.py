@@ -12,6 +12,7 @@ from agentrl.ops.experiments.formatting import (
     number,
     reading,
     share,
+    source,
     table,
 )
 from agentrl.ops.experiments.staleness.figures import Figures
@@ -19,40 +20,37 @@ from agentrl.ops.experiments.staleness.figures import Figures
 DONE = """\
     agentrl experiment staleness --out {out}
 
-2 cores, no GPU; one thread. Policy: `{model}` (see its README); `configs/staleness.toml`;
-{updates} updates a training, of {groups} groups with spread of {size} episodes each. Seeds:
+2 cores, no GPU, one thread. Policy: `{model}`; `configs/staleness.toml`; {updates}
+updates a training, each of {groups} groups with spread of {size} episodes. Seeds:
 {seeds}.
 
-**Time is counted, not measured**: other work shared the machine. Episodes, tokens, updates and
-weights are real, in one thread; a clock says when each would have come about with one device for
-the engine and one for the trainer. Its costs are processor times of this machine, fitted before
-the first training (`costs.json`), in milliseconds:
+**Time is counted, not measured**. Episodes, tokens, updates and weights are real; a clock counts
+when each would happen with one device for the engine and one for the trainer. Its costs are
+processor times of this machine, fitted once (`costs.json`), in milliseconds:
 
 | engine: a pass | a sampled token | a token read | a load | trainer: an update | a token trained |
 |---|---|---|---|---|---|
 | {step:.3f} | {sampled:.3f} | {prompt:.3f} | {load:.1f} | {update:.1f} | {token:.3f} |
 
-All open episodes ask at once, and the engine answers all before they go on: with more of them
-open a pass is worth more. Groups are admitted while open ones number fewer than (bound + 1) ·
-{groups}; those that train are open until their update is committed. An update begins when the
-trainer is free and {groups} groups with spread are ready, the oldest first.
+The engine answers all open episodes in one pass. Groups are opened while fewer than (bound + 1) ·
+{groups} are open. An update begins when the trainer is free and {groups} groups with spread are
+ready.
 
 | arm | groups ahead | who acts |
 |---|---|---|
-| bound-b | `dispatch.max_staleness` = b | the newest checkpoint, from the turn after its commit |
+| bound-b | `dispatch.max_staleness` = b | the newest checkpoint |
 | interval-k | the bound is {bound} | the checkpoint of every k-th update, `refreshed(k)` |
 
-bound-{bound} is the interval of 1. *Throughput*: tokens trained a second of the clock. *Lag*:
-updates between the policy that sampled a token and the one that was trained with it. *Unused*:
-sampled tokens of groups without spread, of groups that were too old, and of those still open at
-the end. *Final* is success in {attempts} attempts at each of {items} held-out items a task at
-temperature {temperature:g}, other items for each seed. Intervals are 95 %, Student's t over
-seeds; differences are paired by seed.
+bound-{bound} is also the interval of 1. *Throughput*: tokens trained a second of the clock. *Lag*:
+updates between sampling a token and training it. *Unused*: share of sampled tokens that were never
+trained (no spread, too old, or still open at the end). *Final* is success in {attempts} attempts at
+each of {items} held-out items a task at temperature {temperature:g}, different items for each seed.
+Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 """
 
 
 def lines(out: Path, found: Figures, design: Design, pictures: Sequence[str]) -> Iterator[str]:
-    yield "# What do running ahead and re-loading rarely cost and bring?"
+    yield "# What do running ahead and rare reloading cost and gain?"
     yield ""
     yield from reading(out)
     yield from _verdict(found)
@@ -65,6 +63,7 @@ def lines(out: Path, found: Figures, design: Design, pictures: Sequence[str]) ->
     yield ""
     yield from image("learning.svg", pictures, out.name)
     yield from _final(found)
+    yield from source(out.name)
 
 
 def _verdict(found: Figures) -> Iterator[str]:
@@ -106,25 +105,21 @@ def _design(out: Path, found: Figures, design: Design) -> Iterator[str]:
 
 def _pace(found: Figures) -> Iterator[str]:
     heads = [
-        *("arm", "seconds", "tokens trained a second", "as a multiple", "engine busy"),
-        *("trainer busy", "lag", "oldest", "effective sample size", "unused", "stale", "loads"),
+        *("arm", "tokens trained a second", "as a multiple", "engine busy", "trainer busy", "lag"),
+        *("effective sample size", "unused"),
     ]
     yield from table(
         heads,
         (
             [
                 arm,
-                number(each.seconds, 1),
                 number(each.throughput),
                 number(each.versus, 2),
                 share(each.engine),
                 share(each.trainer),
                 number(each.lag, 2),
-                str(each.oldest),
                 number(each.effective, 3),
                 share(each.unused),
-                number(each.stale, 1),
-                number(each.loads),
             ]
             for arm, each in found.pace.items()
         ),
@@ -132,16 +127,17 @@ def _pace(found: Figures) -> Iterator[str]:
 
 
 def _final(found: Figures) -> Iterator[str]:
-    for task, arms in found.learned.items():
-        yield from table(
-            [task, "final", "less", "difference"],
-            (
-                [
-                    arm,
-                    share(each.final),
-                    found.base[arm] if each.versus else "–",
-                    difference(each.versus),
-                ]
-                for arm, each in arms.items()
-            ),
-        )
+    tasks = list(found.learned)
+    heads = ["arm", *(f"final, {task}" for task in tasks), "minus", f"difference, {tasks[-1]}"]
+    yield from table(
+        heads,
+        (
+            [
+                arm,
+                *(share(found.learned[task][arm].final) for task in tasks),
+                found.base[arm] if each.versus else "–",
+                difference(each.versus),
+            ]
+            for arm, each in found.learned[tasks[-1]].items()
+        ),
+    )

@@ -10,9 +10,9 @@ from agentrl.ops.experiments.formatting import (
     chance,
     difference,
     image,
-    number,
     reading,
     share,
+    source,
     table,
 )
 from agentrl.ops.experiments.task_norm.figures import BASE, MEAN, Part
@@ -20,34 +20,29 @@ from agentrl.ops.experiments.task_norm.figures import BASE, MEAN, Part
 DONE = """\
     agentrl experiment task-norm --out {out} --parts {parts}
 
-2 cores, no GPU; one thread. Other work shared the machine, which changes how long it took and
-nothing else: a seed repeats a training exactly.
+2 cores, no GPU, one thread; a seed repeats a training exactly.
 
 | arm | advantages | loss |
 |---|---|---|
-| start | nothing is trained: the policy that all arms begin with | |
-| none | reward less the group's mean | every token weighs the same |
-| task | then over mean and deviation of the task's loss tokens | the same |
-| weighted | as `task` | a task's tokens weigh as the part's table says |
-| environment | over mean and deviation of the task's trajectories, each once | as `task` |
+| start | the policy that all arms begin with, untrained | |
+| none | reward minus the group's mean | all tokens have the same weight |
+| task | also normalised over the task's loss tokens | the same |
+| weighted | as `task` | tokens have the task's weight (tables below) |
+| environment | normalised over the task's trajectories, each once | as `task` |
 
-The deviation is never taken as less than 0.1 ([algorithms.md](../algorithms.md)). An arm trains
-all weights until it has sampled so many tokens; groups without spread teach nothing, and their
-tokens count. All arms of a seed meet the same items in the same order. *Final* is success in
-{attempts} attempts at each of {items} held-out items a task at temperature {temperature:g}, other
-items for each seed; *on the way* the mean of {checks} checks during the training, on
-{check_items} items. *Mean* is that of the tasks. Intervals are 95 %, Student's t over seeds;
-differences are paired by seed.
+The deviation counts as at least 0.1 ([algorithms.md](../algorithms.md)). An arm trains all weights
+until it has sampled its tokens, including those of groups without spread. All arms of a seed see
+the same items in the same order. *Final* is success in {attempts} attempts at each of {items}
+held-out items a task at temperature {temperature:g}, different items for each seed; *on the way* is
+the mean of {checks} checks during training on {check_items} items. *Mean* is over the tasks.
+Intervals are 95 %, Student's t over seeds; differences are paired by seed.
 
-*Gradient share*: at every update whose version is a multiple of {gradients}, the tokens of each
-task are passed backward alone, with the shares and advantages that they have in the batch; the
-share is the norm of that part of the gradient over the sum of all parts' norms, the mean over
-those updates. AdamW takes out a scale that all tasks have in common, and nothing of what stands
-between them.
+*Gradient share*: at every update whose version is a multiple of {gradients}, each task's tokens are
+also passed backward alone; the share is the norm of that gradient over the sum of all tasks' norms.
 """
 ABOUT = """\
-Policy `{model}` (see its README); `configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in
-rounds of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
+Policy `{model}`; `configs/task-norm-{part}.toml`; {tokens:,} tokens a training, in rounds
+of {groups} groups of {size} episodes and one update each. Seeds: {seeds}.
 """
 Parts = Mapping[str, tuple[Design, Part]]
 
@@ -82,13 +77,14 @@ def lines(out: Path, parts: Parts, pictures: Sequence[str]) -> Iterator[str]:
         yield ""
         yield from image(f"{name}-gradient.svg", pictures, out.name)
         yield from _gradient(found)
-        yield from _spent(found)
+    yield from source(out.name)
 
 
 def _verdict(parts: Parts) -> Iterator[str]:
     yield "## What the intervals show"
     yield ""
     every: list[Estimate] = []
+    equal: list[str] = []
     for name, (_, found) in parts.items():
         for task, arms in found.learned.items():
             for arm, learned in arms.items():
@@ -98,10 +94,14 @@ def _verdict(parts: Parts) -> Iterator[str]:
                 known = {what: each for what, each in named.items() if each is not None}
                 every += known.values()
                 shown = [f"{what} {difference(each)}" for what, each in known.items() if each.sign]
-                text = "; ".join(shown) or "no difference shown"
                 if any(each.n < 2 for each in known.values()):
-                    text = "one seed shows nothing"
-                yield f"- **{name}, {task}, {arm}** against `{BASE}`: {text}."
+                    shown = ["one seed shows nothing"]
+                if shown:
+                    yield f"- **{name}, {task}, {arm}** against `{BASE}`: {'; '.join(shown)}."
+                else:
+                    equal.append(f"{name}, {task}, {arm}")
+    if equal:
+        yield f"- No difference from `{BASE}` shown: {'; '.join(equal)}."
     yield ""
     yield chance(every)
     yield ""
@@ -129,20 +129,18 @@ def _about(name: str, design: Design, found: Part) -> Iterator[str]:
 
 
 def _final(found: Part) -> Iterator[str]:
-    rows = [
-        [
-            task,
-            arm,
-            share(each.final),
-            share(each.on_the_way),
-            difference(each.versus_final),
-            difference(each.versus_way),
-        ]
-        for task, arms in found.learned.items()
-        for arm, each in arms.items()
-    ]
-    heads = ["task", "arm", "final", "on the way", f"final less `{BASE}`", f"way less `{BASE}`"]
-    yield from table(heads, rows)
+    heads = ["arm", *(f"final, {task}" for task in found.learned), f"{MEAN} minus `{BASE}`"]
+    yield from table(
+        heads,
+        (
+            [
+                arm,
+                *(share(arms[arm].final) for arms in found.learned.values()),
+                difference(mean.versus_final),
+            ]
+            for arm, mean in found.learned[MEAN].items()
+        ),
+    )
 
 
 def _gradient(found: Part) -> Iterator[str]:
@@ -152,15 +150,5 @@ def _gradient(found: Part) -> Iterator[str]:
         (
             [arm, *(share(found.learned[task][arm].gradient) for task in tasks)]
             for arm in found.spent
-        ),
-    )
-
-
-def _spent(found: Part) -> Iterator[str]:
-    yield from table(
-        ["arm", "updates", "tokens", "episodes"],
-        (
-            [arm, number(each.updates, 1), number(each.tokens), number(each.episodes)]
-            for arm, each in found.spent.items()
         ),
     )

@@ -68,7 +68,7 @@ def test_the_verdict_tells_what_intervals_show_and_no_more() -> None:
     assert line.startswith("- **kg, mixed** against `current`: pass@1 +0.250 (")
     every = compared(found)  # pass@8 and pass@64 need more attempts than two
     assert [each.sign for each in every] == [1, 1, 1]
-    assert chance(every).startswith("3 of 3 comparisons have an interval without zero; ")
+    assert chance(every).startswith("3 of 3 intervals exclude zero; ")
     alike = [training(arm, seed, [seed, 0]) for arm in ("current", "mixed") for seed in range(2)]
     assert verdict(figures(alike, [])) == [
         "- **kg, mixed** against `current`: no difference shown."
