@@ -48,7 +48,7 @@ answer on an item, a *history* all its answers so far.
 
 
 def lines(out: Path, found: Figures, design: Design, pictures: Sequence[str]) -> Iterator[str]:
-    yield "# Does drawing the policy anew at every step explore?"
+    yield "# Does drawing the policy at every step explore?"
     yield ""
     yield from reading(out)
     yield from _verdict(found)
