@@ -24,6 +24,6 @@ def dashboard(
 
     Example: agentrl dashboard configs/quickstart.toml
     """
-    from agentrl.ops.dashboard import start
+    from agentrl.ops.processes.dashboard import run
 
-    start(config, port, host, token_env)
+    run(config, port, host, token_env)

@@ -62,9 +62,9 @@ def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
 
     Example: agentrl track configs/quickstart.toml
     """
-    from agentrl.ops.trackers.exporter import track as follow
+    from agentrl.ops.processes.entry import run_role
 
-    follow(config, supervised=supervised)
+    run_role("track", config, supervised=supervised)
 
 
 def up(

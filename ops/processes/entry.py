@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib
 import math
 import os
 import signal
@@ -30,12 +31,12 @@ from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
-from agentrl.ops.processes import composition
 from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import RunOver, begin, queues_stand
 from agentrl.ops.supervisor.restarts import AWAY
 
 PR_SET_PDEATHSIG = 1
+NO_RUN = frozenset({"envs", "track"})  # they begin none, and need no model
 STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: until a signal
 CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
 ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
@@ -67,7 +68,7 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     says that it is over: an engine that stops one, to move it for instance, starts it elsewhere.
     """
     config = loading.load(path)
-    if role != "envs":  # it knows tasks, and no run
+    if role not in NO_RUN:
         config = hub.resolved(config)  # before signals are only noted: it may take long
     stop = stop_on_signals()
     if supervised:
@@ -77,7 +78,7 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
     own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
     others = own is not None and own.rank  # who hear from the first of them whether it is over
-    if not (supervised or role == "envs" or others or _begun(config, role, stop)):
+    if not (supervised or role in NO_RUN or others or _begun(config, role, stop)):
         if own is not None:
             from agentrl.ops.processes.trainer import send_home
 
@@ -92,9 +93,7 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         if code and not replaced:
             sys.exit(code)
     else:
-        work = (
-            partial(composition.policy, name=name) if role == "policy" else composition.ROLES[role]
-        )
+        work = _root(role, name)
         with _watched(config, role, name, first=own is None or not own.rank):
             replaced = _replaced(
                 partial(work, config, stop), stop, supervised=supervised, alone=alone
@@ -108,6 +107,12 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _root(role: str, name: str) -> Callable[[Config, threading.Event], None]:
+    """The composition root of a role; `name`: of a policy server."""
+    run: Callable[..., None] = importlib.import_module(f"agentrl.ops.processes.{role}").run
+    return partial(run, name=name) if name else run
 
 
 def _begun(config: Config, role: str, stop: threading.Event) -> bool:

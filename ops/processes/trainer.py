@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OVER = b"\0"  # told to ranks in place of a path
 
 
-def learn(config: Config, stop: threading.Event) -> None:
+def run(config: Config, stop: threading.Event) -> None:
     """Batches in, checkpoints out, until the run is over or `stop`."""
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
@@ -40,10 +40,10 @@ def learn(config: Config, stop: threading.Event) -> None:
     if config.trainer.engine == "deepspeed":
         _rank(config, stop)
         return
-    with opened(config, stop) as run:
-        path = _fetched(_first(run), config, stop)
+    with opened(config, stop) as here:
+        path = _fetched(_first(here), config, stop)
         hardware = Hardware.configured(config.model, config.trainer)
-        _train(config, run, TorchLearner(path, settings(config.trainer), hardware), stop)
+        _train(config, here, TorchLearner(path, settings(config.trainer), hardware), stop)
 
 
 def bounds(config: Config, filled: Settings) -> Bounds:
@@ -86,11 +86,11 @@ def _rank(config: Config, stop: threading.Event) -> None:
             if told != OVER:
                 follow(_part(config, told.decode(), ranks, stop), ranks)
             return
-        with opened(config, stop) as run:
-            first = _first(run)
+        with opened(config, stop) as here:
+            first = _first(here)
             ranks.tell(first.encode())
             with leading(_part(config, first, ranks, stop), ranks) as learner:
-                _train(config, run, learner, stop)
+                _train(config, here, learner, stop)
 
 
 def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":

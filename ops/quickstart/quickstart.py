@@ -48,8 +48,8 @@ from agentrl.ops.quickstart.start import make_start
 from agentrl.ops.quickstart.view import View
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
 from agentrl.ops.supervisor.supervisor import Supervisor, children
-from agentrl.ops.supervisor.up import Screen, StallGuard, watch
 
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured

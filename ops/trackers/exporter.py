@@ -4,67 +4,30 @@ store ─▶ rows not told yet ─▶ what the tracker does not hold ─▶ its 
 """
 
 import contextlib
-import os
-import sys
 import threading
-import time
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from agentrl.core import loading, logging
+from agentrl.core import logging
 from agentrl.core.config import Config
-from agentrl.core.errors import AgentRLError, ConfigError, in_words
-from agentrl.core.telemetry import exposition, metrics
+from agentrl.core.errors import AgentRLError, in_words
+from agentrl.core.telemetry import metrics
 from agentrl.core.types import RUN_OVER
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import tracker_cursor
 from agentrl.db.queries.tracker_cursor import Line, Told
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.ops.processes.entry import end_with_parent, stop_on_signals
 from agentrl.ops.trackers.base import Figure, Tracker, alone, figure, folder_of, without_secrets
-from agentrl.ops.trackers.factory import make
 
 # After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
 # what a tracker raises is other people's, and the next look tells what came meanwhile as well.
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
 
 log = logging.get_logger()
-
-
-def track(path: Path, *, supervised: bool) -> None:
-    """Until the run is over and told, or a signal. Raises ConfigError where none is configured."""
-    config = loading.load(path)
-    stop = stop_on_signals()
-    if supervised:
-        end_with_parent()
-    logs = config.logs
-    logging.configure("track", level=logs.level, form=logs.format, run=config.run.name)
-    if not config.trackers.use:
-        raise ConfigError("trackers.use names no tracker", hint='use = ["tensorboard"]')
-    with exposition.exported(config.metrics, config.run.name, "track"):
-        _tell_all(config, stop)
-
-
-def _tell_all(config: Config, stop: threading.Event) -> None:
-    followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
-    threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads) and not stop.wait(0.2):
-        pass
-    deadline = time.monotonic() + LEAVE_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if any(thread.is_alive() for thread in threads):  # a tracker that hangs is not waited for
-        log.warning("tracker not waited for")
-        sys.stderr.flush()
-        os._exit(0)
 
 
 class Follower:

@@ -25,7 +25,7 @@ for each in set(structs(msgspec.Struct)) - prepared:
 """
 WORKER = """
 from agentrl.broker import embedded, rabbit, wake
-from agentrl.ops.processes import composition
+import agentrl.ops.processes.worker
 from agentrl.workers import app, worker
 from agentrl.envs.server import client
 from agentrl.envs import registry
@@ -34,7 +34,7 @@ for task in registry.TASKS:
 import agentrl.envs.gateway.source
 """
 POLICY_SERVER = """
-from agentrl.ops.processes import composition
+import agentrl.ops.processes.policy
 from agentrl.serving.external import engine
 from agentrl.serving import policy, scripted, server
 from agentrl.serving.vllm import engine

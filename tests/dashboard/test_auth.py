@@ -17,7 +17,7 @@ from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.dashboard import auth
 from agentrl.dashboard.auth import Answer, Doorkeeper
 from agentrl.dashboard.serve import options, trust
-from agentrl.ops.dashboard import check_proxies, refuse_taken, start
+from agentrl.ops.processes.dashboard import check_proxies, refuse_taken, run
 
 HERE = "192.0.2.7"
 VARIABLE, TOKEN = "AGENTRL_TEST_TOKEN", "a-token-of-a-test"
@@ -157,12 +157,12 @@ def test_the_page_keeps_the_id_beside_others_and_to_https_where_it_came_so() -> 
 def test_off_loopback_a_token_is_required(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("0.0.0.0", "192.0.2.1"):  # noqa: S104
         with pytest.raises(ConfigError, match="required off loopback"):
-            start(Path(file), 8501, host)
+            run(Path(file), 8501, host)
     with pytest.raises(ConfigError, match=f"{VARIABLE} is not set"):
-        start(Path(file), 8501, "0.0.0.0", VARIABLE)  # noqa: S104
+        run(Path(file), 8501, "0.0.0.0", VARIABLE)  # noqa: S104
     monkeypatch.setenv(VARIABLE, 15 * "x")
     with pytest.raises(ConfigError, match="16 characters or more is required off loopback"):
-        start(Path(file), 8501, "::", VARIABLE)
+        run(Path(file), 8501, "::", VARIABLE)
 
 
 @pytest.mark.parametrize(

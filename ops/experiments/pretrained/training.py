@@ -20,8 +20,8 @@ from agentrl.ops.experiments.simulator import interrupted
 from agentrl.ops.experiments.training import Told
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
 from agentrl.ops.supervisor.supervisor import Supervisor, children
-from agentrl.ops.supervisor.up import Screen, StallGuard, watch
 
 POINTS = 1000  # versions of the curve, at most
 GROUPS = 16  # whose success stands for a version

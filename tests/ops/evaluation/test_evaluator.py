@@ -17,7 +17,8 @@ from agentrl.db.models import Evaluation, EvaluationEpisode, PolicyServer
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
-from agentrl.ops.evaluation.evaluator import evaluate_run, follow
+from agentrl.ops.evaluation.evaluator import follow
+from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.supervisor.supervisor import children
 from agentrl.workers.episode import Stopped

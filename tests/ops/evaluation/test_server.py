@@ -28,10 +28,10 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.model_spec import read
 from agentrl.ops.doctor.memory import GIB, Machine, plans
-from agentrl.ops.evaluation import evaluator
 from agentrl.ops.evaluation.command import Wish, evaluate
 from agentrl.ops.evaluation.server import Keeper, Servers
 from agentrl.ops.evaluation.target import fitted, resolve
+from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin, checkpoints_home
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.workers.episode import Stopped
@@ -147,9 +147,7 @@ def test_the_evaluator_measures_what_is_due_though_its_vllm_and_what_it_held_are
     config = loading.load(file, {"AGENTRL__EVAL__EVERY": "1", "AGENTRL__EVAL__ITEMS": "1"})
     run_id = begin(config)
     publish(config, run_id, 1)
-    thread = threading.Thread(
-        target=evaluator.evaluate_run, args=(config, threading.Event()), daemon=True
-    )
+    thread = threading.Thread(target=evaluate_run, args=(config, threading.Event()), daemon=True)
     thread.start()
     eventually(lambda: episodes(config) == 2, within_s=60, text=lambda: str(episodes(config)))
     shutil.rmtree(checkpoints_home(config, run_id))  # version 0, the last that was measured

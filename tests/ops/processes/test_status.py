@@ -16,7 +16,7 @@ from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import Reading
 from agentrl.ops.processes.status import status
-from agentrl.ops.supervisor.up import _printer
+from agentrl.ops.supervisor.screen import printer
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_status_and_up_tell_what_keeps_a_policy_server_from_serving(
     with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
         run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
         totals = store.ask(lambda session: progress.totals(session, run_id))
-        show = _printer(told.append, store, run_id)
+        show = printer(told.append, store, run_id)
         show(totals)
         server = PolicyServer(
             server_id="pool-1", run_id=run_id, name="pool", engine="vllm", url="http://p"

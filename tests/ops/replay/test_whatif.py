@@ -25,7 +25,7 @@ from agentrl.core.types import Status
 from agentrl.db.models import Worker
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.processes.trainer import learn
+from agentrl.ops.processes import trainer
 from agentrl.ops.replay.whatif import whatif
 from agentrl.ops.runs.begin import begin
 
@@ -93,7 +93,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         world.plant(3, "dbbench", SPREAD)
         world.plant(4, "dbbench", SPREAD)
         world.plant(5, "alfworld", SPREAD)
-        learn(config, threading.Event())
+        trainer.run(config, threading.Event())
         assert world.run().version == 2
         yield world
 

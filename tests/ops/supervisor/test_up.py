@@ -21,8 +21,9 @@ from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.restarts import REPLACED
+from agentrl.ops.supervisor.screen import Screen, StallGuard, how_it_ended, newest, printer, watch
 from agentrl.ops.supervisor.supervisor import Supervisor
-from agentrl.ops.supervisor.up import Screen, StallGuard, _end, _newest, _printer, down, up, watch
+from agentrl.ops.supervisor.up import down, up
 
 
 def test_a_run_that_stands_still_is_told_of_and_one_that_moves_or_rests_is_not() -> None:
@@ -134,12 +135,12 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
 ) -> None:
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     told: list[str] = []
-    show = _printer(told.append, store, run_id)
+    show = printer(told.append, store, run_id)
     first = Totals(RunState.RUNNING, version=0, updates=0, episodes=0, loss_tokens=0, seconds=1.0)
     with closing(store):
         show(first)
         trained(store, run_id, 2)
-        last = _newest(store, run_id, first)
+        last = newest(store, run_id, first)
         show(last)
     assert last.version == 2
     assert told[0] == "version 0 · 0 episodes · 0 tokens · 1 s"
@@ -155,10 +156,10 @@ def _saved(store: Store, run_id: str, version: int) -> None:
 def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Path) -> None:
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     told: list[str] = []
-    show = _printer(told.append, store, run_id)
+    show = printer(told.append, store, run_id)
     with closing(store):
         trained(store, run_id, 4)
-        at_four = _newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        at_four = newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
         show(at_four)
         show(dataclasses.replace(at_four, version=3))
         _saved(store, run_id, 1)
@@ -184,12 +185,14 @@ def test_the_last_line_tells_what_was_not_saved_of_a_run_that_is_not_over(tmp_pa
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     with closing(store):
         trained(store, run_id, 3)
-        last = _newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
-        assert _end(store, run_id, last) == "ended at version 3 and goes on from version 0"
+        last = newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
+        assert how_it_ended(store, run_id, last) == "ended at version 3 and goes on from version 0"
         _saved(store, run_id, 2)
         paused = dataclasses.replace(last, state=RunState.PAUSED)
-        assert _end(store, run_id, paused) == "paused at version 3 and goes on from version 2"
+        assert (
+            how_it_ended(store, run_id, paused) == "paused at version 3 and goes on from version 2"
+        )
         over = dataclasses.replace(last, state=RunState.STOPPED)
-        assert _end(store, run_id, over) == "stopped at version 3"
+        assert how_it_ended(store, run_id, over) == "stopped at version 3"
         _saved(store, run_id, 3)
-        assert _end(store, run_id, last) == "ended at version 3"
+        assert how_it_ended(store, run_id, last) == "ended at version 3"

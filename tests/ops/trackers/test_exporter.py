@@ -27,8 +27,9 @@ from agentrl.db.models import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs
 from agentrl.db.transitions.alarms import Reading
+from agentrl.ops.processes import track
 from agentrl.ops.supervisor.supervisor import children
-from agentrl.ops.trackers.exporter import Follower, track
+from agentrl.ops.trackers.exporter import Follower
 from agentrl.ops.trackers.factory import make
 from agentrl.ops.trackers.wandb_file import whole
 
@@ -250,8 +251,6 @@ def test_up_starts_a_follower_only_where_a_tracker_is_used(config: Config) -> No
     assert "track" in names(msgspec.structs.replace(config, trackers=section))
 
 
-def test_no_tracker_is_one_clear_error(config: Config, tmp_path: Path, signals: None) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text(loading.to_toml(config))
+def test_no_tracker_is_one_clear_error(config: Config) -> None:
     with pytest.raises(ConfigError, match=r"trackers\.use names no tracker"):
-        track(path, supervised=False)
+        track.run(config, threading.Event())

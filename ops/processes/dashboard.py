@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 LEAST = 16  # characters of a token off loopback
 
 
-def start(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
+def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     """Be the dashboard. `token_env`: the variable with the token that it asks for.
 
     Raises AgentRLError for a missing package, store or free port; ConfigError off loopback without

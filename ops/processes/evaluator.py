@@ -1,0 +1,77 @@
+"""The evaluator's process: a matrix of evaluations, and the loop of ops/evaluation/evaluator.py."""
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
+from agentrl.core.process import TOLD, weigh_session
+from agentrl.core.types import RUN_OVER
+from agentrl.db.transitions import evaluations, runs
+from agentrl.envs.sources import sources
+from agentrl.ops.evaluation.command import Matrix, only, planned
+from agentrl.ops.evaluation.evaluate import work_of
+from agentrl.ops.evaluation.evaluator import LOOK_S, follow, wish
+from agentrl.ops.evaluation.target import resolve
+from agentrl.ops.runs.begin import opened
+
+GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits for
+
+log = get_logger()
+
+
+def run(config: Config, stop: threading.Event) -> None:
+    """Measure checkpoints until the run is over or SIGTERM; let everybody else compute first."""
+    os.nice(config.eval.nice)
+    weigh_session(config.eval.nice)  # also where Linux weighs whole sessions (autogroup)
+    evaluate_run(config, stop)
+
+
+def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) -> None:
+    """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
+    if not config.eval.every:
+        raise ConfigError("eval.every is 0: nothing is due", hint="set it to a number of updates")
+    ended = threading.Event()
+    threading.Thread(target=_leave_in_time, args=(stop, ended), daemon=True).start()
+    own = config.as_evaluated()
+    plans = planned(own, wish(config))
+    found = sources(only(own, plans))
+    work = {plan: work_of(plan, found[plan.task]) for plan in plans}
+    with (
+        opened(own, stop) as here,
+        closing(Matrix(own, here.store, found, work, stop)) as matrix,
+    ):
+
+        def due() -> Sequence[str]:
+            every = config.eval.every
+            return here.store.ask(
+                lambda session: [
+                    row.checkpoint_id for row in evaluations.due(session, here.run_id, every)
+                ]
+            )
+
+        def over() -> bool:
+            return here.store.ask(lambda session: runs.run_state(session, here.run_id)) in RUN_OVER
+
+        def measure(checkpoint_id: str) -> None:
+            matrix.one(resolve(checkpoint_id, own, here.store))
+            log.info("Measured", checkpoint_id=checkpoint_id)
+
+        try:
+            follow(due, over, measure, stop, look_s=look_s)
+        finally:
+            ended.set()
+
+
+def _leave_in_time(stop: threading.Event, ended: threading.Event) -> None:
+    """End the process after `stop`, whatever its episodes wait for; the lease ends by itself.
+
+    The code does not say that the run is over: it may not be.
+    """
+    stop.wait()
+    if not ended.wait(GRACE_S):
+        log.warning("end not waited for")
+        os._exit(TOLD)

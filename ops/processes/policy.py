@@ -1,0 +1,14 @@
+"""A policy server's process: one [[policy]] of the file, and the loop of serving/policy.py."""
+
+import threading
+
+from agentrl.core.config import Config
+from agentrl.ops.runs.begin import opened
+from agentrl.serving.policy import Followed, serve_policy
+
+
+def run(config: Config, stop: threading.Event, name: str = "") -> None:
+    """Serve checkpoints until SIGTERM. `name`: of the [[policy]]; the first where empty."""
+    server = config.policy_server(name)
+    with opened(config, stop) as here:
+        serve_policy(config, server, Followed(here.run_id, here.store, here.broker), stop)

@@ -1,0 +1,27 @@
+"""The recorder's process: a queue of bodies, and the loop `record` of workers/recorder.py."""
+
+import threading
+
+from agentrl.broker.topology import recorder_queue
+from agentrl.core.config import Config
+from agentrl.core.types import RUN_OVER
+from agentrl.db.transitions import runs
+from agentrl.ops.runs.begin import opened
+from agentrl.workers.recorder import record
+
+DRAIN_S = 3.0  # how long a recorder that stops may still store
+LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it later
+
+
+def run(config: Config, stop: threading.Event) -> None:
+    """Store bodies until SIGTERM, and then what its queue still holds."""
+    with opened(config, stop) as here:
+        consumer = here.broker.consumer(recorder_queue(here.run_id))
+        record(here.store, consumer, here.run_id, stop)
+        late = threading.Event()
+        state = here.store.ask(lambda session: runs.run_state(session, here.run_id), patience_s=1.0)
+        timer = threading.Timer(LAST_DRAIN_S if state in RUN_OVER else DRAIN_S, late.set)
+        timer.daemon = True
+        timer.start()
+        record(here.store, consumer, here.run_id, late, drain=True)
+        consumer.close()

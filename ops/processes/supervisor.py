@@ -1,0 +1,61 @@
+"""The supervisor's process: the children of the file, and the loop `watch` of
+ops/supervisor/screen.py, which polls them.
+"""
+
+import threading
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from agentrl.core import loading, logging
+from agentrl.core.config import Config
+from agentrl.core.telemetry import exposition
+from agentrl.core.types import RUN_OVER
+from agentrl.db.store import open_store
+from agentrl.ops.runs.begin import begin, clear_queues
+from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.screen import (
+    Screen,
+    how_it_ended,
+    newest,
+    printer,
+    reached,
+    watch,
+)
+from agentrl.ops.supervisor.supervisor import Settings, Supervisor, children
+
+MIB = 1024**2
+
+
+def run(config: Config, stop: threading.Event, path: Path) -> None:
+    """Keep the processes of the file alive until the run is over or `stop`."""
+    run_id = begin(config)
+    logging.bind_process(run_id=run_id)
+    store = open_store(config.store_url())
+    console = Console(stderr=True)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    settings = Settings(
+        reached=partial(reached, store, run_id), log_bytes=config.logs.max_mib * MIB
+    )
+    supervisor = Supervisor(config.home(), children(config, path), say, settings)
+    try:
+        with exposition.exported(config.metrics, config.run.name, "supervisor"):
+            logs_seen = LogWatcher(config.home() / "logs")
+            supervisor.start()
+            say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
+            screen = Screen(say, printer(say, store, run_id), logs_seen)
+            last = watch(supervisor, store, run_id, stop, screen)
+            supervisor.stop()
+            last = newest(store, run_id, last)
+            end = how_it_ended(store, run_id, last)
+    finally:
+        supervisor.stop()
+        store.close()
+    again = "" if last.state in RUN_OVER else f"; resume with: {loading.command('up', path)}"
+    say(f"run {config.run.name}: {end}{again}")
+    if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
+        say(f"{kept} messages stay in the run's queues")

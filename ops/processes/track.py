@@ -1,0 +1,38 @@
+"""The tracker's process: a follower (ops/trackers/exporter.py) on a thread for each tracker.
+
+It only reads the store, which each follower opens itself; it begins no run and knows no broker.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.core.logging import get_logger
+from agentrl.ops.trackers.exporter import Follower
+from agentrl.ops.trackers.factory import make
+
+LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
+
+log = get_logger()
+
+
+def run(config: Config, stop: threading.Event) -> None:
+    """Until the run is over and told, or `stop`. Raises ConfigError where none is configured."""
+    if not config.trackers.use:
+        raise ConfigError("trackers.use names no tracker", hint='use = ["tensorboard"]')
+    followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
+    threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not stop.wait(0.2):
+        pass
+    deadline = time.monotonic() + LEAVE_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):  # a tracker that hangs is not waited for
+        log.warning("tracker not waited for")
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,181 @@
+"""What people see of a run while a supervisor keeps its processes: its totals, stalls, alarms.
+
+watch: poll the children ─▶ their logs ─▶ the run's row ─▶ say and show
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from agentrl.core import logging
+from agentrl.core.errors import StoreError
+from agentrl.core.types import RUN_OVER, RunState
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.registry import checkpoints
+from agentrl.db.store import Store
+from agentrl.db.transitions import runs
+from agentrl.ops.supervisor.log_troubles import LogWatcher
+from agentrl.ops.supervisor.supervisor import TRAINER, Supervisor
+
+LOOK_S = 1.0  # between two looks at children and run
+RESTS = 20.0  # times what counting a run took, before it is counted again
+RECENT_UPDATES = 5  # of which success is told
+STALL_S = 300.0  # without an episode or an update: worth a word
+
+T = TypeVar("T")
+U = TypeVar("U")
+log = logging.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What people see of a run: lines, its totals, and what goes wrong again and again.
+
+    `look_s`: between two looks; `rests`: times what counting a run took, before the next count.
+    """
+
+    say: Callable[[str], None]
+    show: Callable[[Totals], None]
+    logs: LogWatcher
+    look_s: float = LOOK_S
+    rests: float = RESTS
+
+
+def watch(
+    supervisor: Supervisor, store: Store, run_id: str, stop: threading.Event, screen: Screen
+) -> Totals:
+    """Poll children and run until the run is over or `stop`; the last totals.
+
+    Counting takes one part in `screen.rests` of the time at most, however long the run has become.
+    A store that is away is waited for: the children wait too.
+    """
+    totals = store.ask(lambda session: progress.totals(session, run_id))
+    due, away = -math.inf, False
+    while not (totals.state in RUN_OVER or stop.wait(screen.look_s)):
+        supervisor.poll()
+        for line in screen.logs.look():
+            screen.say(line)
+        began = time.monotonic()
+        try:
+            state = store.ask(lambda session: runs.run_state(session, run_id), patience_s=0.0)
+            if away:
+                screen.say("the store answers again")
+            away = False
+            if state == totals.state and began < due:
+                continue
+            totals = store.ask(lambda session: progress.totals(session, run_id), patience_s=0.0)
+            due = time.monotonic() + screen.rests * (time.monotonic() - began)
+        except StoreError as error:
+            if not away:
+                screen.say(f"the run waits for its store: {error}")
+            away = True
+            continue
+        screen.show(totals)
+    if totals.state in RUN_OVER:
+        supervisor.run_is_over()
+    return totals
+
+
+def reached(store: Store, run_id: str, name: str) -> int | None:
+    """How far the run is: the trainer's versions, for others the episodes; None: nobody knows."""
+
+    def far(session: Session) -> int:
+        totals = progress.totals(session, run_id)
+        return totals.version if name == TRAINER else totals.episodes
+
+    return _asked(store, far, None)
+
+
+def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
+    """The answer of a store that is there; `otherwise` without it."""
+    try:
+        return store.ask(question, patience_s=0.0)
+    except StoreError as error:
+        log.warning("store is away", error=str(error))
+        return otherwise
+
+
+def newest(store: Store, run_id: str, last: Totals) -> Totals:
+    """The totals after an orderly end, which may commit an update; `last` without the store."""
+    return _asked(store, lambda session: progress.totals(session, run_id), last)
+
+
+def _goes_on_from(store: Store, run_id: str, version: int) -> int:
+    """The version a trainer that starts now goes on from, `version` at most."""
+
+    def snapshot(session: Session) -> int:
+        newest = checkpoints.latest_snapshot(session, run_id)
+        return newest.version if newest else 0
+
+    return min(_asked(store, snapshot, version), version)
+
+
+def how_it_ended(store: Store, run_id: str, last: Totals) -> str:
+    """How a run was left, and where less than all of it was saved."""
+    if last.state in RUN_OVER:
+        return f"{last.state} at version {last.version}"
+    state = "ended" if last.state == RunState.RUNNING else last.state
+    saved = _goes_on_from(store, run_id, last.version)
+    less = f" and goes on from version {saved}" if saved < last.version else ""
+    return f"{state} at version {last.version}{less}"
+
+
+class StallGuard:
+    """Notices where neither an episode nor an update has come for `limit_s` of a running run."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._seen: tuple[int, int] | None = None
+        self._since = time.monotonic()
+
+    def words(self, totals: Totals) -> str:
+        """What to tell, once every `limit_s`; empty while the run moves."""
+        moved = (totals.episodes, totals.version)
+        stalled = moved == self._seen and totals.state == RunState.RUNNING
+        if stalled and time.monotonic() - self._since <= self._limit_s:
+            return ""
+        self._seen, self._since = moved, time.monotonic()
+        return f"no episode and no update for {self._limit_s:.0f} s" if stalled else ""
+
+
+def _success(store: Store, run_id: str) -> str:
+    """Success by task of late, to be told beside a version; empty where nothing is known."""
+    none: dict[str, float] = {}
+    found = _asked(store, lambda s: progress.recent_success(s, run_id, RECENT_UPDATES), none)
+    told = ", ".join(f"{task} {success:.2f}" for task, success in sorted(found.items()))
+    return f" · success {told}" if told else ""
+
+
+def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[Totals], None]:
+    shown, guard = -1, StallGuard(STALL_S)
+    problems: dict[str, str] = {}
+
+    def show(totals: Totals) -> None:
+        nonlocal shown, problems
+        before, problems = (
+            problems,
+            _asked(store, lambda session: checkpoints.server_problems(session, run_id), problems),
+        )
+        for name, problem in sorted(problems.items()):
+            if problem != before.get(name):
+                say(f"policy server {name}: {problem}")
+        if totals.version < shown:
+            begins = _goes_on_from(store, run_id, totals.version)
+            undone = f"{shown - begins} update{'s are' if shown - begins > 1 else ' is'}"
+            say(f"goes on from version {begins}: {undone} learned again")
+        if totals.version != shown:
+            shown = totals.version
+            say(
+                f"version {totals.version} · {totals.episodes} episodes · "
+                f"{totals.loss_tokens} tokens · {totals.seconds:.0f} s{_success(store, run_id)}"
+            )
+        if words := guard.words(totals):
+            say(f"{words}; see the logs, and `agentrl status`")
+
+    return show
