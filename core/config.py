@@ -242,7 +242,7 @@ class Trainer(Section, frozen=True):
     weight_decay: float = 0.0  # of matrices; norms and biases are spared
     warmup_updates: Natural = 0  # in which the learning rate rises linearly
     max_grad_norm: Above0 = 1.0  # a gradient beyond this norm is scaled down to it
-    loss: Literal["ppo_clip", "cispo", "gspo"] | None = None  # what bounds the ratio, and how
+    loss: str | None = None  # what bounds the ratio, and how
     old: Literal["behaviour", "proximal"] | None = None  # the ratio is π/μ, or π/π_prox
     clip_low: Above0 | None = None  # the ratio is bounded below by 1 - clip_low
     clip_high: Above0 | None = None  # the ratio is bounded above by 1 + clip_high
@@ -252,7 +252,7 @@ class Trainer(Section, frozen=True):
     max_weight: Annotated[float, Meta(ge=1.0)] | None = None  # where truncated caps, icepop masks
     mixed_sequences: bool = False  # gspo may train trajectories of several policies
     kl_weight: AtLeast0 | None = None  # of the KL to the run's first checkpoint
-    advantage: Literal["centred", "std", "leave_one_out"] | None = None
+    advantage: str | None = None
     normalise: Literal["none", "task", "environment"] | None = None
     task_norm_min_tokens: Positive = 64  # of `task`: one with fewer loss tokens is left as it is
     aggregate: Literal["token_mean", "group_mean"] | None = None

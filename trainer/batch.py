@@ -15,6 +15,7 @@ from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import ABNORMAL, CURRENT, SOLVED
 from agentrl.trainer.algorithm.advantages import Floats, group_advantages, task_normalise
+from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.algorithm.token_weights import shares
 
@@ -166,13 +167,14 @@ def _normalised(
 
 def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
     """Shares of one sequence's ratio mean nothing where its tokens have several policies."""
-    if settings.loss != "gspo" or settings.mixed_sequences:
+    if settings.mixed_sequences or not known_losses()[settings.loss].of_sequence:
         return
     for member in members:
         mask = _trainable(member)
         if len(set(member.sampled_by()[mask].tolist())) > 1:
             raise ConfigError(
-                f'trainer.loss = "gspo": episode {member.episode_id} has several policies',
+                f'trainer.loss = "{settings.loss}": '
+                f"episode {member.episode_id} has several policies",
                 hint="sampling.sticky_steps, or trainer.mixed_sequences = true",
             )
 

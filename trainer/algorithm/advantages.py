@@ -1,37 +1,49 @@
 """From rewards to advantages: centred in each group, then normalised in each task."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Kind = Literal["centred", "std", "leave_one_out"]
+Doubles = NDArray[np.float64]
+
+
+def centred(group: Doubles, _eps: float) -> Doubles:
+    """r − mean (arXiv:2503.20783, section 3.2)."""
+    return group - group.mean()
+
+
+def std(group: Doubles, eps: float) -> Doubles:
+    """(r − mean) / (std + eps) with the unbiased std (GRPO, arXiv:2402.03300, section 4.1.2)."""
+    return (group - group.mean()) / (group.std(ddof=1) + eps)
+
+
+def leave_one_out(group: Doubles, _eps: float) -> Doubles:
+    """r − the mean of the others (RLOO, arXiv:2402.14740, section 2.2)."""
+    return (group - group.mean()) * (group.size / (group.size - 1))
+
+
+ADVANTAGES: Mapping[str, Callable[[Doubles, float], Doubles]] = {  # by `trainer.advantage`
+    each.__name__: each for each in (centred, std, leave_one_out)
+}
 
 
 def group_advantages(
-    rewards: Sequence[Sequence[float]], kind: Kind = "centred", eps: float = 1e-6
+    rewards: Sequence[Sequence[float]], kind: str = "centred", eps: float = 1e-6
 ) -> list[Floats]:
     """Compare each reward with those of its own group.
 
-    rewards: P groups of any size G. Returns P arrays [G], exact zeros where a group agrees or has
-    one member. `centred`: r − mean (arXiv:2503.20783, section 3.2). `std`: (r − mean) / (std + eps)
-    with the unbiased std (GRPO, arXiv:2402.03300, section 4.1.2). `leave_one_out`: r − the mean of
-    the others (RLOO, arXiv:2402.14740, section 2.2).
+    rewards: P groups of any size G. `kind`: one of ADVANTAGES. Returns P arrays [G], exact zeros
+    where a group agrees or has one member.
     """
     return [_compared(np.asarray(group, np.float64), kind, eps) for group in rewards]
 
 
-def _compared(group: NDArray[np.float64], kind: Kind, eps: float) -> Floats:
+def _compared(group: Doubles, kind: str, eps: float) -> Floats:
     if group.size == 0 or group.max() == group.min():
         return np.zeros(group.shape, np.float32)
-    centred: NDArray[np.float64] = group - group.mean()
-    if kind == "std":
-        centred /= group.std(ddof=1) + eps
-    elif kind == "leave_one_out":
-        centred *= group.size / (group.size - 1)
-    return centred.astype(np.float32)
+    return ADVANTAGES[kind](group, eps).astype(np.float32)
 
 
 def task_normalise(

@@ -12,21 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from agentrl.trainer.algorithm.losses import cispo, gspo, importance, kl, ppo_clip
-from agentrl.trainer.algorithm.losses.tokens import TokenLoss, Tokens
+from agentrl.trainer.algorithm.losses import gspo, importance, kl
+from agentrl.trainer.algorithm.losses.registry import known_losses
+from agentrl.trainer.algorithm.losses.tokens import Tokens
 from agentrl.trainer.algorithm.metrics import Recorded
-from agentrl.trainer.algorithm.presets import Clip, Settings
+from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model.attention import states
 from agentrl.trainer.model.packing import MicroBatch
 from agentrl.trainer.model.scores import Scores, scores
-
-LOSSES: Mapping[str, Callable[[Tokens, Clip], TokenLoss]] = {
-    "ppo_clip": ppo_clip.token_loss,
-    "cispo": cispo.token_loss,
-    "gspo": gspo.token_loss,
-}
 
 
 class Fields(NamedTuple):
@@ -66,12 +61,13 @@ class Objective:
         if self.settings.old == "behaviour":
             old = behaviour
         weights = importance.weights(old, behaviour, self.settings.importance)
-        if (self.settings.loss, self.settings.old) == ("gspo", "behaviour"):
+        chosen = known_losses()[self.settings.loss]
+        if chosen.of_sequence and self.settings.old == "behaviour":
             log_ratios = current.detach() - behaviour
             sequence = gspo.sequence_log_ratios(log_ratios, fields.owners, len(micro.lengths))
             old = current.detach() - sequence
         tokens = Tokens(current, old, fields.advantages, weights)
-        loss, clipped = LOSSES[self.settings.loss](tokens, self.settings.clip)
+        loss, clipped = chosen.token_loss(tokens, self.settings.clip)
         found = {"logprobs": current, "entropy": entropy, "clipped": clipped}
         if self.settings.kl_weight > 0:
             penalty = kl.k3(current, self._anchor(micro, fields))

@@ -1,26 +1,20 @@
 """The hyper-parameters of learning: a preset, overridden by what the configuration names."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentrl.core.config import Dispatch, Lora, Sampling, Trainer
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, nearest
+from agentrl.trainer.algorithm.advantages import ADVANTAGES
+from agentrl.trainer.algorithm.losses.registry import known_losses
+from agentrl.trainer.algorithm.losses.tokens import Clip
 
 Kind = Literal["none", "truncated", "icepop"]
 
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**27}  # by kind of device
 INBOX_BYTES = 512 * 1024 * 1024  # least of what the inbox may hold by default
 BYTES_PER_TOKEN = 18  # of an episode in memory: its arrays have 10, its texts about 8
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """Bounds of the ratio. `dual`: the one where the advantage is negative, of `ppo_clip` only."""
-
-    low: float
-    high: float
-    dual: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +34,13 @@ class Settings:
     weight_decay: float
     warmup_updates: int
     max_grad_norm: float
-    loss: Literal["ppo_clip", "cispo", "gspo"]
+    loss: str
     old: Literal["behaviour", "proximal"]
     clip: Clip
     importance: Importance
     mixed_sequences: bool
     kl_weight: float
-    advantage: Literal["centred", "std", "leave_one_out"]
+    advantage: str
     normalise: Literal["none", "task", "environment"]
     task_norm_min_tokens: int
     norm_floor: float
@@ -92,10 +86,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "abnormal_reward": -0.2,
     },
 }
-CLIPS = {  # of losses whose ratios are not those of the presets
-    "cispo": {"clip_low": 1.0, "clip_high": 4.0},
-    "gspo": {"clip_low": 3e-4, "clip_high": 4e-4},
-}
 WEIGHTS: Mapping[Kind, Importance] = {
     "none": Importance("none"),
     "truncated": Importance("truncated", most=2.0),
@@ -113,7 +103,7 @@ def settings(config: Trainer) -> Settings:
     _check_engine(config)
     values = _chosen(config)
     importance = _importance(config, values.pop("importance"), values["old"])
-    if config.dual_clip is not None and values["loss"] != "ppo_clip":
+    if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
         raise ConfigError(f"trainer.dual_clip: {values['loss']} has no dual clip", hint="remove it")
     clip = Clip(values.pop("clip_low"), values.pop("clip_high"), values.pop("dual_clip"))
     if clip.low > 1.0:
@@ -144,7 +134,14 @@ def given(key: str) -> dict[str, Any]:
     bound = {"min_weight": "least", "max_weight": "most"}.get(key)
     if bound:
         return {kind: value for kind, each in WEIGHTS.items() if (value := getattr(each, bound))}
-    return {name: values[key] for name, values in (PRESETS | CLIPS).items() if key in values}
+    clips = {name: loss.clip for name, loss in known_losses().items()}
+    return {name: values[key] for name, values in (PRESETS | clips).items() if key in values}
+
+
+def choices(key: str) -> Collection[str]:
+    """The names that a key of [trainer] may have, where files of `trainer/algorithm` say which."""
+    registries: Mapping[str, Collection[str]] = {"loss": known_losses(), "advantage": ADVANTAGES}
+    return registries.get(key, ())
 
 
 def chunk_logits(trainer: Trainer, device: str) -> int:
@@ -191,7 +188,14 @@ def _check_engine(config: Trainer) -> None:
 def _chosen(config: Trainer) -> dict[str, Any]:
     preset = PRESETS[config.preset]
     named = {name: getattr(config, name) for name in preset if getattr(config, name) is not None}
-    return preset | CLIPS.get(named.get("loss", preset["loss"]), {}) | named
+    for key, value in named.items():
+        known = choices(key)
+        if known and value not in known:
+            raise ConfigError(
+                f"trainer.{key}: unknown {key} {value}{nearest(value, known)}",
+                hint=f"known: {', '.join(sorted(known))}",
+            )
+    return preset | known_losses()[named.get("loss", preset["loss"])].clip | named
 
 
 def _importance(config: Trainer, kind: Kind, old: str) -> Importance:

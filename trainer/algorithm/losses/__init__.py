@@ -1,1 +1,1 @@
-"""One loss per file, chosen by `trainer.loss`."""
+"""One loss per file, chosen by `trainer.loss`: a file that declares `LOSS` is one."""

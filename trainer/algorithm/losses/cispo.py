@@ -1,7 +1,6 @@
 """CISPO: the importance weight is clipped, never the token's gradient."""
 
-from agentrl.trainer.algorithm.losses.tokens import TokenLoss, Tokens, ratio
-from agentrl.trainer.algorithm.presets import Clip
+from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
@@ -13,3 +12,6 @@ def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
     bounded = ratios.clamp(1.0 - clip.low, 1.0 + clip.high)
     values = -tokens.weights * bounded * tokens.advantages * tokens.current
     return TokenLoss(values, bounded != ratios)
+
+
+LOSS = Loss(token_loss, clip={"clip_low": 1.0, "clip_high": 4.0})

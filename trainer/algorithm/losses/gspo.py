@@ -1,18 +1,21 @@
 """GSPO: one ratio a sequence, the geometric mean of its tokens'."""
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from agentrl.trainer.algorithm.losses.tokens import TokenLoss, Tokens, ratio
-from agentrl.trainer.algorithm.presets import Clip
+from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def sequence_log_ratios(log_ratios: Tensor, owners: Tensor, sequences: int) -> Tensor:
+def sequence_log_ratios(log_ratios: "Tensor", owners: "Tensor", sequences: int) -> "Tensor":
     """log s of the sequence that each loss token belongs to (arXiv:2507.18071, equation 7).
 
     log_ratios: [K] log π/π_old of each; owners: [K] its sequence, below `sequences`. Returns [K]:
     the mean over the sequence's loss tokens.
     """
+    import torch
+
     sums = log_ratios.new_zeros(sequences).index_add_(0, owners, log_ratios)
     counts = log_ratios.new_zeros(sequences).index_add_(0, owners, torch.ones_like(log_ratios))
     return (sums / counts.clamp(min=1.0))[owners]
@@ -24,9 +27,14 @@ def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
     `old` is log π − log s, detached, so that π/π_old has the value of the sequence's ratio s. Where
     all tokens of a sequence share their advantage, the gradient is that of equation 5.
     """
+    import torch
+
     ratios = ratio(tokens.current, tokens.old)
     bounded = ratios.clamp(1.0 - clip.low, 1.0 + clip.high)
     advantages = tokens.advantages
     surrogate = torch.minimum(ratios * advantages, bounded * advantages)
     clipped = torch.where(advantages > 0, ratios > 1.0 + clip.high, ratios < 1.0 - clip.low)
     return TokenLoss(-tokens.weights * surrogate, clipped & (advantages != 0))
+
+
+LOSS = Loss(token_loss, clip={"clip_low": 3e-4, "clip_high": 4e-4}, of_sequence=True)

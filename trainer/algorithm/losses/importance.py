@@ -1,19 +1,23 @@
 """Token weights π_prox/μ: what corrects for tokens that an older policy sampled."""
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from agentrl.trainer.algorithm.losses.tokens import ratio
 from agentrl.trainer.algorithm.presets import Importance
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def weights(old: Tensor, behaviour: Tensor, importance: Importance) -> Tensor:
+
+def weights(old: "Tensor", behaviour: "Tensor", importance: Importance) -> "Tensor":
     """[K] weights of the tokens, without a gradient; old, behaviour: [K] log-probabilities.
 
     `none`: one. `truncated`: min(π_prox/μ, most) (arXiv:2110.00641, and truncated importance
     sampling). `icepop`: π_prox/μ where it lies in [least, most], else 0: the token is masked
     (arXiv:2510.18855, section 2).
     """
+    import torch
+
     if importance.kind == "none":
         return torch.ones_like(behaviour)
     raw = ratio(old, behaviour).detach()

@@ -1,9 +1,12 @@
 """The penalty that holds the policy near a reference."""
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def k3(current: Tensor, reference: Tensor) -> Tensor:
+def k3(current: "Tensor", reference: "Tensor") -> "Tensor":
     """Unbiased, non-negative estimate of KL(π ‖ π_ref) a token (arXiv:2402.03300, equation 4).
 
     current, reference: [K] log-probabilities. Returns [K]: e^d − d − 1 with d = log π_ref/π.

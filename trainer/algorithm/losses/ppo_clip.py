@@ -1,9 +1,6 @@
 """The clipped surrogate with dual clip."""
 
-import torch
-
-from agentrl.trainer.algorithm.losses.tokens import TokenLoss, Tokens, ratio
-from agentrl.trainer.algorithm.presets import Clip
+from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
 
 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
@@ -13,6 +10,8 @@ def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
     5). With `old` the proximal policy and w its weight against the behaviour policy it is the
     decoupled objective (arXiv:2110.00641, section 3). Tokens that are clipped have no gradient.
     """
+    import torch
+
     advantages = tokens.advantages
     ratios = ratio(tokens.current, tokens.old)
     bounded = ratios.clamp(1.0 - clip.low, 1.0 + clip.high)
@@ -22,3 +21,6 @@ def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
     above = torch.where(negative, ratios > clip.dual, (advantages > 0) & (ratios > 1.0 + clip.high))
     clipped = above | (negative & (ratios < 1.0 - clip.low))
     return TokenLoss(-tokens.weights * surrogate, clipped)
+
+
+LOSS = Loss(token_loss, dual_clip=True)

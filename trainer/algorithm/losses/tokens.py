@@ -1,10 +1,22 @@
 """What a loss takes and gives: log-probabilities and advantages in, one loss a token out."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_BOUND = 20.0  # of a log-ratio, so that its exponential stays finite
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Bounds of the ratio. `dual`: the one where the advantage is negative, of few losses."""
+
+    low: float
+    high: float
+    dual: float
 
 
 class Tokens(NamedTuple):
@@ -14,19 +26,33 @@ class Tokens(NamedTuple):
     token's loss, without a gradient.
     """
 
-    current: Tensor
-    old: Tensor
-    advantages: Tensor
-    weights: Tensor
+    current: "Tensor"
+    old: "Tensor"
+    advantages: "Tensor"
+    weights: "Tensor"
 
 
 class TokenLoss(NamedTuple):
     """`values`: [K] loss of each token. `clipped`: [K] bool, tokens whose ratio met a bound."""
 
-    values: Tensor
-    clipped: Tensor
+    values: "Tensor"
+    clipped: "Tensor"
 
 
-def ratio(current: Tensor, old: Tensor) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What the file of a loss declares as `LOSS`.
+
+    `clip`: `clip_low` and `clip_high` where they are not those of the presets. `dual_clip`: it
+    reads that bound. `of_sequence`: its ratio is one of a whole trajectory.
+    """
+
+    token_loss: Callable[[Tokens, Clip], TokenLoss]
+    clip: Mapping[str, float] = field(default_factory=dict)
+    dual_clip: bool = False
+    of_sequence: bool = False
+
+
+def ratio(current: "Tensor", old: "Tensor") -> "Tensor":
     """π/π_old of log-probabilities."""
     return (current - old).clamp(-LOG_BOUND, LOG_BOUND).exp()

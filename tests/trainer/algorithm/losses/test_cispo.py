@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses.cispo import token_loss
-from agentrl.trainer.algorithm.losses.tokens import Tokens
-from agentrl.trainer.algorithm.presets import Clip
+from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
 
 CLIP = Clip(low=1.0, high=1.0, dual=3.0)  # ratios in [0, 2]
 

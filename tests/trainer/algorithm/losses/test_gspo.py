@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses.gspo import sequence_log_ratios, token_loss
-from agentrl.trainer.algorithm.losses.tokens import Tokens
-from agentrl.trainer.algorithm.presets import Clip
+from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
 
 CLIP = Clip(low=0.1, high=0.2, dual=3.0)
 

@@ -12,8 +12,8 @@ from oracle import ROWS, Arrays, answered, ragged
 from torch import Tensor
 
 from agentrl.trainer.algorithm.losses import gspo, importance, kl, ppo_clip
-from agentrl.trainer.algorithm.losses.tokens import Tokens
-from agentrl.trainer.algorithm.presets import Clip, Importance
+from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
+from agentrl.trainer.algorithm.presets import Importance
 
 pytestmark = pytest.mark.oracles
 

@@ -12,8 +12,7 @@ from oracle import GROUP, ROWS, Arrays, answered, ragged
 
 from agentrl.trainer.algorithm.advantages import group_advantages
 from agentrl.trainer.algorithm.losses import cispo, gspo, kl, ppo_clip
-from agentrl.trainer.algorithm.losses.tokens import Tokens
-from agentrl.trainer.algorithm.presets import Clip
+from agentrl.trainer.algorithm.losses.tokens import Clip, Tokens
 
 pytestmark = pytest.mark.oracles
 

@@ -1,0 +1,23 @@
+"""The losses that `trainer.loss` may name: each file of this folder that declares `LOSS`.
+
+The names and bounds of losses are asked for where torch is not wanted (`agentrl config keys`), so
+the files of this folder import torch within their functions.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from agentrl.trainer.algorithm import losses
+from agentrl.trainer.algorithm.losses.tokens import Loss
+
+
+@cache
+def known_losses() -> Mapping[str, Loss]:
+    """Every loss by its name, which is that of its file."""
+    modules = {
+        each.name: import_module(f"{losses.__name__}.{each.name}")
+        for each in iter_modules(losses.__path__)
+    }
+    return {name: found.LOSS for name, found in modules.items() if hasattr(found, "LOSS")}
