@@ -98,7 +98,7 @@ def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
     episodes.start()
     leaving(place, episodes, stop)
     run = OneLoop(place.config.worker.concurrency).thin(episodes.run)
-    celery.serve(celery.celery_app(place.config, place.run_id), run, stop, FEEDERS)
+    celery.serve(celery.celery_app(place.config.tasks_url(), place.run_id), run, stop, FEEDERS)
     episodes.close()
     publisher.close()
 

@@ -192,12 +192,12 @@ def serve(port: int) -> None:
     """Our env server, with the task that the peer has too."""
     import threading
 
-    from agentrl.core.config import Config, Envs, Task
+    from agentrl.core.config import Envs, Task
     from agentrl.envs import registry
     from agentrl.envs.server.server import EnvServer
 
     registry.TASKS["counting"] = "counting:CountingSource"
-    EnvServer(Config(tasks={"counting": Task()}, envs=Envs(port=port, concurrency=CONCURRENCY)))
+    EnvServer({"counting": Task()}, Envs(port=port, concurrency=CONCURRENCY))
     threading.Event().wait()
 
 

@@ -45,6 +45,9 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, StoredTrajectory
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import groups
+from agentrl.ops.configuration.serving import serving_config
+from agentrl.ops.processes.dispatcher import dispatcher_config
+from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.policy import Followed, serve_policy
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.workers import app as celery
@@ -61,17 +64,20 @@ STALLED_S = 120.0  # without another episode
 
 def dispatcher(place: Place, store: Store, _link: broker.api.Broker) -> None:
     items = InstantSource(0.0).items("train")
-    loop = Dispatcher(place.config, place.run_id, store, {"instant": ItemStream(items, 0)})
-    loop.serve(celery.Sender(celery.celery_app(place.config, place.run_id)), told(place))
+    config, streams = dispatcher_config(place.config), {"instant": ItemStream(items, 0)}
+    app = celery.celery_app(place.config.tasks_url(), place.run_id)
+    Dispatcher(config, place.run_id, store, streams).serve(celery.Sender(app), told(place))
 
 
 def worker(place: Place, store: Store, link: broker.api.Broker) -> None:
     publisher, stop = link.publisher(), told(place, kill=True)
     source: Any = InstantSource(place.pause_s)
-    episodes = EpisodeWorker(place.config, place.run_id, store, publisher, {"instant": source})
+    episodes = EpisodeWorker(
+        worker_config(place.config), place.run_id, store, publisher, {"instant": source}
+    )
     episodes.start()
     leaving(place, episodes, stop)
-    app = celery.celery_app(place.config, place.run_id)
+    app = celery.celery_app(place.config.tasks_url(), place.run_id)
     celery.serve(app, episodes.run, stop, place.config.worker.concurrency)
     episodes.close()
     publisher.close()
@@ -110,7 +116,7 @@ def trainer(place: Place, store: Store, link: broker.api.Broker) -> None:
 
 def policy(place: Place, store: Store, link: broker.api.Broker) -> None:
     followed = Followed(place.run_id, store, link)
-    serve_policy(place.config, place.config.policy[0], followed, told(place))
+    serve_policy(serving_config(place.config), place.config.policy[0], followed, told(place))
 
 
 ROLES: Mapping[str, Role] = {

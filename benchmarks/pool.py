@@ -39,6 +39,8 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
+from agentrl.ops.configuration.serving import serving_config
+from agentrl.ops.processes.worker import pool_config
 from agentrl.serving.policy import Followed, serve_policy
 from agentrl.workers.policies.client import Ask, NotServed, PolicyClient
 from agentrl.workers.policies.pool import PolicyPool, Sampler
@@ -99,7 +101,7 @@ class Bench:
         """A policy server in a thread of this process."""
         stop = threading.Event()
         run = Followed(self.run_id, self.store, self.link)
-        arguments = (config, config.policy[0], run, stop)
+        arguments = (serving_config(config), config.policy[0], run, stop)
         thread = threading.Thread(target=serve_policy, args=arguments)
         thread.start()
         try:
@@ -127,7 +129,7 @@ def draws(bench: Bench, strategy: str) -> dict[str, float]:
     def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         asked.append(statement)
 
-    with closing(PolicyPool.of_run(bench.store, bench.run_id, config)) as pool:
+    with closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(config))) as pool:
         pool.refresh(5.0)
         weigh = pool.weigh("dbbench")
         episodes = [Sampler(pool, config.sampling, str(n), weigh) for n in range(EPISODES)]
@@ -148,7 +150,7 @@ def swap(bench: Bench, repeats: int, *, told: bool) -> list[float]:
     """Seconds from the commit to the first accepted completion, drawn through a pool."""
     config, found = configured("current"), []
     with (
-        closing(PolicyPool.of_run(bench.store, bench.run_id, config)) as pool,
+        closing(PolicyPool.of_run(bench.store, bench.run_id, pool_config(config))) as pool,
         closing(PolicyClient()) as client,
         listening(bench, pool.wanted, told=told),
     ):
@@ -202,7 +204,8 @@ def measured(bench: Bench, repeats: int) -> dict[str, Any]:
     bench.publish(told=False)
     result: dict[str, Any] = {"idle_share": idle(bench)}
     with bench.serving(configured("current")):
-        with closing(PolicyPool.of_run(bench.store, bench.run_id, configured("current"))) as pool:
+        current = pool_config(configured("current"))
+        with closing(PolicyPool.of_run(bench.store, bench.run_id, current)) as pool:
             until(lambda: len(pool.live()) == len(TRACKS))
         for strategy in ("current", "mixed", "adaptive"):
             result[f"draws_{strategy}"] = draws(bench, strategy)

@@ -108,7 +108,7 @@ def playing(
             child.join(ENDED_S if len(played.used) == len(children) else 0)
             child.kill()
             child.join()
-        celery.purge(celery.celery_app(place.config, place.run_id), place.run_id)
+        celery.purge(celery.celery_app(place.config.tasks_url(), place.run_id), place.run_id)
         link.delete_run(place.run_id)
     if len(played.used) < len(children):
         raise SystemExit(f"{len(children) - len(played.used)} processes did not end")

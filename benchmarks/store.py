@@ -61,6 +61,7 @@ from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import alarms, episodes, groups, lifecycle, runs, streams, updates
 from agentrl.envs.contract import Item
+from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
 
@@ -202,7 +203,7 @@ def admission(store: Store, repeats: int) -> dict[str, tuple[float, float]]:
             task: ItemStream([Item(task, f"item-{n}", {}) for n in range(5_000)], 0)
             for task in config.tasks
         }
-        dispatcher = Dispatcher(config, RUN, store, items)
+        dispatcher = Dispatcher(dispatcher_config(config), RUN, store, items)
 
         def tick(dispatcher: Dispatcher = dispatcher) -> None:
             dispatcher.tick(lambda _command: None)

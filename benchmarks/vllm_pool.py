@@ -30,6 +30,7 @@ from engine import tiny_model
 from agentrl.core import config as sections
 from agentrl.core.config import Config, Lora, PolicyServer, Trainer, Vllm
 from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.request import EngineAway, Request
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
@@ -49,7 +50,9 @@ def engine_at(home: Path, python: Path, name: str, rank: int = RANK) -> VllmEngi
     section = Vllm(python=str(python), cpu_adapters=16)
     server = PolicyServer(name=name, engine="vllm", vllm=section)
     run, trainer = sections.Run(home=str(home)), Trainer(lora=Lora(rank=rank))
-    return VllmEngine(Config(tasks={}, run=run, trainer=trainer, policy=[server]), server)
+    return VllmEngine(
+        serving_config(Config(tasks={}, run=run, trainer=trainer, policy=[server])), server
+    )
 
 
 def load(engine: VllmEngine, name: str, path: Path) -> None:

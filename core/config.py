@@ -183,7 +183,7 @@ class PolicyServer(Section, frozen=True):
     """A server process. `tracks`: what it follows: current, lagged(k), refreshed(k), pinned(id)."""
 
     name: Name  # its own among the servers; `agentrl policy --name` takes it
-    engine: Literal["local", "vllm", "scripted", "external"] = "local"  # scripted: for tests
+    engine: str = "local"  # scripted: for tests
     tracks: list[str] = msgspec.field(default_factory=lambda: ["current"])
     host: str = "127.0.0.1"  # where it listens
     port: Port = 0  # 0: any free port
@@ -381,7 +381,7 @@ class Logs(Section, frozen=True):
 class Trackers(Section, frozen=True):
     """Where else the figures of the run go (docs/trackers.md). `use` empty: nowhere."""
 
-    use: list[Literal["tensorboard", "mlflow", "wandb"]] = []
+    use: list[str] = []
     project: str = "agentrl"  # MLflow's experiment, W&B's project
     folder: str = ""  # of what is kept here; `trackers` under run.home where empty
     mlflow_url: str = ""  # a tracking server; files where empty

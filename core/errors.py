@@ -5,7 +5,7 @@ wrong and where, `hint` says what to do about it. `main` prints both and exits w
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class AgentRLError(Exception):
@@ -81,3 +81,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
+
+
+def require_known(key: str, name: str, known: Collection[str]) -> None:
+    """Raise ConfigError unless the name that a key of the configuration gives is a known one."""
+    if name not in known:
+        raise ConfigError(f"{key}: {name} is not known{nearest(name, known)}")

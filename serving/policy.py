@@ -13,21 +13,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy.orm import Session
 
 from agentrl.broker.api import Broker
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.wake import Announcer, Waker
-from agentrl.core.config import Config, secret
 from agentrl.core.config import PolicyServer as ServerConfig
+from agentrl.core.config import secret
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.serving.checkpoint_loader import Loads, tolerance
+from agentrl.serving.checkpoint_loader import tolerance
+from agentrl.serving.engines import EXTERNAL, Make, ServingConfig, make_engine
 from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
@@ -57,17 +57,17 @@ class Followed:
 
 
 def serve_policy(
-    config: Config,
+    config: ServingConfig,
     server: ServerConfig,
     run: Followed,
     stop: threading.Event,
-    engine_for: Callable[[Config, ServerConfig, threading.Event], Loads] | None = None,
+    engine_for: Make | None = None,
 ) -> None:
     """Serve until `stop`. Raises ConfigError, StoreError at start, EngineDied later.
 
     engine_for: makes the engine; `make_engine` unless told otherwise.
     """
-    if server.engine == "external":
+    if server.engine == EXTERNAL:
         from agentrl.serving.external.engine import Books, serve_external
 
         with closing(Watch(run)) as watch:
@@ -79,7 +79,7 @@ def serve_policy(
         engine = (engine_for or make_engine)(config, server, stop)
         stack.callback(engine.close)
         watch = stack.enter_context(closing(Watch(run)))
-        bound, cache = tolerance(config.model.dtype, server.tolerance), config.cache()
+        bound, cache = tolerance(config.model.dtype, server.tolerance), config.cache
         seat = Seat(server_id, server.tracks, bound, server.drain_s, cache, stop)
         follower = Follower(engine, served, run.store, seat)
         face = Face(engine, served, token)
@@ -141,34 +141,6 @@ class Watch:
         for thread in (self._waker, self._announcer):
             if thread is not None:
                 thread.close()
-
-
-def make_engine(config: Config, server: ServerConfig, stop: threading.Event) -> Loads:
-    """The engine the configuration names; torch is told its threads here.
-
-    stop: set when the process is to end, whatever the engine waits for. Raises ConfigError.
-    """
-    if server.engine == "vllm":
-        from agentrl.serving.vllm.engine import VllmEngine
-
-        return VllmEngine(config, server, stop)
-    if server.engine == "scripted":
-        from agentrl.serving.scripted import ScriptedEngine, limits_of
-
-        return ScriptedEngine(seed=config.run.seed, limits=limits_of(Path(config.model.path)))
-    import torch
-
-    from agentrl.serving.local.engine import LocalEngine
-
-    torch.set_num_threads(1)
-    model = config.model
-    return LocalEngine(
-        model.device,
-        model.dtype,
-        server.max_batch,
-        server.cache_tokens,
-        tolerance=tolerance(model.dtype, server.tolerance),
-    )
 
 
 def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.core.config import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.engines import ServingConfig
 from agentrl.serving.request import Completion, Limits, Request, check
 
 Script = Callable[[Request], Sequence[int]]
@@ -82,6 +84,15 @@ class ScriptedEngine:
             rng.randrange(self._limits.vocabulary) for _ in range(count or request.max_tokens)
         ]
         return tokens + sorted(request.stop_ids)[:1]
+
+
+def make(
+    config: ServingConfig,
+    server: PolicyServer,  # noqa: ARG001 - the signature of engines
+    stop: threading.Event,  # noqa: ARG001
+) -> ScriptedEngine:
+    """An engine without a script, with the limits of the configuration's model."""
+    return ScriptedEngine(seed=config.seed, limits=limits_of(Path(config.model.path)))
 
 
 def cut(tokens: Sequence[int], request: Request) -> tuple[list[int], str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Config
+from agentrl.core.config import Alarms
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
 from agentrl.db.queries import episode_outcomes
@@ -33,9 +33,10 @@ log = get_logger()
 class Watch:
     """Of one run; used by one thread."""
 
-    def __init__(self, config: Config, run_id: str) -> None:
-        self._config = config.alarms
-        self._max_grad_norm = config.trainer.max_grad_norm
+    def __init__(self, config: Alarms, max_grad_norm: float, run_id: str) -> None:
+        """`max_grad_norm`: of the trainer, which an alarm's bound is a multiple of."""
+        self._config = config
+        self._max_grad_norm = max_grad_norm
         self._run_id = run_id
 
     def commit(self, session: Session, new: NewUpdate) -> list[Reading]:

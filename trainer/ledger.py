@@ -11,6 +11,7 @@ longer the run's commits nothing and ends.
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.checkpoints.checkpoint_store import Shelf, WeightsAway
-from agentrl.core.config import Config
+from agentrl.core.config import Alarms, Run
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import running_hash
@@ -42,12 +43,30 @@ from agentrl.trainer.writer import CheckpointWriter, Position
 log = get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerConfig:
+    """What the ledger takes of a configuration.
+
+    `tasks`: their names. `tracks`: of all policy servers, whose checkpoints are kept. `min_groups`:
+    fewest of an update. The others: see [trainer].
+    """
+
+    run: Run
+    tasks: Sequence[str]
+    tracks: Sequence[str]
+    alarms: Alarms
+    min_groups: int
+    max_grad_norm: float
+    snapshot_every: int
+    keep_checkpoints: int
+
+
 class Ledger:
     """Writes one run's updates; used by one thread."""
 
     def __init__(
         self,
-        config: Config,
+        config: LedgerConfig,
         run_id: str,
         store: Store,
         announce: Callable[[Message], object],
@@ -65,8 +84,8 @@ class Ledger:
         self._writer = CheckpointWriter(shelf)
         self.epoch = 0  # of this trainer, from `resume` on
         self._snapshot = -1  # version of the newest snapshot
-        self._watch = Watch(config, run_id)
-        self._stop_rules = StopRules(config, run_id, store)
+        self._watch = Watch(config.alarms, config.max_grad_norm, run_id)
+        self._stop_rules = StopRules(config.run, config.tasks, config.min_groups, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
         """Begin a new epoch from the newest snapshot; later updates leave the live lineage.
@@ -148,7 +167,7 @@ class Ledger:
                 self._keep(learner, then, replace(record, arrived=False))
             raise
         snapshot = None
-        if version - max(self._snapshot, 0) >= self._config.trainer.snapshot_every:
+        if version - max(self._snapshot, 0) >= self._config.snapshot_every:
             snapshot = self._save_snapshot(learner, then)
             figures = {**metrics.values, "snapshot_failed": float(snapshot is None)}
             record = replace(record, snapshot_path=snapshot, metrics=figures)
@@ -212,8 +231,7 @@ class Ledger:
 
     def _retain(self) -> None:
         """Remove the files that nothing needs any more; what cannot be now, later."""
-        tracks = [track for server in self._config.policy_servers() for track in server.tracks]
-        keep = self._config.trainer.keep_checkpoints
+        keep, tracks = self._config.keep_checkpoints, self._config.tracks
         try:
             doomed = self._store.transact(
                 lambda session: retention.retain(

@@ -1,8 +1,10 @@
 """When a run ends by itself: after so many updates or hours, or once every task is solved."""
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Config
+from agentrl.core.config import Run
 from agentrl.db.queries import progress
 from agentrl.db.store import Store
 
@@ -12,10 +14,13 @@ SUCCESS_UPDATES = 10  # `stop_success` looks at so many updates, or as many grou
 class StopRules:
     """The rules of one run's configuration."""
 
-    def __init__(self, config: Config, run_id: str, store: Store) -> None:
-        self._run = config.run
-        self._tasks = list(config.tasks)
-        self._fewest = config.trainer.min_groups or config.dispatch.groups_per_update
+    def __init__(
+        self, run: Run, tasks: Sequence[str], min_groups: int, run_id: str, store: Store
+    ) -> None:
+        """`tasks`: that must be solved; `min_groups`: fewest of an update."""
+        self._run = run
+        self._tasks = tasks
+        self._fewest = min_groups
         self._run_id = run_id
         self._store = store
 

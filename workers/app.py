@@ -21,7 +21,6 @@ from kombu.exceptions import OperationalError
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import episodes_queue
-from agentrl.core.config import Config
 from agentrl.core.errors import BrokerUnavailable
 
 TASK = "agentrl.run_episode"
@@ -37,9 +36,8 @@ AMQP = {"confirm_publish": True, "read_timeout": 2 * SEND_S, "write_timeout": 2 
 HEARTBEAT_S = 30.0  # a worker's connection over which nothing came for twice as long is opened anew
 
 
-def celery_app(config: Config, run_id: str) -> Celery:
-    """The Celery application of a run, connected to nothing yet."""
-    url = config.tasks_url()
+def celery_app(url: str, run_id: str) -> Celery:
+    """The Celery application of a run, connected to nothing yet. `url`: of the tasks' broker."""
     embedded = url.startswith("filesystem://")
     arguments = {} if embedded else {"x-queue-type": "quorum"}
     app = Celery("agentrl", broker="filesystem://" if embedded else url, set_as_current=False)

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -25,7 +26,8 @@ from agentrl.broker.messages import (
     body_sha256,
 )
 from agentrl.broker.topology import TRAJECTORIES
-from agentrl.core.config import Config
+from agentrl.core.config import Dispatch, Model, Sampling, Task
+from agentrl.core.config import Worker as WorkerSection
 from agentrl.core.errors import (
     AgentRLError,
     BrokerError,
@@ -53,6 +55,7 @@ from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
 from agentrl.workers.policies.client import Completes, PolicyClient
 from agentrl.workers.policies.pool import NoLivePolicy, PolicyPool, Sampler
+from agentrl.workers.policies.statistics import PoolConfig
 
 GRACE_S = 3.5  # between SIGTERM and leaving whatever still runs
 LAST_WORD_S = 1.0  # how long the store is waited for then
@@ -81,16 +84,18 @@ def leave_in_time(
     leave(0)
 
 
-def kit(config: Config, client: Completes, clock: "Clock", stop: threading.Event) -> Kit:
+def kit(
+    model: Model, sampling: Sampling, client: Completes, clock: "Clock", stop: threading.Event
+) -> Kit:
     """What every episode of a process shares. Raises ConfigError for an unfit model directory."""
     prepare_structs()
-    template = ChatTemplate.load(Path(config.model.path), config.model.chat_template)
-    template.check(config.model.call_style)
+    template = ChatTemplate.load(Path(model.path), model.chat_template)
+    template.check(model.call_style)
     return Kit(
         template=template,
-        style=config.model.call_style,
+        style=model.call_style,
         stop_ids=sorted(template.stop_ids),
-        sampling=config.sampling,
+        sampling=sampling,
         client=client,
         clock=clock.now,
         stop=stop,
@@ -114,12 +119,28 @@ class Clock:
         return self._clock() + self._offset
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeWorkerConfig:
+    """What a worker takes of a configuration.
+
+    `seed`: the run's. `policy_token_env`: the variable with the token of policy servers.
+    """
+
+    worker: WorkerSection
+    dispatch: Dispatch
+    pool: PoolConfig
+    model: Model
+    tasks: Mapping[str, Task]
+    seed: int
+    policy_token_env: str
+
+
 class EpisodeWorker:
     """Drives episodes for Celery's threads until `stop`."""
 
     def __init__(
         self,
-        config: Config,
+        config: EpisodeWorkerConfig,
         run_id: str,
         store: Store,
         publisher: Publisher,
@@ -143,11 +164,11 @@ class EpisodeWorker:
         self._driving_lock = threading.Lock()
         self._unpublished: set[tuple[str, int]] = set()  # (episode_id, fence), bodies that wait
         self._client = PolicyClient(
-            token_env=config.policy_token_env(), connections=config.worker.concurrency
+            token_env=config.policy_token_env, connections=config.worker.concurrency
         )
-        self._pool = PolicyPool.of_run(store, run_id, config)
+        self._pool = PolicyPool.of_run(store, run_id, config.pool)
         self.pool_changed = self._pool.wanted
-        self._kit = kit(config, self._client, self._clock, self.stop)
+        self._kit = kit(config.model, config.pool.sampling, self._client, self._clock, self.stop)
         self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
@@ -239,9 +260,9 @@ class EpisodeWorker:
             raise ItemError(f"task {claimed.task} has no item {claimed.item_id}")
         environment = source.make(item)
         try:
-            seed = f"{self._config.run.seed}/{claimed.episode_id}/{claimed.attempt}"
+            seed = f"{self._config.seed}/{claimed.episode_id}/{claimed.attempt}"
             weigh = self._pool.weigh(claimed.task)
-            sampler = Sampler(self._pool, self._config.sampling, seed, weigh)
+            sampler = Sampler(self._pool, self._config.pool.sampling, seed, weigh)
             with tracing.span("start"):
                 loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._kit)
             return loop.run(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from agentrl.core.config import Config, secret
+from agentrl.core.config import Envs, Task, secret
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.envs import registry
@@ -25,18 +25,27 @@ from agentrl.envs.server.sessions import Sessions, Timings
 DRAIN_S = 0.5  # at the end: how long clients may still end their episodes themselves
 REAP_EVERY = 30  # tends
 
+ENVS = Envs()
+
 log = get_logger()
 
 
 class EnvServer:
     """The face on a socket, in a thread of its own, and the sandboxes behind it."""
 
-    def __init__(self, config: Config, timings: Timings | None = None) -> None:
-        """Bind and answer.
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        envs: Envs = ENVS,
+        timings: Timings | None = None,
+        *,
+        owner: str = "run",
+    ) -> None:
+        """Bind and answer. `owner`: the run's name, which its containers bear.
 
         Raises ConfigError: an address not to be had, no token off loopback, no engine, no image.
         """
-        envs, token = config.envs, secret(config.envs.token_env)
+        token = secret(envs.token_env)
         port = envs.port or urlsplit(envs.url).port or 0
         self._http = HttpServer("envs", envs.host, port, guarded=bool(token))
         self.port, self.url = self._http.port, self._http.url
@@ -44,7 +53,7 @@ class EnvServer:
         with contextlib.ExitStack() as undo:
             undo.callback(self._http.close)
             undo.enter_context(self._docker)
-            hosted, tend = _host(config, self._docker)
+            hosted, tend = _host(tasks, envs.docker_image, owner, self._docker)
             timings = timings or Timings(call_s=envs.call_timeout_s)
             self._sessions = Sessions(envs.concurrency, envs.idle_timeout_s, timings)
             address = envs.advertise or self.url
@@ -64,10 +73,10 @@ class EnvServer:
         self._docker.close()
 
 
-def serve(config: Config, stop: threading.Event) -> None:
+def serve(tasks: Mapping[str, Task], envs: Envs, owner: str, stop: threading.Event) -> None:
     """Serve until `stop`. Raises ConfigError, ItemError at start."""
-    server = EnvServer(config)
-    log.info("Env server is up", url=server.url, tasks=sorted(config.tasks))
+    server = EnvServer(tasks, envs, owner=owner)
+    log.info("Env server is up", url=server.url, tasks=sorted(tasks))
     try:
         stop.wait()
     finally:
@@ -75,23 +84,23 @@ def serve(config: Config, stop: threading.Event) -> None:
 
 
 def _host(
-    config: Config, docker: contextlib.ExitStack
+    tasks: Mapping[str, Task], image: str, owner: str, docker: contextlib.ExitStack
 ) -> tuple[Mapping[str, Hosted], Callable[[], None]]:
     """The tasks, with the sandboxes they ask for; `docker` removes those when it closes."""
     hosted = {
         name: Hosted(source, task.max_turns or source.max_turns)
-        for name, task in config.tasks.items()
+        for name, task in tasks.items()
         for source in [registry.source(name, task.options)]
     }
     if not any(contained(each.source) for each in hosted.values()):
         return hosted, lambda: None
     from agentrl.envs.sandbox.docker_engine import Engine
 
-    engine = Engine(config.run.name)
+    engine = Engine(owner)
     docker.callback(engine.close)
     pools: list[Sandboxes] = []
     for each in hosted.values():
-        for pool in contain(each.source, engine, config.envs.docker_image):
+        for pool in contain(each.source, engine, image):
             docker.callback(pool.close)
             pools.append(pool)
     ticks = iter(range(1 << 62))

@@ -1,6 +1,5 @@
 """`agentrl config`: the effective configuration, and whether a run could begin with it."""
 
-import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,11 @@ from agentrl.db.registry import tracks
 from agentrl.db.registry.external import track_of
 from agentrl.envs import registry
 from agentrl.envs.server.in_process import contained
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.runs import hub
+from agentrl.ops.trackers import factory
+from agentrl.serving.engines import EXTERNAL, check_engine
 from agentrl.serving.external.upstream import checked
-from agentrl.serving.vllm.launch import check_tracks
 from agentrl.trainer.algorithm import presets
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.dispatch import curriculum
@@ -58,28 +59,18 @@ def check(config: Config) -> None:
         near = nearest(task, config.tasks)
         raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
     check_external(config.policy)
-    curriculum.check(config)
+    curriculum.check(config.dispatch, config.tasks)
     check_servers(config.policy_servers())
     check_sampling(config)
     for server in config.policy_servers():
-        if server.engine == "vllm":
-            check_tracks(config, server)
+        check_engine(serving_config(config), server)
     config.policy_token_env()
     check_model(Path(config.model.path), config.model)
     check_context(config)
     check_tasks(config)
     check_eval(config)
-    check_trackers(config)
-
-
-def check_trackers(config: Config) -> None:
-    """Those that are used are installed: the process that tells them would fail for ever."""
-    for name in config.trackers.use:
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError(
-                f"trackers.use: {name} is not installed",
-                hint="pip install 'agentrl-system[trackers]'",
-            )
+    for tracker in config.trackers.use:  # the process that tells it would fail for ever
+        factory.check(tracker)
 
 
 def check_servers(servers: Sequence[PolicyServer]) -> None:
@@ -103,7 +94,7 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
 def check_external(servers: Sequence[PolicyServer]) -> None:
     """Servers of external models have an address, a model and no tracks but their own."""
     for server in servers:
-        if server.engine != "external":
+        if server.engine != EXTERNAL:
             continue
         checked(server.external)
         if server.tracks != PolicyServer(name=server.name).tracks:
@@ -117,7 +108,7 @@ def check_sampling(config: Config) -> None:
     """Constraints of `adaptive` that weights can satisfy; names of tracks that are served."""
     sampling, followed = config.sampling, set[str]()
     for server in config.policy_servers():
-        own = [track_of(server.name)] if server.engine == "external" else server.tracks
+        own = [track_of(server.name)] if server.engine == EXTERNAL else server.tracks
         followed |= set(own)
     if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
         raise ConfigError(

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from types import NoneType, UnionType
@@ -17,9 +17,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT
 
-from agentrl.core.config import NAME, Config, Section, Trainer
+from agentrl.core.config import NAME, Config, PolicyServer, Section, Trackers, Trainer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.ops.tables import console, plain
+from agentrl.ops.trackers.factory import TRACKERS
+from agentrl.serving.engines import ENGINES, EXTERNAL
 from agentrl.trainer.algorithm import presets
 
 HEAD = """# Configuration
@@ -223,9 +225,21 @@ def _walk(
             keys.append(replace(key, type=f"section {within.opens}", meaning=meaning, within=path))
         else:
             unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
-            keys.append(replace(key, type=words(each.type).replace("number", unit, 1)))
+            shown = words(each.type).replace("number", unit, 1)
+            if names := _registered(kind, each.name):
+                shown = shown.replace("text", " | ".join(map(json.dumps, names)))
+            keys.append(replace(key, type=shown))
     yield replace(place, keys=tuple(keys))
     yield from chain.from_iterable(below)
+
+
+def _registered(kind: type[Section], key: str) -> Collection[str]:
+    """The names that a key may have where files register them; none where any text will do."""
+    if kind is Trainer:
+        return presets.choices(key)
+    return {(PolicyServer, "engine"): [*ENGINES, EXTERNAL], (Trackers, "use"): [*TRACKERS]}.get(
+        (kind, key), ()
+    )
 
 
 def _toml(value: Any) -> str:

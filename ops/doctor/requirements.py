@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from agentrl.core.config import Config
 from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.trackers.factory import TRACKERS
 
 TASKS = {"kg": "pyoxigraph", "webshop": "rapidfuzz"}
-TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
 TRACING = ("opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk")
 
 
@@ -19,7 +19,8 @@ def _packages(config: Config) -> Iterator[str]:
     if config.tracing.endpoint:
         yield from TRACING
     for tracker in config.trackers.use:
-        yield TRACKERS[tracker]
+        if tracker in TRACKERS:
+            yield TRACKERS[tracker].distribution
     tasks = config.tasks if not config.envs.url or hosts_envs(config) else {}
     for name, task in tasks.items():
         if name in TASKS:

@@ -20,7 +20,6 @@ from agentrl.core.errors import AgentRLError, ConfigError, nearest
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import TaskSource
-from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.checkpoint_lease import held
 from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
 from agentrl.ops.evaluation.record import Record, forget
@@ -28,6 +27,7 @@ from agentrl.ops.evaluation.server import Servers
 from agentrl.ops.evaluation.target import Target, fitted, resolve, versions
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tables import console, plain
+from agentrl.ops.tasks.sources import sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Evaluator:
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
-        self._kit = kit(config, self._client, Clock(), self._stop)
+        self._kit = kit(config.model, config.sampling, self._client, Clock(), self._stop)
 
     def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, Played | None]]]:
         """Episodes as they end, and nothing every `beat_s` until one does.

@@ -15,10 +15,11 @@ from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.evaluation.evaluate import Ending
 from agentrl.ops.evaluation.target import Target
 from agentrl.serving.checkpoint_loader import Loads, prove, tolerance
-from agentrl.serving.policy import make_engine
+from agentrl.serving.engines import make_engine
 from agentrl.serving.request import EngineAway
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
@@ -58,7 +59,7 @@ class Servers:
         if target.external is not None:
             from agentrl.serving.external.engine import measured
 
-            with measured(config, target.external) as policy:
+            with measured(serving_config(config), target.external) as policy:
                 yield policy
             return
         lasting = config.eval.engine == "vllm"  # the local one is made for each, and stays
@@ -103,7 +104,7 @@ class Servers:
         self.close()
         self._run_id = target.run_id
         own = Ending(self._stop)  # which its `close` sets
-        made = self._kept = make_engine(config, config.eval_server(), own)
+        made = self._kept = make_engine(serving_config(config), config.eval_server(), own)
         self._load(made, config, target)
         return made
 

@@ -18,13 +18,13 @@ from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
-from agentrl.envs.sources import sources
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.experiments import report
 from agentrl.ops.experiments.drift import LAGS, drift
 from agentrl.ops.experiments.findings import Drift, Training, agreed
 from agentrl.ops.experiments.runner import Sizes, Work, in_order, make_missing
 from agentrl.ops.experiments.training import Arm, Told, Trainee
+from agentrl.ops.tasks.sources import sources
 
 START = "start"  # the policy that all arms begin with, measured and not trained
 ARMS = (CURRENT, "mixed", "uniform", "adaptive")

@@ -4,10 +4,11 @@ import threading
 from contextlib import ExitStack, closing
 
 from agentrl.core.config import Config
-from agentrl.envs.sources import sources
 from agentrl.ops.runs.begin import opened
+from agentrl.ops.tasks.sources import sources
+from agentrl.trainer.algorithm.presets import batch_groups
 from agentrl.workers.app import Sender, celery_app
-from agentrl.workers.dispatch.dispatcher import EXPIRES, Dispatcher
+from agentrl.workers.dispatch.dispatcher import EXPIRES, Dispatcher, DispatcherConfig
 from agentrl.workers.dispatch.item_stream import ItemStream
 from agentrl.workers.dispatch.run_metrics import told
 
@@ -19,10 +20,16 @@ def run(config: Config, stop: threading.Event) -> None:
             name: ItemStream(source.items(config.tasks[name].split), config.run.seed)
             for name, source in sources(config).items()
         }
-        loop = Dispatcher(config, here.run_id, here.store, streams)
+        loop = Dispatcher(dispatcher_config(config), here.run_id, here.store, streams)
         if config.metrics.port:
             look_s = config.metrics.look_s
             stack.enter_context(told(here.store, here.broker, here.run_id, look_s))
-        app = celery_app(config, here.run_id)
+        app = celery_app(config.tasks_url(), here.run_id)
         expires_s = EXPIRES * config.dispatch.claim_timeout_s
         loop.serve(stack.enter_context(closing(Sender(app, expires_s=expires_s))), stop)
+
+
+def dispatcher_config(config: Config) -> DispatcherConfig:
+    """What the dispatcher takes of it."""
+    fewest, _ = batch_groups(config.trainer, config.dispatch)
+    return DispatcherConfig(config.dispatch, config.tasks, fewest)

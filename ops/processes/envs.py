@@ -11,4 +11,4 @@ from agentrl.envs.server.server import serve
 
 def run(config: Config, stop: threading.Event) -> None:
     """Serve environments until SIGTERM."""
-    serve(config, stop)
+    serve(config.tasks, config.envs, config.run.name, stop)

@@ -11,12 +11,12 @@ from agentrl.core.logging import get_logger
 from agentrl.core.process import TOLD, weigh_session
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import evaluations, runs
-from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.command import Matrix, only, planned
 from agentrl.ops.evaluation.evaluate import work_of
 from agentrl.ops.evaluation.evaluator import LOOK_S, follow, wish
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.begin import opened
+from agentrl.ops.tasks.sources import sources
 
 GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits for
 

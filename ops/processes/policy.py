@@ -3,6 +3,7 @@
 import threading
 
 from agentrl.core.config import Config
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.runs.begin import opened
 from agentrl.serving.policy import Followed, serve_policy
 
@@ -11,4 +12,5 @@ def run(config: Config, stop: threading.Event, name: str = "") -> None:
     """Serve checkpoints until SIGTERM. `name`: of the [[policy]]; the first where empty."""
     server = config.policy_server(name)
     with opened(config, stop) as here:
-        serve_policy(config, server, Followed(here.run_id, here.store, here.broker), stop)
+        followed = Followed(here.run_id, here.store, here.broker)
+        serve_policy(serving_config(config), server, followed, stop)

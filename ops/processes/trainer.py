@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Learner
     from agentrl.trainer.engines.ranks import Ranks
+    from agentrl.trainer.ledger import LedgerConfig
 
 OVER = b"\0"  # told to ranks in place of a path
 
@@ -57,6 +58,23 @@ def bounds(config: Config, filled: Settings) -> Bounds:
         abnormal_reward=filled.abnormal_reward,
         max_attempts=config.dispatch.max_attempts,
         held_bytes=inbox_bytes(config.trainer, config.dispatch, config.sampling),
+    )
+
+
+def ledger_config(config: Config) -> "LedgerConfig":
+    """What the ledger takes of it."""
+    from agentrl.trainer.ledger import LedgerConfig
+
+    fewest, _ = batch_groups(config.trainer, config.dispatch)
+    return LedgerConfig(
+        run=config.run,
+        tasks=list(config.tasks),
+        tracks=[track for server in config.policy_servers() for track in server.tracks],
+        alarms=config.alarms,
+        min_groups=fewest,
+        max_grad_norm=config.trainer.max_grad_norm,
+        snapshot_every=config.trainer.snapshot_every,
+        keep_checkpoints=config.trainer.keep_checkpoints,
     )
 
 
@@ -130,7 +148,7 @@ def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Even
     consumer = run.broker.consumer(trainer_queue(run.run_id))
     inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
     kept_in = shelf(config, run.run_id, stop)
-    ledger = Ledger(config, run.run_id, run.store, announcer.announce, kept_in)
+    ledger = Ledger(ledger_config(config), run.run_id, run.store, announcer.announce, kept_in)
     try:
         with trainer_lease(run.store, run.run_id, lambda: ledger.epoch):
             train(inbox, learner, ledger, filled, stop)

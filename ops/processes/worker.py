@@ -8,17 +8,19 @@ from contextlib import ExitStack, closing
 from agentrl.broker.messages import PoolChanged
 from agentrl.broker.wake import Waker
 from agentrl.core.config import Config
-from agentrl.envs.sources import sources
 from agentrl.ops.runs.begin import opened
+from agentrl.ops.tasks.sources import sources
 from agentrl.workers.app import celery_app, serve
-from agentrl.workers.worker import EpisodeWorker, leave_in_time
+from agentrl.workers.policies.statistics import PoolConfig
+from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig, leave_in_time
 
 
 def run(config: Config, stop: threading.Event) -> None:
     """Play episodes until SIGTERM."""
     with opened(config, stop) as here, ExitStack() as stack:
         publisher = stack.enter_context(closing(here.broker.publisher()))
-        episodes = EpisodeWorker(config, here.run_id, here.store, publisher, sources(config))
+        own = worker_config(config)
+        episodes = EpisodeWorker(own, here.run_id, here.store, publisher, sources(config))
         waker = Waker(here.broker, here.run_id, (PoolChanged,), episodes.pool_changed)
         stack.callback(waker.close)
         stack.callback(episodes.close)
@@ -26,4 +28,23 @@ def run(config: Config, stop: threading.Event) -> None:
         episodes.start()
         watch = threading.Thread(target=leave_in_time, args=(episodes, stop), daemon=True)
         watch.start()
-        serve(celery_app(config, here.run_id), episodes.run, stop, config.worker.concurrency)
+        app = celery_app(config.tasks_url(), here.run_id)
+        serve(app, episodes.run, stop, config.worker.concurrency)
+
+
+def worker_config(config: Config) -> EpisodeWorkerConfig:
+    """What a worker takes of it. Raises ConfigError where servers name different tokens."""
+    return EpisodeWorkerConfig(
+        worker=config.worker,
+        dispatch=config.dispatch,
+        pool=pool_config(config),
+        model=config.model,
+        tasks=config.tasks,
+        seed=config.run.seed,
+        policy_token_env=config.policy_token_env(),
+    )
+
+
+def pool_config(config: Config) -> PoolConfig:
+    """What a pool of policies takes of it."""
+    return PoolConfig(config.sampling, list(config.tasks), config.dispatch.group_size)

@@ -27,7 +27,6 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
-from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
 from agentrl.ops.evaluation.record import Record
 from agentrl.ops.evaluation.target import Target, fitted, resolve
@@ -50,6 +49,7 @@ from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
 from agentrl.ops.supervisor.supervisor import Supervisor, children
+from agentrl.ops.tasks.sources import sources
 
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured

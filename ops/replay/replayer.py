@@ -23,9 +23,9 @@ from agentrl.db.transitions.episodes import Claimed
 from agentrl.db.transitions.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.server.in_process import hosting
-from agentrl.envs.sources import sources
 from agentrl.ops.replay.recorded_episode import Difference, Tape
 from agentrl.ops.runs import hub
+from agentrl.ops.tasks.sources import sources
 from agentrl.workers.episode import EpisodeLoop, Kit, Limits
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
@@ -124,7 +124,7 @@ class Replayer:
 def replaying(config: Config) -> Iterator[Replayer]:
     """A replayer with what every episode shares. Raises ConfigError for an unfit model."""
     with closing(PolicyClient()) as client:
-        own = kit(config, client, Clock(), threading.Event())
+        own = kit(config.model, config.sampling, client, Clock(), threading.Event())
         with closing(Replayer(config, own)) as replayer:
             yield replayer
 

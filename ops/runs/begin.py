@@ -175,7 +175,7 @@ def clear_queues(config: Config, run_id: str) -> int:
             link.delete_run(run_id)
     finally:
         link.close()
-    purge(celery_app(config, run_id), run_id)
+    purge(celery_app(config.tasks_url(), run_id), run_id)
     return kept
 
 

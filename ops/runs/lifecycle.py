@@ -234,4 +234,4 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 def _delete_tasks(config: Config, run_id: str) -> None:
     from agentrl.workers.app import celery_app, purge
 
-    purge(celery_app(config, run_id), run_id)
+    purge(celery_app(config.tasks_url(), run_id), run_id)

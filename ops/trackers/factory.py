@@ -1,29 +1,56 @@
-"""Which tracker a name of `trackers.use` means."""
+"""The trackers that `trackers.use` may name; each is imported when a run uses it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 
 from agentrl.core.config import Config
-from agentrl.core.errors import ConfigError
+from agentrl.core.errors import ConfigError, require_known
 from agentrl.ops.trackers.base import Ground, Tracker, folder_of
+
+MISSING = "pip install 'agentrl-system[trackers]'"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerEntry:
+    """Where a tracker is, as MODULE:CLASS, and what it needs.
+
+    `library`: the module it imports; `distribution`: what installs that.
+    """
+
+    make: str
+    library: str
+    distribution: str
+
+
+TRACKERS = {
+    "tensorboard": TrackerEntry(
+        "agentrl.ops.trackers.tensorboard:TensorBoard", "tensorboard", "tensorboard"
+    ),
+    "mlflow": TrackerEntry("agentrl.ops.trackers.mlflow:MLflow", "mlflow", "mlflow-skinny"),
+    "wandb": TrackerEntry("agentrl.ops.trackers.wandb:WeightsAndBiases", "wandb", "wandb"),
+}
+
+
+def check(name: str) -> None:
+    """Raise ConfigError for a tracker that is unknown, or whose library is not installed."""
+    require_known("trackers.use", name, TRACKERS)
+    if find_spec(TRACKERS[name].library) is None:
+        raise ConfigError(f"trackers.use: {name} is not installed", hint=MISSING)
 
 
 def make(name: str, config: Config) -> Tracker:
     """A tracker of `trackers.use`. Raises ConfigError where the extra is not installed."""
+    require_known("trackers.use", name, TRACKERS)
     section = config.trackers
     folder = folder_of(name, config)
     ground = Ground(folder, section.project, section.mlflow_url, section.wandb_online)
+    module, _, kind = TRACKERS[name].make.partition(":")
     try:
-        if name == "tensorboard":
-            from agentrl.ops.trackers.tensorboard import TensorBoard
-
-            return TensorBoard(ground)
-        if name == "wandb":
-            from agentrl.ops.trackers.wandb import WeightsAndBiases
-
-            return WeightsAndBiases(ground)
-        from agentrl.ops.trackers.mlflow import MLflow
-
-        return MLflow(ground)
+        made: Callable[[Ground], Tracker] = getattr(import_module(module), kind)
+        return made(ground)
     except ImportError as error:
         raise ConfigError(
-            f"trackers.use: {name} is not installed: {error}",
-            hint="pip install 'agentrl-system[trackers]'",
+            f"trackers.use: {name} is not installed: {error}", hint=MISSING
         ) from error

@@ -17,14 +17,15 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Config, secret
 from agentrl.core.config import PolicyServer as ServerConfig
+from agentrl.core.config import secret
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
 from agentrl.db.registry import checkpoints, external
 from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store
+from agentrl.serving.engines import ServingConfig
 from agentrl.serving.external.app import ExternalFace, Voice
 from agentrl.serving.external.upstream import Budget, Upstream
 from agentrl.serving.scripted import limits_of
@@ -47,7 +48,7 @@ class Books:
 
 
 def serve_external(
-    config: Config, server: ServerConfig, books: Books, stop: threading.Event
+    config: ServingConfig, server: ServerConfig, books: Books, stop: threading.Event
 ) -> None:
     """Serve until `stop`. Raises ConfigError and StoreError."""
     name, beaten = server.name, time.monotonic()
@@ -141,7 +142,7 @@ class Means:
 
 @contextmanager
 def answering(
-    config: Config, server: ServerConfig, means: Means, stop: threading.Event
+    config: ServingConfig, server: ServerConfig, means: Means, stop: threading.Event
 ) -> Iterator[str]:
     """The face of the server's model on a socket; its URL. Raises ConfigError."""
     given, token = server.external, secret(server.token_env)
@@ -149,7 +150,7 @@ def answering(
         upstream = Upstream(given, secret(given.key_env), means.budget, stop)
         stack.callback(upstream.close)
         vocabulary = limits_of(Path(config.model.path)).vocabulary if given.tokens else 0
-        patience_s = config.worker.completion_timeout_s
+        patience_s = config.completion_timeout_s
         voice = Voice(upstream, given.answer_tokens, patience_s, vocabulary, means.gone)
         http = HttpServer("policy", server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
@@ -158,7 +159,7 @@ def answering(
 
 
 @contextmanager
-def measured(config: Config, server: ServerConfig) -> Iterator[LivePolicy]:
+def measured(config: ServingConfig, server: ServerConfig) -> Iterator[LivePolicy]:
     """The model for an evaluation in this process, which has the whole budget to itself.
 
     Nothing else can be drawn there, so its end of means fails what is left at once.

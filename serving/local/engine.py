@@ -14,9 +14,11 @@ from pathlib import Path
 
 import torch
 
+from agentrl.core.config import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.serving import checkpoint_loader
+from agentrl.serving.engines import ServingConfig
 from agentrl.serving.local.batch import Batch, Row
 from agentrl.serving.local.kv import Prefixes
 from agentrl.serving.local.model import proven
@@ -147,3 +149,20 @@ def _step(name: str, batch: Batch) -> None:
     except Exception as error:
         get_logger().exception("A policy's batch failed", policy=name)
         batch.abort(f"policy {name} failed: {error}")
+
+
+def make(
+    config: ServingConfig,
+    server: PolicyServer,
+    stop: threading.Event,  # noqa: ARG001 - the signature of engines
+) -> LocalEngine:
+    """An engine of this process; torch is told its threads here."""
+    torch.set_num_threads(1)
+    model = config.model
+    return LocalEngine(
+        model.device,
+        model.dtype,
+        server.max_batch,
+        server.cache_tokens,
+        tolerance=checkpoint_loader.tolerance(model.dtype, server.tolerance),
+    )

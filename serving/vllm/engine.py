@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Config, PolicyServer
+from agentrl.core.config import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
+from agentrl.serving.engines import ServingConfig
 from agentrl.serving.request import Completion, EngineAway, Limits, Request, check
 from agentrl.serving.scripted import limits_of
 from agentrl.serving.vllm.adapter import (
@@ -56,7 +57,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        config: Config,
+        config: ServingConfig,
         server: PolicyServer,
         stop: threading.Event | None = None,
         timings: Timings = TIMINGS,
@@ -66,7 +67,7 @@ class VllmEngine:
         found = version(server.vllm)
         on_cpu = config.model.device == "cpu" or found.startswith(CPU_BUILD)
         log.info("vLLM found", version=found)
-        self._lora = config.trainer.lora
+        self._lora = config.lora
         self._section = server.vllm
         self._stop = stop or threading.Event()
         self._base = self._launched = Path()  # of all adapters; what vLLM was launched with
@@ -79,10 +80,10 @@ class VllmEngine:
         self._lock = threading.Lock()
         self._process = VllmProcess(launch(config, server), self._model, timings)
         self._metrics_s = timings.metrics_s
-        limit_s = config.worker.completion_timeout_s
+        limit_s = config.completion_timeout_s
         self._answers = Answers(self.line, server.max_batch, timeout_s=limit_s, seeded=not on_cpu)
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
-        self._zeros = config.home() / "zero" / server.name
+        self._zeros = config.home / "zero" / server.name
         self._zero: Path | None = None  # once it is written
         metrics.VLLM.read = self.counted
 

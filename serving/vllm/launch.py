@@ -9,8 +9,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from agentrl.core.config import Config, PolicyServer, Vllm
+from agentrl.core.config import PolicyServer, Vllm
 from agentrl.core.errors import ConfigError
+from agentrl.serving.engines import ServingConfig
 from agentrl.serving.vllm.process import NAME, Launch
 
 LEAST, BELOW = (0, 26), (0, 33)
@@ -55,9 +56,9 @@ def interpreter(section: Vllm) -> str:
     return str(path)
 
 
-def check_tracks(config: Config, server: PolicyServer) -> None:
+def check_tracks(config: ServingConfig, server: PolicyServer) -> None:
     """Raise ConfigError for more tracks than the way to take weights can hold."""
-    count, rank = len(server.tracks), config.trainer.lora.rank
+    count, rank = len(server.tracks), config.lora.rank
     if not rank and count > 1:
         raise ConfigError(
             f"policy {server.name}: vLLM exchanges whole weights in place and serves one track,"
@@ -72,18 +73,18 @@ def check_tracks(config: Config, server: PolicyServer) -> None:
         )
 
 
-def launch(config: Config, server: PolicyServer) -> Launch:
+def launch(config: ServingConfig, server: PolicyServer) -> Launch:
     """The command and environment of the configuration. Raises ConfigError."""
-    section, rank = server.vllm, config.trainer.lora.rank
+    section, rank = server.vllm, config.lora.rank
     command = [
         *(interpreter(section), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
         *("--served-model-name", NAME, "--dtype", config.model.dtype),
         *("--skip-tokenizer-init", "--generation-config", "vllm"),
         *("--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"),
-        *("--max-num-seqs", str(server.max_batch), "--seed", str(config.run.seed)),
+        *("--max-num-seqs", str(server.max_batch), "--seed", str(config.seed)),
         *("--disable-uvicorn-access-log", "--worker-extension-cls", "vllm_worker.Weights"),
     ]
-    if not config.metrics.port:  # else they are asked for (core/telemetry/metrics.py VLLM)
+    if not config.metrics:  # else they are asked for (core/telemetry/metrics.py VLLM)
         command += ["--disable-log-stats"]
     environment = {
         "DO_NOT_TRACK": "1",
@@ -101,7 +102,7 @@ def launch(config: Config, server: PolicyServer) -> Launch:
         command += [
             *("--enable-lora", "--max-lora-rank", str(rank_bound(rank))),
             # an adapted head fails where log-probabilities of prompts meet other requests
-            *("--lora-target-modules", *config.trainer.lora.targets),
+            *("--lora-target-modules", *config.lora.targets),
             *("--max-loras", str(section.max_adapters)),
             *("--max-cpu-loras", str(max(section.cpu_adapters, section.max_adapters))),
         ]
@@ -109,7 +110,7 @@ def launch(config: Config, server: PolicyServer) -> Launch:
     return Launch(
         command=[*command, *section.args],
         environment=environment | section.env,
-        log=config.home() / "logs" / f"vllm-{server.name}.log",
+        log=config.home / "logs" / f"vllm-{server.name}.log",
         start_s=section.start_s,
         call_s=section.call_s,
     )

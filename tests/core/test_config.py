@@ -120,12 +120,8 @@ def test_a_key_like_no_other_lists_what_there_is() -> None:
             "trainer.deepspeed.zero: Invalid enum value 7; known: 0, ",
         ),
         (
-            '[trackers]\nuse = ["x"]\n',
-            "trackers.use[0]: Invalid enum value 'x'; known: tensorboard, ",
-        ),
-        (
-            '[[policy]]\nname = "p"\nengine = "x"\n',
-            "policy[0].engine: Invalid enum value 'x'; known: local, ",
+            '[eval]\nengine = "x"\n',
+            "eval.engine: Invalid enum value 'x'; known: local, ",
         ),
         ('[trainer]\nlearning_rate = "a"\n', "trainer.learning_rate: Expected `float`, got `str`"),
         ("[trainer]\nlearning_rate = 0.0\n", "trainer.learning_rate: Expected `float` > 0.0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.contract import Outcome
 from agentrl.envs.server.client import RemoteSource
@@ -57,7 +57,7 @@ def test_its_expert_wins_in_the_process(installed: Path, size: str) -> None:
 
 def test_its_expert_wins_through_the_env_server(installed: Path) -> None:
     options = {"items": 3, "difficulty": "hard"}
-    server = EnvServer(Config(tasks={"guess": Task(options=options)}))
+    server = EnvServer({"guess": Task(options=options)})
     try:
         far = RemoteSource(Envs(url=server.url), "guess", options)
         for item in far.items("train"):

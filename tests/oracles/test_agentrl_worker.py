@@ -14,7 +14,7 @@ from conversation import PLACES, Exchange, Listener, hold
 from flaky import Flaky
 from running import eventually
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs import registry
@@ -143,7 +143,7 @@ def test_heartbeats_and_notices_are_the_workers(
     monkeypatch.setitem(registry.TASKS, "counting", "counting:CountingSource")
     with Listener() as ours:
         envs = Envs(concurrency=PLACES, controller=ours.url)
-        server = EnvServer(Config(tasks={"counting": Task()}, envs=envs))
+        server = EnvServer({"counting": Task()}, envs)
         try:
             told_by_us = beat_and_notice(ours, f"{server.url}/counting/api")
         finally:

@@ -33,6 +33,7 @@ from agentrl.db.models import PolicyServer as ServerRow
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.policy import LOOK_S, TICK_S, EngineDied, Followed, Watch, _beat, serve_policy
 from agentrl.serving.request import Completion, Request
@@ -316,7 +317,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_no_row(
     config = Config(tasks={"dbbench": Task()})
     before = set(threading.enumerate())
     with pytest.raises(error):
-        serve_policy(config, server, lineage.run(), threading.Event())
+        serve_policy(serving_config(config), server, lineage.run(), threading.Event())
     assert not set(threading.enumerate()) - before
     assert lineage.live() == {}
 
@@ -377,7 +378,7 @@ def test_a_taken_port_is_refused(lineage: Lineage) -> None:
         server = PolicyServer(name="policy", port=taken.getsockname()[1])
         config = Config(tasks={"dbbench": Task()})
         with pytest.raises(ConfigError, match="cannot listen"):
-            serve_policy(config, server, lineage.run(), threading.Event())
+            serve_policy(serving_config(config), server, lineage.run(), threading.Event())
 
 
 def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: Lineage) -> None:

@@ -11,6 +11,7 @@ from world import World
 from agentrl.broker.messages import RunEpisode
 from agentrl.core.config import Config, Dispatch, Task
 from agentrl.envs.contract import Item
+from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
 
@@ -35,7 +36,7 @@ def dispatcher_of(
         name: ItemStream([Item(name, f"{name}{n}", {}) for n in range(items)], 0)
         for name in weights
     }
-    return Dispatcher(config, world.run_id, world.store, streams, clock=clock)
+    return Dispatcher(dispatcher_config(config), world.run_id, world.store, streams, clock=clock)
 
 
 def tick(dispatcher: Dispatcher) -> list[RunEpisode]:

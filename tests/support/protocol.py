@@ -31,6 +31,8 @@ from agentrl.db.store import Store, now
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.envs.contract import Item
+from agentrl.ops.processes.dispatcher import dispatcher_config
+from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.inbox import Bounds, Inbox
 from agentrl.trainer.ledger import Ledger
@@ -239,7 +241,12 @@ class PausedRun:
 
     def _dispatcher(self) -> Dispatcher:
         items = [Item("dbbench", f"item-{number}", {}) for number in range(5)]
-        return Dispatcher(self.config, self.run_id, self.store, {"dbbench": ItemStream(items, 0)})
+        return Dispatcher(
+            dispatcher_config(self.config),
+            self.run_id,
+            self.store,
+            {"dbbench": ItemStream(items, 0)},
+        )
 
     def _recorder(self) -> tuple[Process, LooseConsumer]:
         consumer = LooseConsumer(self.broker, "recorder")
@@ -254,7 +261,7 @@ class PausedRun:
             inbox = Inbox(self.store, consumer, self.run_id, bounds)
             shelf = Shelf(self.home / "checkpoints")
             announce = partial(self.broker.publish, EVENTS, self.run_id)
-            ledger = Ledger(self.config, self.run_id, self.store, announce, shelf)
+            ledger = Ledger(ledger_config(self.config), self.run_id, self.store, announce, shelf)
             train(inbox, ListLearner(), ledger, settings(self.config.trainer), threading.Event())
 
         return Process(work), consumer

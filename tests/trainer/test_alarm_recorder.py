@@ -6,7 +6,7 @@ import structlog
 from world import World
 
 from agentrl.broker.messages import body_sha256
-from agentrl.core.config import Alarms, Config, Task
+from agentrl.core.config import Alarms
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs, updates
@@ -25,7 +25,7 @@ def world(store: Store) -> World:
 
 
 def _watch(world: World, **keys: Any) -> Watch:
-    return Watch(Config(tasks={"dbbench": Task()}, alarms=Alarms(**keys)), world.run_id)
+    return Watch(Alarms(**keys), 1.0, world.run_id)
 
 
 def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "") -> NewUpdate:

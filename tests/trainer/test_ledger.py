@@ -29,6 +29,7 @@ from agentrl.core.types import GroupState, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
+from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.ledger import Ledger
@@ -118,7 +119,11 @@ def _ledger(world: World, publisher: Publisher, home: Path, **rules: Any) -> Led
         tasks={"dbbench": Task()}, run=Run(**rules), trainer=Trainer(snapshot_every=EVERY)
     )
     return Ledger(
-        config, world.run_id, world.store, _announce(world, publisher), Shelf(home / "checkpoints")
+        ledger_config(config),
+        world.run_id,
+        world.store,
+        _announce(world, publisher),
+        Shelf(home / "checkpoints"),
     )
 
 
@@ -320,7 +325,9 @@ def test_a_trainer_that_waits_for_the_disk_ends_when_it_is_told_to(
     stop = threading.Event()
     config = Config(tasks={"dbbench": Task()})
     shelf = Shelf(tmp_path / "checkpoints", stop=stop)
-    ledger = Ledger(config, world.run_id, world.store, _announce(world, publisher), shelf)
+    ledger = Ledger(
+        ledger_config(config), world.run_id, world.store, _announce(world, publisher), shelf
+    )
     learner = Counter(refusals=10**9)
     at = ledger.resume(learner)
     stop.set()
@@ -431,7 +438,9 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
     faulty.register()
     config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
     stop, learner = threading.Event(), Counter()
-    ledger = Ledger(config, world.run_id, world.store, announce, _far(tmp_path, stop))
+    ledger = Ledger(
+        ledger_config(config), world.run_id, world.store, announce, _far(tmp_path, stop)
+    )
     at = _step(world, ledger, learner, ledger.resume(learner), 0)
     (group,) = _groups(world, 7)
     FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
@@ -442,7 +451,7 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
     assert world.run().version == 1
     FaultyFileSystem.faults.clear()
     fresh, shelf = Counter(), _far(tmp_path, threading.Event())
-    after = Ledger(config, world.run_id, world.store, announce, shelf)
+    after = Ledger(ledger_config(config), world.run_id, world.store, announce, shelf)
     again = after.resume(fresh)
     assert (again.version, fresh.count, world.run().version) == (2, 2, 2)
     ((path,),) = world.ask("SELECT path FROM checkpoints WHERE version = 2")
@@ -457,7 +466,9 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     faulty.register()
     config, announce = Config(tasks={"dbbench": Task()}), _announce(world, publisher)
     stop, learner = threading.Event(), Counter()
-    ledger = Ledger(config, world.run_id, world.store, announce, _far(tmp_path, stop))
+    ledger = Ledger(
+        ledger_config(config), world.run_id, world.store, announce, _far(tmp_path, stop)
+    )
     at = ledger.resume(learner)
     FaultyFileSystem.faults[:] = [OSError("the object store is away")] * 1000
     stop.set()
@@ -467,7 +478,7 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
     FaultyFileSystem.faults.clear()
     shutil.rmtree(tmp_path / "cache")
     shelf = _far(tmp_path, threading.Event())
-    fresh = Ledger(config, world.run_id, world.store, announce, shelf)
+    fresh = Ledger(ledger_config(config), world.run_id, world.store, announce, shelf)
     assert fresh.resume(Counter()).version == 0
     assert world.group(group.group_id).state == GroupState.READY
 
@@ -540,7 +551,11 @@ def _long(world: World, publisher: Publisher, home: Path, tracks: list[str]) -> 
         policy=[PolicyServer(name="p", tracks=tracks)],
     )
     return Ledger(
-        config, world.run_id, world.store, _announce(world, publisher), Shelf(home / "checkpoints")
+        ledger_config(config),
+        world.run_id,
+        world.store,
+        _announce(world, publisher),
+        Shelf(home / "checkpoints"),
     )
 
 
@@ -637,7 +652,13 @@ def test_success_waits_for_every_task_of_the_configuration(
     run = Run(stop_success=0.5)
     config = Config(tasks={"dbbench": Task(), "alfworld": Task()}, run=run)
     ledger, learner = (
-        Ledger(config, world.run_id, world.store, _announce(world, publisher), Shelf(tmp_path)),
+        Ledger(
+            ledger_config(config),
+            world.run_id,
+            world.store,
+            _announce(world, publisher),
+            Shelf(tmp_path),
+        ),
         Counter(),
     )
     _step(world, ledger, learner, ledger.resume(learner), 0)

@@ -22,6 +22,7 @@ from agentrl.core.errors import StoreUnavailable
 from agentrl.core.types import RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
+from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.engines.learner import Hardware, Metrics
@@ -84,7 +85,7 @@ def _train(
         bodies = inbox(world.store, consumer, world.run_id, BOUNDS)
         shelf = Shelf(home / "checkpoints", stop=stop)
         announce = partial(publisher.publish, EVENTS, world.run_id)
-        ledger = Ledger(config, world.run_id, world.store, announce, shelf)
+        ledger = Ledger(ledger_config(config), world.run_id, world.store, announce, shelf)
         train(bodies, learner, ledger, SETTINGS, stop)
 
 

@@ -33,7 +33,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 def run_id(config: Config) -> Iterator[str]:
     name = f"run-{uuid.uuid4().hex[:6]}"
     yield name
-    app = celery_app(config, name)
+    app = celery_app(config.tasks_url(), name)
     purge(app, name)
     app.close()
 
@@ -45,7 +45,7 @@ def _send(app: Celery, run_id: str, *names: str, expires_s: float | None = None)
 
 
 def test_commands_reach_the_runs_queue_as_they_were_sent(config: Config, run_id: str) -> None:
-    app = celery_app(config, run_id)
+    app = celery_app(config.tasks_url(), run_id)
     sent = [RunEpisode(run_id=run_id, episode_id=f"e{n}", fence=n) for n in range(3)]
     with closing(Sender(app)) as send:
         for command in sent:
@@ -66,7 +66,7 @@ def test_commands_reach_the_runs_queue_as_they_were_sent(config: Config, run_id:
 def test_a_broker_that_is_away_is_an_error(tmp_path: Path) -> None:
     broker = Broker(tasks_url="amqp://guest:guest@127.0.0.1:9//")
     config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
-    app = celery_app(config, "run")
+    app = celery_app(config.tasks_url(), "run")
     with pytest.raises(BrokerError, match="tasks broker"):
         _send(app, "run", "e")
     app.close()
@@ -76,7 +76,7 @@ def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         broker = Broker(tasks_url=f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}//")
         config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
-        app = celery_app(config, "run")
+        app = celery_app(config.tasks_url(), "run")
         app.conf.broker_connection_timeout = 0.2
         with pytest.raises(BrokerUnavailable, match="tasks broker"):
             _send(app, "run", "e")
@@ -90,7 +90,7 @@ def waiting(app: Celery, run_id: str) -> int:
 
 def test_commands_that_nobody_takes_expire(config: Config, run_id: str) -> None:
     """RabbitMQ drops them by itself, the embedded twin with a later command."""
-    app = celery_app(config, run_id)
+    app = celery_app(config.tasks_url(), run_id)
     if config.tasks_url().startswith("filesystem://"):
         _send(app, run_id, "old", expires_s=60.0)
         for path in Path(config.tasks_url().removeprefix("filesystem://")).rglob("*.msg"):
@@ -106,7 +106,7 @@ def test_commands_that_nobody_takes_expire(config: Config, run_id: str) -> None:
 def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
     tmp_path: Path,
 ) -> None:
-    app = celery_app(Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path))), "run")
+    app = celery_app(f"filesystem://{tmp_path / 'celery'}", "run")
     with (
         app.connection_for_read() as connection,
         connection.channel() as channel,
@@ -133,7 +133,7 @@ class Stop(threading.Event):
         return self.asked > {asked_before}
 
 config = Config(tasks={{"dbbench": Task()}}, run=Run(home={str(tmp_path)!r}))
-serve(celery_app(config, "run"), print, Stop(), 1)
+serve(celery_app(config.tasks_url(), "run"), print, Stop(), 1)
 """
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=200, capture_output=True, check=False
@@ -163,13 +163,13 @@ from agentrl.workers.app import celery_app, serve
 config = msgspec.json.decode(sys.argv[1], type=Config)
 def say(command):  # in one piece: two threads say it
     print(f"ran {command.episode_id} {sys.getswitchinterval():g}\\n", end="", flush=True)
-serve(celery_app(config, sys.argv[2]), say, threading.Event(), int(sys.argv[3]))
+serve(celery_app(config.tasks_url(), sys.argv[2]), say, threading.Event(), int(sys.argv[3]))
 """
 
 
 def _poison(config: Config, run_id: str) -> None:
     """What nobody of ours sends, in the run's queue."""
-    app = celery_app(config, run_id)
+    app = celery_app(config.tasks_url(), run_id)
     app.send_task("an.unknown.task", kwargs={"x": 1})
     app.send_task("agentrl.run_episode", kwargs={"fence": "one"})
     app.send_task("agentrl.run_episode", args=[1, 2, 3])
@@ -211,7 +211,7 @@ def _ran(config: Config, run_id: str, episodes: int, *, concurrency: int = 2) ->
 
 @pytest.mark.slow
 def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
-    _send(app := celery_app(config, run_id), run_id, "first")
+    _send(app := celery_app(config.tasks_url(), run_id), run_id, "first")
     _poison(config, run_id)
     _send(app, run_id, "second", "third")
     app.close()
@@ -223,7 +223,7 @@ def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
 def test_a_thread_among_many_waits_longer_before_it_asks_for_the_lock(
     config: Config, run_id: str, concurrency: int
 ) -> None:
-    _send(app := celery_app(config, run_id), run_id, "first")
+    _send(app := celery_app(config.tasks_url(), run_id), run_id, "first")
     app.close()
     own = sys.getswitchinterval()
     expected = max(own, SWITCH_S * concurrency)
@@ -232,6 +232,6 @@ def test_a_thread_among_many_waits_longer_before_it_asks_for_the_lock(
 
 
 def test_commands_are_json_alone(config: Config, run_id: str) -> None:
-    app = celery_app(config, run_id)
+    app = celery_app(config.tasks_url(), run_id)
     assert (app.conf.accept_content, app.conf.task_serializer) == (["json"], "json")
     app.close()

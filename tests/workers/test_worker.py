@@ -31,6 +31,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import episodes
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
+from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.request import Limits
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.workers.recorder import record
@@ -102,7 +103,9 @@ def begin(world: World, publisher: Checking, model_dir: Path) -> Iterator[Begin]
             dispatch=Dispatch(max_attempts=MANY),
         )
         chosen = source or TalkSource(lambda _item: env or Talk(["and?"] * 2, won()))
-        worker = EpisodeWorker(config, world.run_id, world.store, publisher, {"dbbench": chosen})
+        worker = EpisodeWorker(
+            worker_config(config), world.run_id, world.store, publisher, {"dbbench": chosen}
+        )
         workers.append(worker)
         worker.start()
         return worker

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentrl.core.config import Dispatch, Lora, Sampling, Trainer
-from agentrl.core.errors import ConfigError, nearest
+from agentrl.core.errors import ConfigError, require_known
 from agentrl.trainer.algorithm.advantages import ADVANTAGES
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.losses.tokens import Clip
@@ -189,12 +189,8 @@ def _chosen(config: Trainer) -> dict[str, Any]:
     preset = PRESETS[config.preset]
     named = {name: getattr(config, name) for name in preset if getattr(config, name) is not None}
     for key, value in named.items():
-        known = choices(key)
-        if known and value not in known:
-            raise ConfigError(
-                f"trainer.{key}: unknown {key} {value}{nearest(value, known)}",
-                hint=f"known: {', '.join(sorted(known))}",
-            )
+        if known := choices(key):
+            require_known(f"trainer.{key}", value, known)
     return preset | known_losses()[named.get("loss", preset["loss"])].clip | named
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Config
+from agentrl.core.config import Dispatch, Task
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
 from agentrl.db.transitions import mixtures, streams
@@ -30,11 +30,17 @@ log = get_logger()
 class Admission:
     """Of one run. `items`: the stream of each task of the mixture."""
 
-    def __init__(self, config: Config, run_id: str, items: Mapping[str, ItemStream]) -> None:
+    def __init__(
+        self,
+        plan: Dispatch,
+        tasks: Mapping[str, Task],
+        run_id: str,
+        items: Mapping[str, ItemStream],
+    ) -> None:
         """Raises ConfigError for a curriculum that contradicts itself."""
-        curriculum.check(config)
-        self._plan = config.dispatch
-        self._tasks = config.tasks
+        curriculum.check(plan, tasks)
+        self._plan = plan
+        self._tasks = tasks
         self._run_id = run_id
         self._items = items
         self._admitted = Admitted(run_id)

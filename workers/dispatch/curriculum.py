@@ -10,27 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from agentrl.core.config import Config
+from agentrl.core.config import Dispatch, Task
 from agentrl.core.errors import ConfigError
 from agentrl.db.transitions.streams import Latest
 
 Shares = Mapping[str, float]
 
 
-def check(config: Config) -> None:
+def check(plan: Dispatch, tasks: Mapping[str, Task]) -> None:
     """Raise ConfigError for a curriculum that contradicts itself."""
-    for name, task in config.tasks.items():
+    for name, task in tasks.items():
         versions = [version for version, _ in task.horizons]
         if any(later <= earlier for earlier, later in pairwise(versions)):
             raise ConfigError(f"tasks.{name}.horizons: versions do not rise: {versions}")
-    plan = config.dispatch
     if plan.window is not None and plan.window[0] > plan.window[1]:
         raise ConfigError(f"dispatch.window: {plan.window[0]} is above {plan.window[1]}")
-    most = 1.0 / max(1, len(config.tasks))
+    most = 1.0 / max(1, len(tasks))
     if plan.mixing == "progress" and plan.mixing_floor > most:
         raise ConfigError(
             f"dispatch.mixing_floor: {plan.mixing_floor} is more than an equal share",
-            hint=f"at most 1/{len(config.tasks)} for {len(config.tasks)} tasks",
+            hint=f"at most 1/{len(tasks)} for {len(tasks)} tasks",
         )
 
 

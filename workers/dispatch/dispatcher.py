@@ -13,12 +13,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config import Config
+from agentrl.core.config import Dispatch, Task
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry
@@ -45,12 +46,21 @@ log = get_logger()
 STATUS_OF = {Reason.LOST: Status.LOST, Reason.TIMEOUT: Status.TIMEOUT}
 
 
+@dataclass(frozen=True, slots=True)
+class DispatcherConfig:
+    """What the dispatcher takes of a configuration. `min_groups`: fewest of a batch."""
+
+    dispatch: Dispatch
+    tasks: Mapping[str, Task]
+    min_groups: int
+
+
 class Dispatcher:
     """The one dispatcher of a run. `items`: the stream of each task of the mixture."""
 
     def __init__(
         self,
-        config: Config,
+        config: DispatcherConfig,
         run_id: str,
         store: Store,
         items: Mapping[str, ItemStream],
@@ -64,11 +74,11 @@ class Dispatcher:
         self._config = config.dispatch
         self._run_id = run_id
         self._store = store
-        self._admission = Admission(config, run_id, items)
+        self._admission = Admission(config.dispatch, config.tasks, run_id, items)
         self._owner = uuid.uuid4().hex
         self._bound = (self._config.max_staleness + 1) * self._config.groups_per_update
         self._awaited: tuple[int, float] | None = None  # a version to be served, since when
-        self._fewest = config.trainer.min_groups or self._config.groups_per_update
+        self._fewest = config.min_groups
         if self._fewest > self._bound:
             raise ConfigError(
                 f"trainer.min_groups: {self._fewest} groups are never open at once",

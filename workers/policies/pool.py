@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from agentrl.core.config import Config, Sampling
+from agentrl.core.config import Sampling
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread
@@ -20,7 +20,7 @@ from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import Store
 from agentrl.workers.policies.adaptive import Weigh
-from agentrl.workers.policies.statistics import look
+from agentrl.workers.policies.statistics import PoolConfig, look
 
 LOOK_S = 0.02  # least time between two looks at the registry, whoever wants one
 PERIOD_S = 1.0  # most time between two looks
@@ -82,7 +82,7 @@ class PolicyPool:
 
     @classmethod
     def of_run(
-        cls, store: Store, run_id: str, config: Config, *, period_s: float = PERIOD_S
+        cls, store: Store, run_id: str, config: PoolConfig, *, period_s: float = PERIOD_S
     ) -> "PolicyPool":
         """The pool of a run's registry; an external model alone waits for one of ours."""
         own = store.one_thread()

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from agentrl.core.config import Config
+from agentrl.core.config import Sampling
 from agentrl.db.queries.episode_outcomes import Played, recent_episodes, recent_metrics
 from agentrl.db.store import Store
 from agentrl.workers.policies.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
@@ -14,15 +15,25 @@ UPDATES = 4  # whose metrics say how far lagged tokens are from the policy train
 PARTS = ("fresh", "lagged")
 
 
-def look(store: Store, run_id: str, config: Config) -> dict[str, Weigh]:
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """What a pool takes of a configuration. `tasks`: their names; `group_size`: in episodes."""
+
+    sampling: Sampling
+    tasks: Sequence[str]
+    group_size: int
+
+
+def look(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:
     """How to weigh each task's tracks, by what its last groups and updates say."""
     window = config.sampling.window_groups
     with store.read() as session:
         played = {task: recent_episodes(session, run_id, task, window) for task in config.tasks}
         metrics = recent_metrics(session, run_id, UPDATES)
-    size = config.dispatch.group_size
     return {
-        task: weigher(learn(attempts(found)), off_policy(metrics, task), config.sampling, size)
+        task: weigher(
+            learn(attempts(found)), off_policy(metrics, task), config.sampling, config.group_size
+        )
         for task, found in played.items()
     }
 

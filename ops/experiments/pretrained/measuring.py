@@ -13,7 +13,6 @@ from agentrl.core.types import SOLVED
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import evaluations
-from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.command import Matrix
 from agentrl.ops.evaluation.evaluate import Plan, work_of
 from agentrl.ops.evaluation.record import named
@@ -22,6 +21,7 @@ from agentrl.ops.experiments.pretrained.findings import Bench, Measurement, Solv
 from agentrl.ops.experiments.simulator import interrupted
 from agentrl.ops.experiments.training import Told
 from agentrl.ops.runs.begin import make_home
+from agentrl.ops.tasks.sources import sources
 from agentrl.workers.episode import Stopped
 
 

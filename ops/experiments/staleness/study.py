@@ -23,7 +23,6 @@ from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CURRENT
-from agentrl.envs.sources import sources
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.experiments.findings import Skill, agreed
 from agentrl.ops.experiments.runner import QUICK, Sizes, Work, in_order, make_missing
@@ -33,6 +32,7 @@ from agentrl.ops.experiments.staleness.figures import BOUND, INTERVAL
 from agentrl.ops.experiments.staleness.findings import Course, Moment, Timed
 from agentrl.ops.experiments.staleness.pipeline import Pipeline
 from agentrl.ops.experiments.training import SKILL, Arm, Told, Trainee
+from agentrl.ops.tasks.sources import sources
 
 SIZES = Sizes(seeds=3, items=24, attempts=8, checks=2, check_items=8)
 

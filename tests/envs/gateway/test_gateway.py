@@ -9,7 +9,7 @@ import pytest
 from programs import Play
 from running import eventually
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
 from agentrl.envs.server.client import RemoteSource
@@ -305,7 +305,7 @@ def test_a_program_may_run_behind_an_env_server(play: Play, tmp_path: Path) -> N
         "items": str(tmp_path / "items.jsonl"),
         "reward": f"{tmp_path / 'reward.py'}:said",
     }
-    server = EnvServer(Config(tasks={"gateway": Task(options=options)}))
+    server = EnvServer({"gateway": Task(options=options)})
     try:
         far = RemoteSource(Envs(url=server.url), "gateway", options)
         environment = far.make(far.items("train")[0])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flaky import Flaky
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Outcome, TaskSource, ToolCall
@@ -23,9 +23,7 @@ TASKS = ("alfworld", "dbbench")
 
 @contextmanager
 def serving(**envs: Any) -> Iterator[EnvServer]:
-    server = EnvServer(
-        Config(tasks={task: Task(options=OPTIONS) for task in TASKS}, envs=Envs(**envs))
-    )
+    server = EnvServer({task: Task(options=OPTIONS) for task in TASKS}, Envs(**envs))
     try:
         yield server
     finally:
@@ -37,7 +35,7 @@ def counting() -> Iterator[EnvServer]:
     """Our server of one task, which answers under /api as a task worker does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
-        server = EnvServer(Config(tasks={"counting": Task()}))
+        server = EnvServer({"counting": Task()})
     try:
         yield server
     finally:

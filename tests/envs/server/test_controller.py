@@ -9,7 +9,7 @@ from conversation import Listener, hold, post, start
 from running import eventually
 from structlog.testing import capture_logs
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.server.sessions import Timings
@@ -19,9 +19,7 @@ from agentrl.envs.server.sessions import Timings
 def counting(**envs: Any) -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
-        server = EnvServer(
-            Config(tasks={"counting": Task()}, envs=Envs(**envs)), Timings(beat_s=0.05)
-        )
+        server = EnvServer({"counting": Task()}, Envs(**envs), Timings(beat_s=0.05))
         try:
             yield server
         finally:

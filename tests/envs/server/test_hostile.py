@@ -65,7 +65,7 @@ def server() -> Iterator[EnvServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.TASKS, "counting", "counting:CountingSource")
         config = Config(tasks={"counting": Task()}, envs=Envs(concurrency=16))
-        server = EnvServer(config, Timings(queue_s=0.02))
+        server = EnvServer(config.tasks, config.envs, Timings(queue_s=0.02))
         start = json.dumps({"session_id": WITNESS, "index": 19}).encode()
         assert post(server, "start_sample", start)[0] == 200
         try:

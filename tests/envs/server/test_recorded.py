@@ -21,7 +21,7 @@ def test_every_answer_is_the_one_the_original_worker_gave(monkeypatch: pytest.Mo
     monkeypatch.setitem(registry.TASKS, "counting", "counting:CountingSource")
     envs = Envs(concurrency=PLACES)
     config = Config(tasks={"counting": Task(max_turns=30)}, envs=envs)
-    server = EnvServer(config, Timings(queue_s=0.1))
+    server = EnvServer(config.tasks, config.envs, Timings(queue_s=0.1))
     theirs = json.loads(RECORDED.read_text())
     try:
         ours = hold(f"{server.url}/counting/api", theirs)

@@ -11,7 +11,7 @@ import pytest
 import urllib3
 from running import eventually
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.server import wire
@@ -26,7 +26,7 @@ CUSTOM = {"index": ITEM.item_id, "custom_task": ITEM.content}
 @contextmanager
 def serving(*tasks: str, timings: Timings | None = None, **envs: Any) -> Iterator[EnvServer]:
     mixture = {task: Task(options={"items": 3, "test_items": 2}) for task in tasks or ("dbbench",)}
-    server = EnvServer(Config(tasks=mixture, envs=Envs(**envs)), timings)
+    server = EnvServer(mixture, Envs(**envs), timings)
     try:
         yield server
     finally:
@@ -204,9 +204,9 @@ def test_a_server_of_one_task_answers_without_its_name() -> None:
 
 def test_a_token_is_asked_for_where_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="required off loopback"):
-        EnvServer(Config(tasks={"dbbench": Task()}, envs=Envs(host="::")))
+        EnvServer({"dbbench": Task()}, Envs(host="::"))
     with pytest.raises(ConfigError, match="SECRET_OF_ENVS is not set"):
-        EnvServer(Config(tasks={"dbbench": Task()}, envs=Envs(token_env="SECRET_OF_ENVS")))
+        EnvServer({"dbbench": Task()}, Envs(token_env="SECRET_OF_ENVS"))
     monkeypatch.setenv("SECRET_OF_ENVS", "s3cret")
     with serving(token_env="SECRET_OF_ENVS") as server:
         assert start(server, 1)[0] == 401
@@ -241,7 +241,7 @@ def test_a_taken_port_and_an_unknown_task_are_told_at_the_start() -> None:
     ):
         pass
     with pytest.raises(ItemError, match="did you mean dbbench"):
-        EnvServer(Config(tasks={"dbench": Task()}))
+        EnvServer({"dbench": Task()})
 
 
 def test_a_full_server_refuses_who_has_waited_for_long_enough() -> None:

@@ -22,7 +22,6 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Evaluation, EvaluationEpisode
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.envs.sources import sources
 from agentrl.ops.evaluation.command import Matrix, Wish, evaluate, planned
 from agentrl.ops.evaluation.compare import Pair, compare
 from agentrl.ops.evaluation.evaluate import Plan, work_of
@@ -30,6 +29,7 @@ from agentrl.ops.evaluation.record import named
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.runs.export import export
+from agentrl.ops.tasks.sources import sources
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 FILE = """

@@ -6,13 +6,13 @@ import pytest
 from studying import configuration
 
 from agentrl.core.errors import ConfigError
-from agentrl.envs.sources import sources
 from agentrl.ops.experiments import report, study
 from agentrl.ops.experiments.findings import Design, Drift, Training, keep, read
 from agentrl.ops.experiments.runner import Sizes
 from agentrl.ops.experiments.simulator import Interrupted
 from agentrl.ops.experiments.study import Wish
 from agentrl.ops.experiments.training import Trainee
+from agentrl.ops.tasks.sources import sources
 
 pytestmark = pytest.mark.usefixtures("signals")
 TOKENS = 300  # two rounds of two groups of four episodes of some forty tokens

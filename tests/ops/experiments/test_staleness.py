@@ -8,7 +8,6 @@ from studying import configuration
 from trajectories import trajectory
 
 from agentrl.core.errors import ConfigError
-from agentrl.envs.sources import sources
 from agentrl.ops.experiments.findings import Design, Skill, keep, read
 from agentrl.ops.experiments.simulator import Wave
 from agentrl.ops.experiments.staleness import report, study
@@ -18,6 +17,7 @@ from agentrl.ops.experiments.staleness.findings import Course, Moment, Timed
 from agentrl.ops.experiments.staleness.pipeline import Pipeline, lags_of
 from agentrl.ops.experiments.staleness.study import Wish
 from agentrl.ops.experiments.training import Trainee
+from agentrl.ops.tasks.sources import sources
 
 pytestmark = pytest.mark.usefixtures("signals")
 COSTS = Costs(step=0.003, sampled=1e-4, prompt=0.0, load=0.03, update=0.04, token=1e-4)

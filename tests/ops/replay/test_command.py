@@ -19,11 +19,11 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, S
 from agentrl.core.types import Status
 from agentrl.db.store import Store, open_store
 from agentrl.envs.server.in_process import hosting
-from agentrl.envs.sources import sources
 from agentrl.ops.replay.branch_episode import Wish, go_on
 from agentrl.ops.replay.command import replay, replay_all
 from agentrl.ops.replay.recorded_episode import Tape
 from agentrl.ops.runs.begin import begin
+from agentrl.ops.tasks.sources import sources
 from agentrl.workers.conversation.template import ChatTemplate
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"

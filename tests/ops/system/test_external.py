@@ -32,6 +32,7 @@ from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.evaluation.command import Wish, evaluate
+from agentrl.ops.processes.worker import pool_config
 from agentrl.workers.policies.pool import PolicyPool
 
 OPTIONS = {"style": "compact", "items": 40, "test_items": 8}
@@ -151,7 +152,7 @@ def test_a_teacher_never_acts_alone(tmp_path: Path) -> None:
             row = external.stand_in(session, run_id, "teacher")
             mark_serving(session, "t", "external(teacher)", row)
         config = loading.load(write(tmp_path, "http://h/v1"))
-        with closing(PolicyPool.of_run(store, run_id, config)) as pool:
+        with closing(PolicyPool.of_run(store, run_id, pool_config(config))) as pool:
             pool.refresh(60.0)
             assert {p.track for p in pool.live()} == {"current", "lagged(4)", "external(teacher)"}
             with store.write() as session:

@@ -16,6 +16,7 @@ from agentrl.checkpoints import directories, manifest
 from agentrl.core import config as sections
 from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.db.models import Checkpoint
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.checkpoint_loader import Holder, median_gap, tolerance
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.request import Request
@@ -106,7 +107,7 @@ def vllm(rank: int, smollm2: Path, vllm_python: Path, tmp_path: Path) -> Iterato
         policy=[server],
         trainer=Trainer(lora=Lora(rank=rank)),
     )
-    with closing(VllmEngine(config, server, threading.Event())) as engine:
+    with closing(VllmEngine(serving_config(config), server, threading.Event())) as engine:
         yield engine
 
 

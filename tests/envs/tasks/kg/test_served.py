@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config import Envs, Task
 from agentrl.envs.contract import Item, Message, Outcome, TaskSource
 from agentrl.envs.server.client import RemoteSource
 from agentrl.envs.server.server import EnvServer
@@ -16,7 +16,7 @@ OPTIONS = {"items": 4, "test_items": 2, "difficulty": "hard"}
 
 @pytest.fixture
 def remote() -> Iterator[RemoteSource]:
-    server = EnvServer(Config(tasks={"kg": Task(options=OPTIONS)}))
+    server = EnvServer({"kg": Task(options=OPTIONS)})
     yield RemoteSource(Envs(url=server.url), "kg", OPTIONS)
     server.close()
 
