@@ -34,14 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Delivery
-from agentrl.broker.messages import (
-    EpisodeFinished,
-    PolicyRef,
-    StepRecord,
-    Trajectory,
-    encode,
-)
+from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import RunState, Status
 from agentrl.db.admin import migrate
 from agentrl.db.models import Run

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory
 from agentrl.core.config import Trainer
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
 from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble

@@ -8,33 +8,14 @@ import msgspec
 import zstandard
 
 from agentrl.core.errors import MessageRefused
-from agentrl.core.trajectory import (
-    MAX_BYTES,
-    EpisodeFinished,
-    PolicyRef,
-    StepRecord,
-    Trajectory,
-    Wire,
-    as_received,
-    body_of,
-    body_sha256,
-    check,
-    decoded,
-)
+from agentrl.core.trajectory import MAX_BYTES, EpisodeFinished, Wire, decoded
 
 __all__ = [
     "CheckpointPublished",
     "EpisodeFinished",
     "Message",
-    "PolicyRef",
     "PoolChanged",
     "RunEpisode",
-    "StepRecord",
-    "Trajectory",
-    "as_received",
-    "body_of",
-    "body_sha256",
-    "check",
     "decode",
     "encode",
 ]

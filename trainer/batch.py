@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import ConfigError
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import ABNORMAL, CURRENT, SOLVED
 from agentrl.trainer.algorithm.advantages import Floats, group_advantages, task_normalise
 from agentrl.trainer.algorithm.losses.registry import known_losses

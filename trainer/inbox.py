@@ -21,11 +21,12 @@ from typing import NamedTuple
 from sqlalchemy.orm import Session
 
 from agentrl.broker.api import Consumer, Delivery
-from agentrl.broker.messages import EpisodeFinished, Trajectory, body_of, body_sha256
+from agentrl.broker.messages import EpisodeFinished
 from agentrl.core.errors import BrokerError, MessageError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
+from agentrl.core.trajectory import Trajectory, body_of, body_sha256
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.broker.messages import body_sha256
 from agentrl.checkpoints.manifest import verify
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
+from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import now

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory
 from agentrl.core.config import Sampling
 from agentrl.core.errors import AgentRLError, ConfigError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import Claimed

@@ -16,10 +16,11 @@ from contextlib import suppress
 from typing import Any
 
 from agentrl.broker.api import Consumer, Delivery
-from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256
+from agentrl.broker.messages import EpisodeFinished
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, runs
 from agentrl.db.transitions.bodies import Unfit

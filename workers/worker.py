@@ -18,13 +18,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from agentrl.broker.api import Publisher
-from agentrl.broker.messages import (
-    EpisodeFinished,
-    RunEpisode,
-    Trajectory,
-    as_received,
-    body_sha256,
-)
+from agentrl.broker.messages import EpisodeFinished, RunEpisode
 from agentrl.broker.topology import TRAJECTORIES
 from agentrl.core.config import Dispatch, Model, Sampling, Task
 from agentrl.core.config import Worker as WorkerSection
@@ -44,6 +38,7 @@ from agentrl.core.retry import FOREVER
 from agentrl.core.structs import prepare_structs
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.threads import vital_thread
+from agentrl.core.trajectory import Trajectory, as_received, body_sha256
 from agentrl.core.types import Reason, Status
 from agentrl.db.models import Worker
 from agentrl.db.store import Store

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from sqlalchemy.orm import Session
 
 from agentrl import broker
-from agentrl.broker.messages import EpisodeFinished, body_sha256, decode
+from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
+from agentrl.core.trajectory import body_sha256
 from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import Finding, Rules
 from agentrl.db.queries import liveness

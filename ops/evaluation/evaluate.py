@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core import statistics
 from agentrl.core.config import Config
 from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.statistics import Estimate, clustered_interval, estimate
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED, TRAINABLE, Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import Claimed

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl.broker.messages import Trajectory
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT
 from agentrl.ops.experiments.findings import Drift, Lag, Mixture
 from agentrl.ops.experiments.statistics import divergence, effective_share

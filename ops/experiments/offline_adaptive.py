@@ -4,8 +4,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Sampling
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.ops.experiments.simulator import Arena, Job
 from agentrl.workers.policies.adaptive import Attempt, Beliefs, OffPolicy, Weigh, learn, weigher

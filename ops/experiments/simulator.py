@@ -15,10 +15,10 @@ from random import Random
 
 import torch
 
-from agentrl.broker.messages import Trajectory
 from agentrl.checkpoints.directories import publish, remove
 from agentrl.core.config import Config, Sampling
 from agentrl.core.errors import AgentRLError
+from agentrl.core.trajectory import Trajectory
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.tracks import wanted
 from agentrl.db.transitions.episodes import Claimed

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.statistics import Estimate, estimate
+from agentrl.core.trajectory import Trajectory
 from agentrl.ops.evaluation.evaluate import pass_at
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Config, Sampling
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.experiments.admission import Admission

@@ -16,11 +16,12 @@ from statistics import fmean, stdev
 
 import msgspec
 
-from agentrl.broker.messages import EpisodeFinished, StepRecord, Trajectory, encode
+from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.checkpoints import manifest
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.statistics import interval
+from agentrl.core.trajectory import StepRecord, Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import open_store

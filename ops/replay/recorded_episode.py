@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import (

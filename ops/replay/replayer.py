@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.broker.messages import Trajectory, body_of
 from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
+from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.core.types import CURRENT
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store

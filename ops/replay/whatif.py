@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy.orm import Session
 
-from agentrl.broker.messages import Trajectory, body_of
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.core import loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import MessageError, StoreError
+from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Checkpoint, Run, Update

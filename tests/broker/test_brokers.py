@@ -20,9 +20,10 @@ from trajectories import finished, published, trajectories
 
 from agentrl.broker import connect
 from agentrl.broker.api import Broker, Consumer, Delivery
-from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Trajectory, encode
+from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, encode
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, dead_queue, recorder_queue, trainer_queue
 from agentrl.core.errors import BrokerError
+from agentrl.core.trajectory import Trajectory
 
 HOLD = """
 import sys, time

@@ -11,15 +11,11 @@ from agentrl.broker.messages import (
     Message,
     PoolChanged,
     RunEpisode,
-    Trajectory,
-    as_received,
-    body_sha256,
-    check,
     decode,
     encode,
 )
 from agentrl.core.errors import MessageError, MessageRefused
-from agentrl.core.trajectory import MAX_BYTES
+from agentrl.core.trajectory import MAX_BYTES, Trajectory, as_received, body_sha256, check
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 

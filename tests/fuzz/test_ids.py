@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from world import World
 
 from agentrl.broker.api import Delivery
-from agentrl.broker.messages import EpisodeFinished, Trajectory, encode
+from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.errors import ItemError
+from agentrl.core.trajectory import Trajectory
 from agentrl.db.models import Run
 from agentrl.db.store import Store
 from agentrl.db.transitions import groups

@@ -10,7 +10,7 @@ from protocol_stores import Database
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from agentrl.broker.messages import Trajectory
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState
 from agentrl.db.models import Episode
 from agentrl.db.transitions import episodes, updates

@@ -9,9 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trajectories import trajectory
 
-from agentrl.broker.messages import EpisodeFinished, body_sha256, encode
+from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core import loading
 from agentrl.core.config import Config
+from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker

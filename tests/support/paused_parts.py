@@ -12,9 +12,9 @@ import torch
 from loose_broker import LooseConsumer
 from paused import Killed, Process, pause
 
-from agentrl.broker.messages import Trajectory, body_sha256
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Worker as WorkerSection
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.db import models
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import Claimed

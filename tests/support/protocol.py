@@ -20,11 +20,12 @@ from protocol_stores import Beside
 from sqlalchemy import update
 from trajectories import trajectory
 
-from agentrl.broker.messages import RunEpisode, Trajectory
+from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints.checkpoint_store import Shelf
 from agentrl.core.config import Config, Dispatch, Run, Task, Trainer
 from agentrl.core.errors import BrokerError
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db import models
 from agentrl.db.store import Store, now

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import func, select
 
-from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
+from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.config import Config
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.core.types import CURRENT, EpisodeState, GroupState
 from agentrl.db.models import Episode, Group, StoredTrajectory
 from agentrl.db.registry.checkpoints import LivePolicy

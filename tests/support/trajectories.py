@@ -3,13 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from agentrl.broker.messages import (
-    CheckpointPublished,
-    EpisodeFinished,
-    PolicyRef,
-    StepRecord,
-    Trajectory,
-)
+from agentrl.broker.messages import CheckpointPublished, EpisodeFinished
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
 
 SPANS = ((5, 3), (4, 6))  # (tokens observed, tokens sampled) of each step

@@ -8,8 +8,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import DeepSpeed, Lora, Trainer
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.engines.learner import Hardware

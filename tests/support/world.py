@@ -12,7 +12,8 @@ from sqlalchemy import text
 from trajectories import trajectory
 
 from agentrl.broker.api import Delivery
-from agentrl.broker.messages import EpisodeFinished, Trajectory, body_sha256, encode
+from agentrl.broker.messages import EpisodeFinished, encode
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status
 from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
 from agentrl.db.registry.checkpoints import mark_serving, register_server

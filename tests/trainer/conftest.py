@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.broker.messages import PolicyRef, StepRecord, Trajectory, check
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory, check
 from agentrl.core.types import Status
 
 VOCABULARY = 96

@@ -5,8 +5,8 @@ import pytest
 import structlog
 from world import World
 
-from agentrl.broker.messages import body_sha256
 from agentrl.core.config import Alarms
+from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs, updates

@@ -3,9 +3,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from agentrl.broker.messages import PolicyRef, Trajectory
 from agentrl.core.config import Trainer
 from agentrl.core.errors import ConfigError
+from agentrl.core.trajectory import PolicyRef, Trajectory
 from agentrl.core.types import Status
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import TrainableGroup, assemble, spread, taught

@@ -15,17 +15,12 @@ from world import World
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery, Publisher
-from agentrl.broker.messages import (
-    CheckpointPublished,
-    EpisodeFinished,
-    Message,
-    Trajectory,
-    encode,
-)
+from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Message, encode
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
 from agentrl.core.config import Metrics
 from agentrl.core.errors import BrokerError
 from agentrl.core.telemetry.exposition import exported
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import Store

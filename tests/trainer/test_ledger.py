@@ -17,7 +17,7 @@ from world import World
 
 from agentrl import broker
 from agentrl.broker.api import Consumer, Publisher
-from agentrl.broker.messages import CheckpointPublished, Message, body_sha256
+from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway, fetch
@@ -25,6 +25,7 @@ from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Config, PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.trained_hash import ROOT, running_hash
+from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import GroupState, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Trainer
 from agentrl.core.errors import CheckpointError
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer import snapshots
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble

@@ -17,9 +17,9 @@ from acting import CLAIMED, Fixed, Talk, serve, won
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.broker.messages import Trajectory, check
 from agentrl.core.config import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
+from agentrl.core.trajectory import Trajectory, check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Outcome, ToolCall

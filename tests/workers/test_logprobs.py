@@ -13,8 +13,8 @@ import torch
 from acting import CLAIMED, Fixed, serve
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.broker.messages import Trajectory, check
 from agentrl.core.config import Sampling, Trainer
+from agentrl.core.trajectory import Trajectory, check
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry
 from agentrl.ops.warmstart import tokenizer

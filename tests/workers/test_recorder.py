@@ -10,9 +10,10 @@ from world import World
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery
-from agentrl.broker.messages import EpisodeFinished, PoolChanged, Trajectory, decode
+from agentrl.broker.messages import EpisodeFinished, PoolChanged, decode
 from agentrl.broker.topology import TRAJECTORIES, recorder_queue
 from agentrl.core.errors import StoreError
+from agentrl.core.trajectory import Trajectory
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle
 from agentrl.workers.recorder import record

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.errors import ConfigError
+from agentrl.core.trajectory import Trajectory
 from agentrl.ops.experiments.findings import Finding
 from agentrl.ops.experiments.lockstep_episode import Question, play
 from agentrl.ops.experiments.simulator import Wave

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.broker.messages import Trajectory
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import SOLVED
 from agentrl.db.registry.tracks import wanted
 from agentrl.ops.experiments.lockstep_episode import Question, Strand

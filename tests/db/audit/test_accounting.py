@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 from world import World
 
-from agentrl.broker.messages import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.core.types import GroupState, Reason, Status, UpdateState
 from agentrl.db.queries import progress
 from agentrl.db.store import Store

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 from world import World
 
-from agentrl.broker.messages import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.core.types import EpisodeState, Status, UpdateState
 from agentrl.db.models import Episode, Step
 from agentrl.db.queries import episode_detail, episode_search

@@ -2,7 +2,8 @@ import msgspec
 import pytest
 from world import World
 
-from agentrl.broker.messages import EpisodeFinished, Trajectory, encode
+from agentrl.broker.messages import EpisodeFinished, encode
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, lifecycle

@@ -2,9 +2,9 @@ import pytest
 from sqlalchemy.orm import Session
 from world import World, at_once
 
-from agentrl.broker.messages import Trajectory, body_sha256
 from agentrl.core.errors import StoreError
 from agentrl.core.trained_hash import running_hash
+from agentrl.core.trajectory import Trajectory, body_sha256
 from agentrl.core.types import CheckpointState, GroupState, UpdateState
 from agentrl.db.audit.trained_hashes import differing
 from agentrl.db.models import Checkpoint

@@ -12,8 +12,8 @@ from acting import CLAIMED, Fixed, serve
 from programs import Play
 from running import ROOT
 
-from agentrl.broker.messages import check
 from agentrl.core.config import Sampling
+from agentrl.core.trajectory import check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.serving.request import Limits as EngineLimits

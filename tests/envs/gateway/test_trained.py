@@ -8,7 +8,8 @@ import pytest
 from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import select, text
 
-from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.broker.messages import EpisodeFinished, decode
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState
 from agentrl.db.models import StoredTrajectory
 from agentrl.db.queries import progress

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from trajectories import trajectory
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.statistics import estimate
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
 from agentrl.ops.experiments.statistics import (
     Visited,

@@ -11,11 +11,12 @@ import pytest
 import recording
 from typer.testing import CliRunner
 
-from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
 from agentrl.core import loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
 from agentrl.db.store import Store, open_store
 from agentrl.envs.server.in_process import hosting

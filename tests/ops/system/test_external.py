@@ -12,9 +12,10 @@ from sqlalchemy import select, text
 from teaching import teaching
 from world import World
 
-from agentrl.broker.messages import EpisodeFinished, Trajectory, decode
+from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core import loading
 from agentrl.core.errors import ConfigError
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState, UpdateState
 from agentrl.db.admin import migrate
 from agentrl.db.models import (

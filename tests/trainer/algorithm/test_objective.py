@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Trainer
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.metrics import Recorded
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings, settings

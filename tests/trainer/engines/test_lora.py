@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from agentrl.broker.messages import Trajectory
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import ADAPTER
 from agentrl.core.config import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer import snapshots
 from agentrl.trainer.algorithm.presets import Settings, settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble

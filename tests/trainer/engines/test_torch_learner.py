@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from updates import ragged
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Lora, Trainer
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import Recorded
 from agentrl.trainer.algorithm.presets import settings

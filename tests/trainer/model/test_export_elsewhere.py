@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from running import ROOT
 
-from agentrl.broker.messages import Trajectory
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Lora, Trainer
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import TrainableGroup, assemble
 from agentrl.trainer.engines.learner import Hardware

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.broker.messages import Trajectory
 from agentrl.core.config import Trainer
+from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.presets import settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble
 from agentrl.trainer.model.packing import MicroBatch, balanced, empty, micro_batches
