@@ -7,6 +7,7 @@ Token arrays travel as little-endian bytes and are read back without a copy by `
 
 import hashlib
 import math
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,7 +70,7 @@ class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return not self.trainable
 
 
-class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A finished episode as tokens; arrays have one entry a token, all of the same length T.
 
     `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
@@ -106,6 +107,11 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Turns that the environment answered; a span that broke off is none of its own."""
         return sum(step.finish_reason != ABORT for step in self.steps)
 
+    @cached_property
+    def sha256(self) -> str:
+        """Its identity, whatever compressed it: hex SHA-256 of its MessagePack, taken once."""
+        return hashlib.sha256(_encoder.encode(self)).hexdigest()
+
     def tokens(self) -> NDArray[np.int32]:
         return np.frombuffer(self.token_ids, dtype="<i4")
 
@@ -134,7 +140,7 @@ AnyWire = TypeVar("AnyWire", bound=Wire)
 def body_of(wire: bytes, sha256: str) -> Trajectory:
     """The trajectory of a stored body. Raises MessageError unless it is the one of that hash."""
     trajectory = decoded(wire, _decoder).trajectory
-    found = body_sha256(trajectory)
+    found = trajectory.sha256
     if found != sha256:
         raise MessageError(f"the body's hash is {found[:12]}…, its row names {sha256[:12]}…")
     return trajectory
@@ -162,11 +168,6 @@ def decoded(wire: bytes, decoder: "msgspec.msgpack.Decoder[AnyWire]") -> AnyWire
     if isinstance(message, EpisodeFinished):
         check(message.trajectory)
     return message
-
-
-def body_sha256(trajectory: Trajectory) -> str:
-    """The identity of a body, independent of compression: hex SHA-256 of its MessagePack."""
-    return hashlib.sha256(_encoder.encode(trajectory)).hexdigest()
 
 
 def check(trajectory: Trajectory) -> None:

@@ -1,7 +1,7 @@
-"""The watch: commits an update together with its alarms, and looks at groups between two updates.
+"""The watch: finds the alarms of an update, and looks at groups between two updates.
 
-    metrics + groups since the last update ─▶ trainer/algorithm/alarms.py ─▶ rows, in the same
-    transaction rows that a commit or a look wrote ─▶ one line of the log each
+    metrics + groups since the last update ─▶ trainer/algorithm/alarms.py ─▶ rows, in the
+    update's transaction (trainer/ledger.py) or in a look's ─▶ one line of the log each
 
 A run whose every group is without spread has no update; that is why it also looks in between.
 """
@@ -16,7 +16,7 @@ from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
 from agentrl.db.queries import episode_outcomes
 from agentrl.db.store import Store
-from agentrl.db.transitions import alarms, updates
+from agentrl.db.transitions import alarms
 from agentrl.db.transitions.alarms import Reading
 from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.algorithm.alarms import (
@@ -26,6 +26,8 @@ from agentrl.trainer.algorithm.alarms import (
     share_readings,
     update_readings,
 )
+
+Edges = list[tuple[Reading, alarms.Raised | None]]  # what begins, what ends
 
 log = get_logger()
 
@@ -39,25 +41,20 @@ class Watch:
         self._max_grad_norm = max_grad_norm
         self._run_id = run_id
 
-    def commit(self, session: Session, new: NewUpdate) -> list[Reading]:
-        """`updates.commit_update` with metrics of groups; returns what is to be told.
+    def examine(self, session: Session, new: NewUpdate) -> tuple[NewUpdate, Edges]:
+        """The update with the metrics of groups, and where alarms begin or end with it.
 
-        Safe to repeat: what stands already is read back.
+        To be asked before it is committed, in the same transaction.
         """
         learned = {member.group_id for member in new.members}
         counted = group_metrics(alarms.groups_since_update(session, self._run_id, learned))
         late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
         standing = alarms.raised(session, self._run_id)
         new = dataclasses.replace(new, metrics=new.metrics | counted)
-        if updates.commit_update(session, new):
-            readings = update_readings(
-                new.metrics, late, self._config, self._max_grad_norm, skipped=new.reason
-            )
-            told = edges(readings, standing)
-            version = new.checkpoint.version
-            alarms.add(session, self._run_id, new.update_id, version, told)
-            session.flush()
-        return alarms.of_update(session, new.update_id)
+        readings = update_readings(
+            new.metrics, late, self._config, self._max_grad_norm, skipped=new.reason
+        )
+        return new, edges(readings, standing)
 
     def look(self, store: Store, version: int, epoch: int) -> None:
         """Raise what groups tell while no update comes; the next one knows whether it ends.
@@ -67,7 +64,7 @@ class Watch:
         if store.ask(self._seen):
             tell(store.transact(lambda session: self._record(session, version, epoch)), version)
 
-    def _seen(self, session: Session) -> list[tuple[Reading, alarms.Raised | None]]:
+    def _seen(self, session: Session) -> Edges:
         metrics = group_metrics(alarms.groups_since_update(session, self._run_id))
         readings = share_readings(metrics, self._config)
         raised = [reading for reading in readings if reading.raised]

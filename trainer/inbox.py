@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -26,7 +25,7 @@ from agentrl.core.errors import BrokerError, MessageError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
-from agentrl.core.trajectory import Trajectory, body_of, body_sha256
+from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates
@@ -59,13 +58,6 @@ class Bounds:
     held_bytes: int = INBOX_BYTES
 
 
-class Held(NamedTuple):
-    """A body in memory, and the hash that its row must name."""
-
-    body: Trajectory
-    sha256: str
-
-
 class Inbox:
     """Batches of one run; used by one thread."""
 
@@ -74,7 +66,7 @@ class Inbox:
         self._consumer = consumer
         self._run_id = run_id
         self._bounds = bounds
-        self._held: dict[Key, Held] = {}
+        self._held: dict[Key, Trajectory] = {}
         self._held_bytes = 0
         self._pinned: set[Key] = set()  # of the batch that is being gathered: they make no room
         self._unacknowledged: list[Delivery] = []
@@ -153,7 +145,7 @@ class Inbox:
         size = _bytes(trajectory)
         if not self._make_room(size) and key not in self._pinned:
             return
-        self._held[key] = Held(trajectory, body_sha256(trajectory))
+        self._held[key] = trajectory
         self._held_bytes += size
 
     def _make_room(self, size: int) -> bool:
@@ -168,7 +160,7 @@ class Inbox:
     def _drop(self, key: Key) -> None:
         held = self._held.pop(key, None)
         if held is not None:
-            self._held_bytes -= _bytes(held.body)
+            self._held_bytes -= _bytes(held)
 
     def _choose(
         self, members: Sequence[ReadyMember], version: int, epoch: int
@@ -237,7 +229,7 @@ class Inbox:
                 log.error("body is not the one its row names", episode_id=row.episode_id)
                 self._drop((row.episode_id, row.fence))
                 return None
-        return TrainableGroup(group_id, rows[0].task, tuple(each.body for each in held))
+        return TrainableGroup(group_id, rows[0].task, tuple(held))
 
     def _close(self, closing: dict[GroupState, list[str]], epoch: int) -> None:
         reasons = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}

@@ -11,7 +11,6 @@ longer the run's commits nothing and ends.
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.checkpoints.checkpoint_store import Shelf, WeightsAway
-from agentrl.core.config import Alarms, Run
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import running_hash
@@ -28,37 +26,20 @@ from agentrl.core.types import RunState, Transition
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.db.transitions import refusals, runs, updates
+from agentrl.db.transitions import alarms, refusals, runs, updates
 from agentrl.db.transitions.alarms import Reading
-from agentrl.db.transitions.updates import UpdateRefused
+from agentrl.db.transitions.updates import NewUpdate, UpdateRefused
 from agentrl.trainer import pending, retention
 from agentrl.trainer.alarm_recorder import Watch, tell
 from agentrl.trainer.batch import TrainableGroup
 from agentrl.trainer.engines.learner import Learner, Metrics
+from agentrl.trainer.ledger_config import LedgerConfig
 from agentrl.trainer.pending import UpdateRecord
 from agentrl.trainer.recovery import find_restart
 from agentrl.trainer.stop_rules import StopRules
 from agentrl.trainer.writer import CheckpointWriter, Position
 
 log = get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerConfig:
-    """What the ledger takes of a configuration.
-
-    `tasks`: their names. `tracks`: of all policy servers, whose checkpoints are kept. `min_groups`:
-    fewest of an update. The others: see [trainer].
-    """
-
-    run: Run
-    tasks: Sequence[str]
-    tracks: Sequence[str]
-    alarms: Alarms
-    min_groups: int
-    max_grad_norm: float
-    snapshot_every: int
-    keep_checkpoints: int
 
 
 class Ledger:
@@ -187,7 +168,7 @@ class Ledger:
 
     def _write(self, record: UpdateRecord, session: Session) -> list[Reading]:
         """The update's transaction; what is to be told of it."""
-        return self._watch.commit(session, record.rows(self._run_id, self.epoch))
+        return commit(session, record.rows(self._run_id, self.epoch), self._watch)
 
     def _keep(self, learner: Learner, then: Position, record: UpdateRecord) -> None:
         """Leave an update to the next trainer, which commits it."""
@@ -304,3 +285,15 @@ class Ledger:
             return False
         retention.remove(doomed)
         return bool(doomed)
+
+
+def commit(session: Session, new: NewUpdate, watch: Watch) -> list[Reading]:
+    """`updates.commit_update` with the alarms of the update; returns what is to be told of it.
+
+    Safe to repeat: what stands already is read back.
+    """
+    new, told = watch.examine(session, new)
+    if updates.commit_update(session, new):
+        alarms.add(session, new.run_id, new.update_id, new.checkpoint.version, told)
+        session.flush()
+    return alarms.of_update(session, new.update_id)

@@ -20,7 +20,6 @@ import msgspec
 from agentrl.checkpoints.manifest import verify
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
-from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import CheckpointState, UpdateState
 from agentrl.db.models import Checkpoint
 from agentrl.db.store import now
@@ -82,7 +81,7 @@ def members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
             episode_id=member.episode_id,
             group_id=group.group_id,
             fence=member.fence,
-            sha256=body_sha256(member),
+            sha256=member.sha256,
             loss_tokens=int(member.mask().sum()),
             advantage=advantage,
         )

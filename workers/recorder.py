@@ -20,7 +20,8 @@ from agentrl.broker.messages import EpisodeFinished
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
+from agentrl.db.models import Step
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, runs
 from agentrl.db.transitions.bodies import Unfit
@@ -28,6 +29,10 @@ from agentrl.db.transitions.bodies import Unfit
 BULK = 256  # bodies of one transaction
 LEASE_S = 15.0
 LAST_WORD_S = 1.0  # for the database to hear that the recorder has ended
+OF_STEP, OF_POLICY = (  # the fields of a record that are columns of `steps`
+    [name for name in record.__struct_fields__ if name in Step.__table__.columns]
+    for record in (StepRecord, PolicyRef)
+)
 
 Refused = tuple[Delivery, str]
 
@@ -125,37 +130,29 @@ def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[s
         "episode_id": trajectory.episode_id,
         "fence": trajectory.fence,
         "run_id": trajectory.run_id,
-        "sha256": body_sha256(trajectory),
+        "sha256": trajectory.sha256,
         "body": wire,
         "received_at": received_at,
     }
 
 
 def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """A row of `steps` each; what a record and the table call alike needs no word here."""
     rows = []
     for number, step in enumerate(trajectory.steps):
         policy = trajectory.policies[step.policy_index]
         rows.append(
-            {
+            {name: getattr(policy, name) for name in OF_POLICY}
+            | {name: getattr(step, name) for name in OF_STEP}
+            | {
                 "episode_id": trajectory.episode_id,
                 "fence": trajectory.fence,
                 "number": number,
                 "run_id": trajectory.run_id,
-                "server_id": policy.server_id,
-                "track": policy.track,
-                "checkpoint_id": policy.checkpoint_id,
-                "version": policy.version,
-                "temperature": step.temperature,
-                "prompt_tokens": step.prompt_tokens,
                 "token_start": step.start,
                 "token_end": step.end,
-                "requested_at": step.requested_at,
-                "policy_s": step.policy_s,
-                "env_s": step.env_s,
-                "finish_reason": step.finish_reason,
                 "call": _readable(step.call),
                 "answer": _readable(step.answer),
-                "redrawn": step.redrawn,
             }
         )
     return rows

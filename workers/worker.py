@@ -38,7 +38,7 @@ from agentrl.core.retry import FOREVER
 from agentrl.core.structs import prepare_structs
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.threads import vital_thread
-from agentrl.core.trajectory import Trajectory, as_received, body_sha256
+from agentrl.core.trajectory import Trajectory, as_received
 from agentrl.core.types import Reason, Status
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
@@ -288,7 +288,7 @@ class EpisodeWorker:
             turns=trajectory.turns,
             tokens=len(trajectory),
             loss_tokens=int(trajectory.mask().sum()),
-            body_sha256=body_sha256(trajectory),
+            body_sha256=trajectory.sha256,
         )
         moved = self._store.transact(
             lambda session: episodes.finish(

@@ -1,7 +1,7 @@
 """What happened in this episode, and in its siblings? Rows of one group, and one body."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -109,28 +109,19 @@ def story(session: Session, run_id: str, episode_id: str) -> Story | None:
 
 def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
     """The steps of an attempt, in order; none before the recorder has its body."""
+    others = {
+        "start": Step.token_start,
+        "end": Step.token_end,
+        "call": func.substr(Step.call, 1, TEXT),
+        "answer": func.substr(Step.answer, 1, TEXT),
+    }
+    columns = [others.get(each.name, getattr(Step, each.name, None)) for each in fields(Deed)]
     query = (
-        select(
-            Step.number,
-            Step.server_id,
-            Step.track,
-            Step.checkpoint_id,
-            Step.version,
-            Step.temperature,
-            Step.prompt_tokens,
-            Step.token_start,
-            Step.token_end,
-            Step.policy_s,
-            Step.env_s,
-            Step.finish_reason,
-            func.substr(Step.call, 1, TEXT),
-            func.substr(Step.answer, 1, TEXT),
-            Step.redrawn,
-        )
+        select(*columns)
         .where(Step.episode_id == episode_id, Step.fence == fence)
         .order_by(Step.number)
     )
-    return [Deed(*tuple(row)) for row in session.execute(query)]
+    return [Deed(*row) for row in session.execute(query)]
 
 
 def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> list[str]:

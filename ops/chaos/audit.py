@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
-from agentrl.core.trajectory import body_sha256
 from agentrl.db.audit import run_audit
 from agentrl.db.audit.run_audit import Finding, Rules
 from agentrl.db.queries import liveness
@@ -60,7 +59,7 @@ def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
             continue
         body = message.trajectory
         tokens = int(body.mask().sum())
-        if body_sha256(body) != member.sha256 or tokens != member.loss_tokens:
+        if body.sha256 != member.sha256 or tokens != member.loss_tokens:
             detail = f"{member.episode_id}: {tokens} tokens, {member.loss_tokens} trained"
             yield Finding("unbalanced", "body_differs", detail)
 

@@ -23,12 +23,12 @@ from agentrl.db.registry import checkpoints
 from agentrl.ops.runs.begin import Opened, opened, shelf
 from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, settings
 from agentrl.trainer.inbox import Bounds
+from agentrl.trainer.ledger_config import LedgerConfig
 
 if TYPE_CHECKING:
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Learner
     from agentrl.trainer.engines.ranks import Ranks
-    from agentrl.trainer.ledger import LedgerConfig
 
 OVER = b"\0"  # told to ranks in place of a path
 
@@ -61,10 +61,8 @@ def bounds(config: Config, filled: Settings) -> Bounds:
     )
 
 
-def ledger_config(config: Config) -> "LedgerConfig":
+def ledger_config(config: Config) -> LedgerConfig:
     """What the ledger takes of it."""
-    from agentrl.trainer.ledger import LedgerConfig
-
     fewest, _ = batch_groups(config.trainer, config.dispatch)
     return LedgerConfig(
         run=config.run,

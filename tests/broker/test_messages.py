@@ -15,7 +15,7 @@ from agentrl.broker.messages import (
     encode,
 )
 from agentrl.core.errors import MessageError, MessageRefused
-from agentrl.core.trajectory import MAX_BYTES, Trajectory, as_received, body_sha256, check
+from agentrl.core.trajectory import MAX_BYTES, Trajectory, as_received, check
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 
@@ -44,7 +44,7 @@ def test_a_body_has_one_hash_however_it_was_compressed(body: Trajectory) -> None
     for compress_above in (0, 1 << 30):
         received = decode(encode(message, compress_above=compress_above))
         assert isinstance(received, EpisodeFinished)
-        assert body_sha256(received.trajectory) == body_sha256(body)
+        assert received.trajectory.sha256 == body.sha256
 
 
 numbers = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False))
@@ -60,7 +60,7 @@ def test_what_is_received_keeps_its_hash_however_often_it_travels(
     assert isinstance(once, EpisodeFinished)
     twice = decode(encode(once))
     assert once == twice == EpisodeFinished(trajectory=body)
-    assert body_sha256(once.trajectory) == body_sha256(body)
+    assert once.trajectory.sha256 == body.sha256
     assert encode(once) == encode(twice)
 
 
@@ -151,10 +151,10 @@ def test_the_tokens_of_an_untrainable_policy_are_masked() -> None:
 def test_bodies_written_before_there_were_redrawn_steps_keep_their_hash() -> None:
     """The digest of this body as it was written then."""
     body = trajectory()
-    assert body_sha256(body) == BEFORE
+    assert body.sha256 == BEFORE
     redrawn = msgspec.structs.replace(body.steps[0], redrawn=1)
     other = msgspec.structs.replace(body, steps=(redrawn, *body.steps[1:]))
-    assert body_sha256(other) != BEFORE
+    assert other.sha256 != BEFORE
     received = decode(encode(EpisodeFinished(trajectory=other)))
     assert isinstance(received, EpisodeFinished)
     assert received.trajectory.steps[0].redrawn == 1

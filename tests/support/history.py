@@ -12,7 +12,6 @@ from trajectories import trajectory
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core import loading
 from agentrl.core.config import Config
-from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
@@ -111,7 +110,7 @@ def _member(
     acted = msgspec.structs.replace(
         trajectory(run_id), episode_id=episode_id, fence=fence, reward=score, score=score
     )
-    sha256 = body_sha256(acted)
+    sha256 = acted.sha256
     result = Result(Status.COMPLETED, score, score, 2, 40, 10, sha256)
     assert episodes.finish(session, claimed, result, body_timeout_s=60.0)
     body = {"episode_id": episode_id, "fence": fence, "run_id": run_id, "sha256": sha256}

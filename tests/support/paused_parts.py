@@ -14,7 +14,7 @@ from paused import Killed, Process, pause
 
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Worker as WorkerSection
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory
 from agentrl.db import models
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import Claimed
@@ -39,7 +39,7 @@ class ListLearner:
         pause("update")
         for group in groups:
             for body in group.members:
-                self.learned.append([body.episode_id, body.fence, body_sha256(body)])
+                self.learned.append([body.episode_id, body.fence, body.sha256])
         return Metrics({"loss": 0.5})
 
     def save(self, directory: Path) -> None:

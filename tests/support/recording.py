@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.config import Config
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, EpisodeState, GroupState
 from agentrl.db.models import Episode, Group, StoredTrajectory
 from agentrl.db.registry.checkpoints import LivePolicy
@@ -127,7 +127,7 @@ def keep(store: Store, body: Trajectory, wire: bytes | None = None) -> None:
                 status=body.status,
                 reward=body.reward,
                 score=body.score,
-                body_sha256=body_sha256(body),
+                body_sha256=body.sha256,
                 ended_at=body.finished_at,
                 **times,
             )
@@ -139,7 +139,7 @@ def keep(store: Store, body: Trajectory, wire: bytes | None = None) -> None:
                     episode_id=body.episode_id,
                     fence=1,
                     run_id=body.run_id,
-                    sha256=body_sha256(body),
+                    sha256=body.sha256,
                     body=stored,
                     received_at=body.finished_at,
                 )

@@ -13,7 +13,7 @@ from trajectories import trajectory
 
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import EpisodeFinished, encode
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status
 from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
 from agentrl.db.registry.checkpoints import mark_serving, register_server
@@ -141,7 +141,7 @@ class World:
 
     def finish(self, claimed: Claimed, body: Trajectory, *, body_timeout_s: float = 60.0) -> bool:
         """Move the row to finished, as a worker does after it published the body."""
-        sha256, reward = body_sha256(body), body.reward
+        sha256, reward = body.sha256, body.reward
         result = Result(Status.COMPLETED, reward, reward, 2, len(body), 9, sha256)
         return self.store.transact(
             lambda session: episodes.finish(session, claimed, result, body_timeout_s=body_timeout_s)

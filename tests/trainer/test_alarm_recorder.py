@@ -6,13 +6,13 @@ import structlog
 from world import World
 
 from agentrl.core.config import Alarms
-from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs, updates
 from agentrl.db.transitions.alarms import Reading
 from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 from agentrl.trainer.alarm_recorder import Watch, tell
+from agentrl.trainer.ledger import commit
 
 LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}
 
@@ -38,9 +38,7 @@ def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "
         state=UpdateState.SKIPPED if skipped else UpdateState.COMMITTED,
         reason=skipped,
         checkpoint=world.checkpoint(version, parent_id=f"{world.run_id}-v{version - 1}"),
-        members=[
-            TrainedMember(b.episode_id, b.group_id, b.fence, body_sha256(b), 9) for b in bodies
-        ],
+        members=[TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9) for b in bodies],
         metrics=metrics,
         started_at=0.0,
     )
@@ -51,7 +49,7 @@ def _commit(
 ) -> list[tuple[str, bool]]:
     """What is told with the update."""
     new = _new(world, version, metrics, skipped)
-    told = world.store.transact(lambda session: _watch(world, **keys).commit(session, new))
+    told = world.store.transact(lambda session: commit(session, new, _watch(world, **keys)))
     return [(each.name, each.raised) for each in told]
 
 
@@ -82,13 +80,13 @@ def test_an_alarm_has_a_row_when_it_begins_and_a_row_when_it_ends(world: World) 
 def test_an_update_that_is_refused_leaves_no_alarm(world: World) -> None:
     new = dataclasses.replace(_new(world, 1, LOUD), epoch=0)
     with pytest.raises(updates.TrainerReplaced):
-        world.store.transact(lambda session: _watch(world).commit(session, new))
+        world.store.transact(lambda session: commit(session, new, _watch(world)))
     assert world.ask("SELECT * FROM alarms") == []
 
 
 def test_a_commit_that_is_repeated_tells_the_same_and_writes_nothing(world: World) -> None:
     new = _new(world, 1, LOUD)
-    twice = [world.store.transact(lambda s: _watch(world).commit(s, new)) for _ in "ab"]
+    twice = [world.store.transact(lambda s: commit(s, new, _watch(world))) for _ in "ab"]
     assert twice[0] == twice[1]
     assert [each.name for each in twice[0]] == ["max_ratio"]
     assert world.ask("SELECT COUNT(*) FROM alarms") == [(1,)]

@@ -25,7 +25,6 @@ from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Config, PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.trained_hash import ROOT, running_hash
-from agentrl.core.trajectory import body_sha256
 from agentrl.core.types import GroupState, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
@@ -529,7 +528,7 @@ def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
     again = after.resume(fresh)
     assert (again.version, fresh.count) == (EVERY, EVERY)
     again = after.commit(fresh, again, [last], Metrics({}), 0.0)
-    bodies = [[body_sha256(member) for member in group.members] for group in groups]
+    bodies = [[member.sha256 for member in group.members] for group in groups]
     assert again.trained_hash == reduce(running_hash, bodies, ROOT)
     assert world.accounting() == []
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 from world import World
 
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import GroupState, Reason, Status, UpdateState
 from agentrl.db.queries import progress
 from agentrl.db.store import Store
@@ -21,7 +21,7 @@ def _trained(world: World, version: int = 1, position: int = 0) -> list[Trajecto
     """A group that was trained for a version, all witnesses in agreement."""
     bodies = world.ready(position)
     epoch = world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
-    members = [TrainedMember(b.episode_id, b.group_id, b.fence, body_sha256(b), 9) for b in bodies]
+    members = [TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9) for b in bodies]
     new = NewUpdate(
         f"{world.run_id}-u{version}",
         world.run_id,

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 from world import World
 
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, Status, UpdateState
 from agentrl.db.models import Episode, Step
 from agentrl.db.queries import episode_detail, episode_search
@@ -24,8 +24,7 @@ def world(store: Store) -> World:
 def learned(world: World, version: int, bodies: Sequence[Trajectory], advantage: float) -> None:
     epoch = world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
     members = [
-        TrainedMember(b.episode_id, b.group_id, b.fence, body_sha256(b), 9, advantage)
-        for b in bodies
+        TrainedMember(b.episode_id, b.group_id, b.fence, b.sha256, 9, advantage) for b in bodies
     ]
     new = NewUpdate(
         f"{world.run_id}-u{version}",
@@ -244,7 +243,7 @@ def test_the_story_of_an_episode_has_its_steps_siblings_and_body(world: World) -
     assert [(deed.number, deed.track) for deed in told.deeds] == [(0, "current"), (1, "lagged(4)")]
     assert told.itself.lesson is not None
     assert told.itself.lesson.advantage == 0.5
-    assert told.sha256 == body_sha256(bodies[1])
+    assert told.sha256 == bodies[1].sha256
     assert told.body
     assert places == ["nowhere", "nowhere"]
 

@@ -4,7 +4,7 @@ from world import World, at_once
 
 from agentrl.core.errors import StoreError
 from agentrl.core.trained_hash import running_hash
-from agentrl.core.trajectory import Trajectory, body_sha256
+from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, GroupState, UpdateState
 from agentrl.db.audit.trained_hashes import differing
 from agentrl.db.models import Checkpoint
@@ -39,7 +39,7 @@ def _update(world: World, version: int, epoch: int, bodies: list[Trajectory]) ->
         reason="",
         checkpoint=_checkpoint(world, version, epoch),
         members=[
-            TrainedMember(body.episode_id, body.group_id, body.fence, body_sha256(body), 9)
+            TrainedMember(body.episode_id, body.group_id, body.fence, body.sha256, 9)
             for body in bodies
         ],
         metrics={"loss": 0.5},
@@ -73,7 +73,7 @@ def test_ready_members_come_whole_and_the_oldest_group_first(world: World) -> No
     world.admit(2)
     rows = world.store.ask(lambda s: updates.ready_members(s, world.run_id, limit=9))
     assert [row.episode_id for row in rows] == [body.episode_id for body in first + second]
-    assert [row.sha256 for row in rows] == [body_sha256(body) for body in first + second]
+    assert [row.sha256 for row in rows] == [body.sha256 for body in first + second]
     one = world.store.ask(lambda s: updates.ready_members(s, world.run_id, limit=1))
     assert {row.group_id for row in one} == {first[0].group_id}
 
@@ -84,7 +84,7 @@ def test_a_commit_writes_update_groups_hashes_and_checkpoint_together(world: Wor
     assert world.run().version == 1
     assert {world.group(body.group_id).state for body in bodies} == {GroupState.TRAINED}
     assert sorted(world.ask("SELECT episode_id, fence, sha256 FROM update_groups")) == sorted(
-        (body.episode_id, body.fence, body_sha256(body)) for body in bodies
+        (body.episode_id, body.fence, body.sha256) for body in bodies
     )
     assert world.ask("SELECT groups, episodes, version FROM updates") == [(2, 8, 1)]
     assert world.accounting() == []
@@ -188,10 +188,10 @@ def test_each_checkpoint_carries_the_running_hash_of_its_bodies(world: World) ->
     query = "SELECT trained_hash FROM checkpoints ORDER BY version"
     (root,), (first,), (second,) = world.ask(query)
     assert root is None
-    assert second == running_hash(first, [body_sha256(body) for body in bodies])
+    assert second == running_hash(first, [body.sha256 for body in bodies])
     with world.store.read() as session:
         assert list(differing(session, world.run_id)) == []
-    new.checkpoint.trained_hash = running_hash(first, [body_sha256(body) for body in bodies])
+    new.checkpoint.trained_hash = running_hash(first, [body.sha256 for body in bodies])
     _refused(world, new, "learned from other bodies than version 2")
     world.sql("UPDATE update_groups SET sha256 = 'x' WHERE episode_id = :e", e=bodies[0].episode_id)
     with world.store.read() as session:
