@@ -52,6 +52,7 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
+from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.served import Served
 from agentrl.serving.server import Face, Server
 from agentrl.workers import app as celery
@@ -94,7 +95,9 @@ def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
     """A worker whose episodes share one loop."""
     publisher, stop = HoppingPublisher(link.publisher()), told(place, kill=True)
     source: Any = InstantSource(place.pause_s, loop_sleep)
-    episodes = LoopWorker(place.config, place.run_id, store, publisher, {"instant": source})
+    episodes = LoopWorker(
+        worker_config(place.config), place.run_id, store, publisher, {"instant": source}
+    )
     episodes.start()
     leaving(place, episodes, stop)
     run = OneLoop(place.config.worker.concurrency).thin(episodes.run)

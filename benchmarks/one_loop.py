@@ -22,12 +22,11 @@ from sqlalchemy.util.concurrency import in_greenlet
 
 from agentrl.broker.api import Publisher, Waiting
 from agentrl.broker.messages import Message, RunEpisode
-from agentrl.core.config import Config
 from agentrl.core.errors import PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.workers.policies.client import NotServed, PolicyClient
-from agentrl.workers.worker import EpisodeWorker
+from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig
 
 BLOCKING = 16  # threads for what blocks: as many as the store has connections
 T = TypeVar("T")
@@ -101,9 +100,9 @@ class HoppingPublisher:
 class LoopWorker(EpisodeWorker):
     """A worker whose episodes ask policies over the loop."""
 
-    def __init__(self, config: Config, run_id: str, store: Store, *rest: Any) -> None:
+    def __init__(self, config: EpisodeWorkerConfig, run_id: str, store: Store, *rest: Any) -> None:
         super().__init__(config, run_id, HoppingStore(store.engine), *rest)
-        self._kit = replace(self._kit, client=LoopClient(config.policy_token_env()))
+        self._kit = replace(self._kit, client=LoopClient(config.policy_token_env))
 
 
 class LoopClient(PolicyClient):

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,8 @@ BUSY_S = 10.0  # how long a write waits for another process's
 LOOK_S = 1.0  # between two looks at an empty queue while nobody writes to the file
 FIRST_STAT_S, LAST_STAT_S = 0.01, 0.1  # between two questions to the file system whether one did
 TICK_NS = 50_000_000  # longer than a tick of any file system's clock
+
+Clock = Callable[[], float]  # seconds since the epoch
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS bindings (
@@ -115,3 +117,12 @@ class QueueFile:
         hint = unlocked(self._path) if locked else "check the folder's rights and free space"
         kind = BrokerUnavailable if isinstance(error, sqlite3.OperationalError) else BrokerError
         return kind(f"queue file {self._path}: {error}", hint=hint)
+
+
+def drop_queues(connection: sqlite3.Connection, queues: Sequence[str]) -> None:
+    """Remove queues with their messages, bindings and consumers."""
+    for table in ("messages", "bindings", "consumers"):
+        connection.executemany(
+            f"DELETE FROM {table} WHERE queue = ?",  # noqa: S608
+            [(queue,) for queue in queues],
+        )

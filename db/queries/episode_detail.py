@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
@@ -109,19 +110,20 @@ def story(session: Session, run_id: str, episode_id: str) -> Story | None:
 
 def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
     """The steps of an attempt, in order; none before the recorder has its body."""
-    others = {
-        "start": Step.token_start,
-        "end": Step.token_end,
+    others: dict[str, ColumnElement[Any]] = {
+        "start": Step.token_start.expression,
+        "end": Step.token_end.expression,
         "call": func.substr(Step.call, 1, TEXT),
         "answer": func.substr(Step.answer, 1, TEXT),
     }
-    columns = [others.get(each.name, getattr(Step, each.name, None)) for each in fields(Deed)]
+    names = [each.name for each in fields(Deed)]
+    columns = [others[name] if name in others else getattr(Step, name) for name in names]
     query = (
         select(*columns)
         .where(Step.episode_id == episode_id, Step.fence == fence)
         .order_by(Step.number)
     )
-    return [Deed(*row) for row in session.execute(query)]
+    return [Deed(*tuple(row)) for row in session.execute(query)]
 
 
 def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> list[str]:

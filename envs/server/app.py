@@ -25,7 +25,8 @@ from agentrl.envs.contract import Item, TaskSource
 from agentrl.envs.sandbox.owner import Owner
 from agentrl.envs.server import wire
 from agentrl.envs.server.controller import Controller
-from agentrl.envs.server.sessions import Caller, Refused, Sessions
+from agentrl.envs.server.session import Caller, Refused
+from agentrl.envs.server.sessions import Sessions
 
 T = TypeVar("T")
 Of = Callable[[str, Request], Awaitable[Response]]

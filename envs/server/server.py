@@ -20,7 +20,8 @@ from agentrl.envs.sandbox.sandbox import Sandboxes, contain
 from agentrl.envs.server.app import Face, Hosted
 from agentrl.envs.server.controller import Controller
 from agentrl.envs.server.in_process import contained
-from agentrl.envs.server.sessions import Sessions, Timings
+from agentrl.envs.server.session import Timings
+from agentrl.envs.server.sessions import Sessions
 
 DRAIN_S = 0.5  # at the end: how long clients may still end their episodes themselves
 REAP_EVERY = 30  # tends

@@ -9,28 +9,24 @@ import os
 import platform
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
 
 from agentrl.core import loading
-from agentrl.core.config import Config, secret
-from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.core.config import Config
+from agentrl.core.errors import AgentRLError
 from agentrl.ops.doctor import requirements as doctor_requirements
+from agentrl.ops.doctor import services
 from agentrl.ops.doctor.findings import Finding, print_findings, try_finding
-from agentrl.ops.supervisor.hosts import hosts_envs
-from agentrl.ops.supervisor.locks import running_supervisor
 
 if TYPE_CHECKING:
     from agentrl.ops.configuration.model_spec import Shape
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
-CONNECT_S = 3.0
 NOISE = 0.02  # of a ratio of probabilities, engine's and trainer's in bfloat16
 Version = Callable[[str], str | None]
 
@@ -63,12 +59,12 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
     yield from _memory(config, shape)
     yield from _vllm(config)
     yield disk(config.home(), *_taken(config, shape))
-    yield try_finding("store", lambda: _store(config))
-    yield try_finding("broker", lambda: _broker(config.broker_url()))
-    yield try_finding("tasks broker", lambda: _tasks_broker(config.tasks_url()))
-    yield from _ports(config)
-    yield from _tokens(config)
-    yield _docker(config)
+    yield try_finding("store", lambda: services.store(config))
+    yield try_finding("broker", lambda: services.broker(config.broker_url()))
+    yield try_finding("tasks broker", lambda: services.tasks_broker(config.tasks_url()))
+    yield from services.ports(config)
+    yield from services.tokens(config)
+    yield services.docker(config)
 
 
 def extras(
@@ -223,108 +219,3 @@ def _vllm(config: Config) -> Iterator[Finding]:
     for server in config.policy_servers():
         if server.engine == "vllm":
             yield try_finding(f"vllm of {server.name}", partial(version, server.vllm))
-
-
-def _store(config: Config) -> str:
-    from agentrl.db.admin import migrate
-    from agentrl.db.admin.readonly import open_readonly
-
-    url = config.store_url()
-    if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():
-        return f"none yet; `agentrl up` makes {url.partition(':///')[2]}"
-    store = open_readonly(url)
-    try:
-        migrate.require_current(store)
-        return f"{store.url} at schema {migrate.head()}"
-    finally:
-        store.close()
-
-
-def _broker(url: str) -> str:
-    if url.startswith("sqlite"):
-        return "embedded"
-    from agentrl import broker
-
-    link = broker.connect(url)
-    link.close()
-    return "reachable"
-
-
-def _tasks_broker(url: str) -> str:
-    return "embedded" if url.startswith("filesystem") else _broker(url)
-
-
-def _ports(config: Config) -> Iterator[Finding]:
-    """Ports the run's own processes hold are as they should be."""
-    if running_supervisor(config.home()) is not None:
-        return
-    for server in config.policy_servers():
-        if server.port:
-            yield _port(f"port of {server.name}", server.host, server.port)
-    if hosts_envs(config):
-        port = config.envs.port or urlsplit(config.envs.url).port
-        if port:
-            yield _port("port of envs", config.envs.host, port)
-    elif config.envs.url:
-        yield try_finding("env server", lambda: _connect(config.envs.url))
-
-
-def _port(name: str, host: str, port: int) -> Finding:
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        return Finding(name, "missing", f"{host}:{port}: {error.strerror}", "choose another port")
-    return Finding(name, "ok", f"{host}:{port} is free")
-
-
-def _tokens(config: Config) -> Iterator[Finding]:
-    for name in config.secret_names():
-        try:
-            secret(name)
-        except ConfigError as error:
-            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.hint)
-        else:
-            yield Finding(name, "ok", "set")
-
-
-def _docker(config: Config) -> Finding:
-    """The engine, which only an env server with containers needs."""
-    tasks = [name for name, task in config.tasks.items() if task.options.get("container")]
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    try:
-        _connect(address)
-    except AgentRLError as error:
-        if tasks:
-            what = f"{', '.join(tasks)} runs in containers; {error}"
-            return Finding("docker", "missing", what, "start dockerd, or set DOCKER_HOST")
-        return Finding("docker", "absent", "no engine; no task of this file needs one")
-    if not tasks:
-        return Finding("docker", "ok", address)
-    return try_finding("docker", lambda: _image(config))
-
-
-def _image(config: Config) -> str:
-    from agentrl.envs.sandbox.docker_engine import Engine
-
-    engine = Engine(run="doctor")
-    try:
-        engine.require(config.envs.docker_image)
-    finally:
-        engine.close()
-    return f"has {config.envs.docker_image}"
-
-
-def _connect(address: str) -> str:
-    """Whether something listens at a URL. Raises AgentRLError."""
-    scheme, _, rest = address.partition("://")
-    try:
-        if scheme == "unix":
-            with socket.socket(socket.AF_UNIX) as link:
-                link.settimeout(CONNECT_S)
-                link.connect(rest)
-        else:
-            host, _, port = rest.partition("/")[0].rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise AgentRLError(f"{address}: {error}", hint="start it") from error
-    return address

@@ -14,14 +14,10 @@ from structlog.testing import capture_logs
 from trajectories import finished, published
 
 from agentrl.broker import connect
-from agentrl.broker.embedded import (
-    MAX_EVENTS,
-    SUBSCRIBER_LEASE_S,
-    EmbeddedBroker,
-    EmbeddedConsumer,
-    EmbeddedPublisher,
-)
+from agentrl.broker.embedded import EmbeddedBroker
+from agentrl.broker.embedded_consumer import SUBSCRIBER_LEASE_S, EmbeddedConsumer
 from agentrl.broker.embedded_file import QueueFile, schema
+from agentrl.broker.embedded_publisher import MAX_EVENTS, EmbeddedPublisher
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 

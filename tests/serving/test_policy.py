@@ -116,7 +116,9 @@ def serving(
     stop = threading.Event()
     made = None if engine is None else lambda *_: engine
     run = lineage.run(link)
-    thread = threading.Thread(target=serve_policy, args=(config, server, run, stop, made))
+    thread = threading.Thread(
+        target=serve_policy, args=(serving_config(config), server, run, stop, made)
+    )
     thread.start()
     try:
         yield thread
@@ -293,7 +295,9 @@ def test_a_scripted_server_needs_no_weights(lineage: Lineage, save_model: Save) 
     server = PolicyServer(name="policy", engine="scripted")
     config = loading.loads(f'tasks.dbbench = {{}}\nmodel.path = "{save_model("a")}"\n')
     stop = threading.Event()
-    thread = threading.Thread(target=serve_policy, args=(config, server, lineage.run(), stop))
+    thread = threading.Thread(
+        target=serve_policy, args=(serving_config(config), server, lineage.run(), stop)
+    )
     thread.start()
     lineage.await_live({"current": "c0"})
     assert complete(lineage.url(), "c0")[0] == 200
@@ -343,7 +347,9 @@ def test_a_server_whose_engine_died_says_so_and_ends(
     config = Config(tasks={"dbbench": Task()}, policy=[server])
     with ThreadPoolExecutor(2) as pool:
         run, stop = lineage.run(), threading.Event()
-        ended = pool.submit(serve_policy, config, server, run, stop, lambda *_: engine)
+        ended = pool.submit(
+            serve_policy, serving_config(config), server, run, stop, lambda *_: engine
+        )
         lineage.await_live({"current": "c0"})
         url = lineage.url()
         assert http.request("GET", f"{url}/health").status == 200

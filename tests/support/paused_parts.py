@@ -19,6 +19,7 @@ from agentrl.db import models
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.episodes import Claimed
 from agentrl.db.transitions.updates import UpdateRefused
+from agentrl.ops.processes.worker import worker_config
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.snapshots import State
 from agentrl.workers.worker import Clock, EpisodeWorker
@@ -68,7 +69,7 @@ class PausedWorker(EpisodeWorker):
     def __init__(self, run: "PausedRun", name: str) -> None:
         self.stop = threading.Event()
         self.gave_back = False
-        self._config = run.config
+        self._config = worker_config(run.config)
         self._run_id = run.run_id
         self._store = run.store
         self._publisher = run.broker

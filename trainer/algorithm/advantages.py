@@ -11,17 +11,20 @@ Doubles = NDArray[np.float64]
 
 def centred(group: Doubles, _eps: float) -> Doubles:
     """r − mean (arXiv:2503.20783, section 3.2)."""
-    return group - group.mean()
+    found: Doubles = group - group.mean()
+    return found
 
 
 def std(group: Doubles, eps: float) -> Doubles:
     """(r − mean) / (std + eps) with the unbiased std (GRPO, arXiv:2402.03300, section 4.1.2)."""
-    return (group - group.mean()) / (group.std(ddof=1) + eps)
+    found: Doubles = (group - group.mean()) / (group.std(ddof=1) + eps)
+    return found
 
 
 def leave_one_out(group: Doubles, _eps: float) -> Doubles:
     """r − the mean of the others (RLOO, arXiv:2402.14740, section 2.2)."""
-    return (group - group.mean()) * (group.size / (group.size - 1))
+    found: Doubles = (group - group.mean()) * (group.size / (group.size - 1))
+    return found
 
 
 ADVANTAGES: Mapping[str, Callable[[Doubles, float], Doubles]] = {  # by `trainer.advantage`

@@ -191,7 +191,8 @@ def _chosen(config: Trainer) -> dict[str, Any]:
     for key, value in named.items():
         if known := choices(key):
             require_known(f"trainer.{key}", value, known)
-    return preset | known_losses()[named.get("loss", preset["loss"])].clip | named
+    loss = known_losses()[named.get("loss", preset["loss"])]
+    return {**preset, **loss.clip, **named}
 
 
 def _importance(config: Trainer, kind: Kind, old: str) -> Importance:

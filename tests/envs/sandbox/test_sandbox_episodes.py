@@ -12,7 +12,8 @@ from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall
 from agentrl.envs.sandbox.docker_engine import Engine
 from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes, Spec
-from agentrl.envs.server.sessions import Caller, Sessions
+from agentrl.envs.server.session import Caller
+from agentrl.envs.server.sessions import Sessions
 from agentrl.envs.server.wire import AssistantMessage
 
 

@@ -17,7 +17,8 @@ from agentrl.core.http import HttpServer
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.server.app import Face, Hosted, indices
 from agentrl.envs.server.controller import Controller
-from agentrl.envs.server.sessions import Sessions, Timings
+from agentrl.envs.server.session import Timings
+from agentrl.envs.server.sessions import Sessions
 
 
 def nothing() -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from agentrl.core.config import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
-from agentrl.envs.server.sessions import Timings
+from agentrl.envs.server.session import Timings
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from agentrl.core.http import MAX_HEAD
 from agentrl.envs import registry
 from agentrl.envs.server import wire
 from agentrl.envs.server.server import EnvServer
-from agentrl.envs.server.sessions import Timings
+from agentrl.envs.server.session import Timings
 
 http = urllib3.PoolManager(maxsize=4, retries=False, timeout=30)
 WITNESS = -(1 << 40)  # the session id of somebody else

@@ -10,7 +10,7 @@ from conversation import PLACES, hold
 from agentrl.core.config import Config, Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
-from agentrl.envs.server.sessions import Timings
+from agentrl.envs.server.session import Timings
 
 RECORDED = Path(__file__).parent / "recorded" / "agentrl-worker-0.4.0.json"
 SIX = {"messages", "tools", "status", "finish", "reward", "metric"}

@@ -16,7 +16,7 @@ from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.server import wire
 from agentrl.envs.server.server import EnvServer
-from agentrl.envs.server.sessions import Timings
+from agentrl.envs.server.session import Timings
 
 http = urllib3.PoolManager(maxsize=16, retries=False)
 ITEM = registry.source("dbbench", {"items": 1}).items("train")[0]

@@ -16,7 +16,8 @@ from agentrl.core.process import process_began
 from agentrl.envs.contract import Environment, Observation, Outcome, Tool, ToolCall
 from agentrl.envs.sandbox.owner import Owner
 from agentrl.envs.server import wire
-from agentrl.envs.server.sessions import Caller, Refused, Sessions, Timings
+from agentrl.envs.server.session import Caller, Refused, Timings
+from agentrl.envs.server.sessions import Sessions
 
 
 class Closing:

@@ -122,4 +122,4 @@ def test_tasks_come_by_their_shares_whenever_the_count_begins_anew(
 )
 def test_a_curriculum_that_contradicts_itself_is_refused(config: Config, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check(config)
+        check(config.dispatch, config.tasks)

@@ -1,0 +1,124 @@
+"""What a configuration needs around it: database, queues, ports, secrets, a Docker engine."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agentrl.core.config import Config, secret
+from agentrl.core.errors import AgentRLError, ConfigError
+from agentrl.ops.doctor.findings import Finding, try_finding
+from agentrl.ops.supervisor.hosts import hosts_envs
+from agentrl.ops.supervisor.locks import running_supervisor
+
+CONNECT_S = 3.0
+
+
+def store(config: Config) -> str:
+    """The database and its schema. Raises AgentRLError."""
+    from agentrl.db.admin import migrate
+    from agentrl.db.admin.readonly import open_readonly
+
+    url = config.store_url()
+    if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():
+        return f"none yet; `agentrl up` makes {url.partition(':///')[2]}"
+    opened = open_readonly(url)
+    try:
+        migrate.require_current(opened)
+        return f"{opened.url} at schema {migrate.head()}"
+    finally:
+        opened.close()
+
+
+def broker(url: str) -> str:
+    """Whether queues can be had. Raises BrokerError."""
+    if url.startswith("sqlite"):
+        return "embedded"
+    from agentrl.broker import connect
+
+    link = connect(url)
+    link.close()
+    return "reachable"
+
+
+def tasks_broker(url: str) -> str:
+    """As `broker`, of Celery's."""
+    return "embedded" if url.startswith("filesystem") else broker(url)
+
+
+def ports(config: Config) -> Iterator[Finding]:
+    """Ports the run's own processes hold are as they should be."""
+    if running_supervisor(config.home()) is not None:
+        return
+    for server in config.policy_servers():
+        if server.port:
+            yield _port(f"port of {server.name}", server.host, server.port)
+    if hosts_envs(config):
+        port = config.envs.port or urlsplit(config.envs.url).port
+        if port:
+            yield _port("port of envs", config.envs.host, port)
+    elif config.envs.url:
+        yield try_finding("env server", lambda: _connect(config.envs.url))
+
+
+def _port(name: str, host: str, port: int) -> Finding:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        return Finding(name, "missing", f"{host}:{port}: {error.strerror}", "choose another port")
+    return Finding(name, "ok", f"{host}:{port} is free")
+
+
+def tokens(config: Config) -> Iterator[Finding]:
+    """The variables with secrets that processes of the run will ask for."""
+    for name in config.secret_names():
+        try:
+            secret(name)
+        except ConfigError as error:
+            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.hint)
+        else:
+            yield Finding(name, "ok", "set")
+
+
+def docker(config: Config) -> Finding:
+    """The engine, which only an env server with containers needs."""
+    tasks = [name for name, task in config.tasks.items() if task.options.get("container")]
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    try:
+        _connect(address)
+    except AgentRLError as error:
+        if tasks:
+            what = f"{', '.join(tasks)} runs in containers; {error}"
+            return Finding("docker", "missing", what, "start dockerd, or set DOCKER_HOST")
+        return Finding("docker", "absent", "no engine; no task of this file needs one")
+    if not tasks:
+        return Finding("docker", "ok", address)
+    return try_finding("docker", lambda: _image(config))
+
+
+def _image(config: Config) -> str:
+    from agentrl.envs.sandbox.docker_engine import Engine
+
+    engine = Engine(run="doctor")
+    try:
+        engine.require(config.envs.docker_image)
+    finally:
+        engine.close()
+    return f"has {config.envs.docker_image}"
+
+
+def _connect(address: str) -> str:
+    """Whether something listens at a URL. Raises AgentRLError."""
+    scheme, _, rest = address.partition("://")
+    try:
+        if scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(CONNECT_S)
+                link.connect(rest)
+        else:
+            host, _, port = rest.partition("/")[0].rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise AgentRLError(f"{address}: {error}", hint="start it") from error
+    return address
