@@ -1,4 +1,4 @@
-"""RabbitMQ and its embedded twin: messages, topology, publisher, consumer."""
+"""RabbitMQ and the embedded broker: messages, topology, publisher, consumer."""
 
 import threading
 
@@ -7,12 +7,12 @@ from agentrl.core.errors import BrokerError
 
 
 def connect(url: str, *, compress_above: int = 4096, stop: threading.Event | None = None) -> Broker:
-    """The broker of a URL: `amqp://…` or `amqps://…` RabbitMQ, `sqlite:///file` the embedded twin.
+    """Connect to a broker: RabbitMQ for `amqp://…` or `amqps://…`, embedded for `sqlite:///FILE`.
 
-    `compress_above`: bytes; bodies above it travel as zstd. `stop`: of a process of a run, which
-    waits for a broker that is away, here and where it makes queues, publishers and consumers, until
-    `stop` is set. Raises BrokerError where the broker refuses the login, BrokerUnavailable where it
-    is away.
+    `compress_above`: larger bodies (bytes) are compressed with zstd. `stop`: given by processes of
+    a run. They wait for an unavailable broker, here and when they create queues, publishers and
+    consumers, until `stop` is set. Raises BrokerError if the login is refused, BrokerUnavailable if
+    the broker is unavailable.
     """
     scheme = url.partition(":")[0]
     if scheme in ("amqp", "amqps"):
@@ -24,5 +24,5 @@ def connect(url: str, *, compress_above: int = 4096, stop: threading.Event | Non
 
         return EmbeddedBroker(url, compress_above, stop=stop)
     raise BrokerError(
-        f"broker.url: unknown scheme {scheme!r}", hint="use amqp://…, sqlite:///file or embedded"
+        f"broker.url: unknown scheme {scheme!r}", hint="use amqp://…, sqlite:///FILE or embedded"
     )

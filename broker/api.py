@@ -1,4 +1,4 @@
-"""What a broker gives its users; `broker.connect(url)` chooses RabbitMQ or the embedded twin.
+"""The broker interface. `broker.connect(url)` chooses RabbitMQ or the embedded broker.
 
     publisher.publish(exchange, run_id, message)  ─▶ returns when the broker has confirmed
     consumer.receive(limit, timeout_s)            ─▶ deliveries; consumer.ack(deliveries)
@@ -26,7 +26,7 @@ Waiting = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A decoded message and what acknowledges it. `wire`: the body as it came."""
+    """A decoded message with its delivery tag. `wire`: the body as received."""
 
     message: Message
     wire: bytes
@@ -35,7 +35,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that a consumer could not take, and why."""
+    """A message that a consumer could not process, and the reason."""
 
     queue: str
     reason: str
@@ -43,7 +43,7 @@ class DeadLetter:
 
     @property
     def letter_id(self) -> str:
-        """The same for every copy of a body in one queue, whatever the reason; 12 hex digits."""
+        """Return the id of a dead letter: 12 hex digits, equal for all copies in a queue."""
         return letter_id(self.queue, self.body)
 
 
@@ -55,10 +55,10 @@ class Publisher(Protocol):
     def publish(
         self, exchange: str, run_id: str, message: Message, *, waiting: Waiting | None = None
     ) -> None:
-        """Return once the broker holds the message, however long it is away.
+        """Publish a message and wait for the confirm, also while the broker is unavailable.
 
-        Raises MessageRefused where it will never take it, what `waiting` raises, and for an event,
-        after EVENT_PATIENCE_S, BrokerUnavailable.
+        Raises MessageRefused if the broker will never accept it, errors of `waiting`, and, for an
+        event, BrokerUnavailable after EVENT_PATIENCE_S.
         """
 
     def close(self) -> None: ...
@@ -66,29 +66,29 @@ class Publisher(Protocol):
 
 class Consumer(Protocol):
     def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:
-        """Up to `limit` deliveries; waits at most `timeout_s` for the first, empty where none came.
+        """Return up to `limit` deliveries; wait at most `timeout_s` for the first one.
 
-        What cannot be decoded goes to the queue's dead letters and is not returned. Reconnects with
-        back-off by itself; unacknowledged deliveries then come again.
+        Messages that cannot be decoded are dead-lettered and not returned. The consumer reconnects
+        with back-off; unacknowledged deliveries are then delivered again.
         """
 
     def is_empty(self) -> bool:
-        """Whether all that was ever published to the queue has been received.
+        """Return whether everything published to the queue has been received.
 
-        False also where the broker cannot be asked, or another consumer of the queue may hold some.
+        False also if the broker is unavailable, or another consumer may hold messages.
         """
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge; a delivery of a connection that is gone is passed over, it comes again."""
+        """Acknowledge. Deliveries of a lost connection are ignored; they are delivered again."""
 
     def refuse(self, delivery: Delivery, reason: str) -> None:
-        """To the queue's dead letters, for good: it was decoded and cannot be used all the same."""
+        """Dead-letter a delivery that was decoded but cannot be used."""
 
     def close(self) -> None: ...
 
 
 def patience(stop: threading.Event | None) -> Retry:
-    """How a process waits for its broker: until `stop` is set, or not at all where it has none."""
+    """Return how a process waits for its broker: until `stop` is set, or not at all without it."""
     limit_s = 0.0 if stop is None else FOREVER
     return Retry("broker", is_away, limit_s=limit_s, stop=stop)
 
@@ -99,13 +99,13 @@ def is_away(error: BaseException) -> bool:
 
 class Broker(Protocol):
     def declare_run(self, run_id: str) -> None:
-        """Make the run's queues, so that nothing published before a consumer is lost."""
+        """Create the run's queues, so that messages published before a consumer exists are kept."""
 
     def stands(self, run_id: str) -> bool:
-        """Whether the run's queues are there."""
+        """Return whether the run's queues exist."""
 
     def delete_run(self, run_id: str) -> None:
-        """Remove all that belongs to the run."""
+        """Delete everything that belongs to the run."""
 
     def publisher(self) -> Publisher: ...
 
@@ -113,18 +113,18 @@ class Broker(Protocol):
         """Consume one of the run's durable queues (names in broker/topology.py)."""
 
     def subscriber(self, run_id: str) -> Consumer:
-        """Consume the run's events from now on, for this process alone; nothing stays behind."""
+        """Consume the run's events from now on, for this process only; leaves nothing behind."""
 
     def depths(self, run_id: str) -> dict[str, int]:
-        """Messages waiting in each of the run's queues, dead letters included."""
+        """Return the number of messages in each of the run's queues, including dead letters."""
 
     def dead_letters(self, run_id: str) -> Sequence[DeadLetter]:
-        """The run's dead letters, oldest first, left in place."""
+        """Return the run's dead letters, oldest first, without removing them."""
 
     def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
-        """Put those dead letters back into their queues, once each, and drop their other copies.
+        """Requeue these dead letters, each once, and delete their other copies.
 
-        Returns how many were put back. Raises BrokerError.
+        Returns the number of requeued letters. Raises BrokerError.
         """
 
     def close(self) -> None: ...

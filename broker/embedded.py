@@ -1,11 +1,11 @@
-"""RabbitMQ's embedded twin: one SQLite file, the same interface, the real encoding.
+"""The embedded broker: one SQLite file with the interface and the encoding of RabbitMQ.
 
     publish ─▶ one row per bound queue ─▶ receive: rows after the cursor ─▶ ack: rows deleted
 
-A queue has one consumer at a time. What a consumer did not acknowledge stays in its rows, so a new
-consumer, whose cursor starts at zero, takes over at once what a dead process left. A queue of
-events belongs to one subscriber; it is bounded, and removed when its owner stops reading.
-Commits survive a killed process (WAL, synchronous NORMAL), not always a power cut.
+A queue has one consumer at a time. Unacknowledged messages stay in their rows, so a new consumer,
+whose cursor starts at zero, takes over the messages of a dead process at once. An event queue
+belongs to one subscriber; it is bounded, and deleted when the subscriber stops reading. Commits
+survive a killed process (WAL, synchronous NORMAL), but not always a power failure.
 """
 
 import threading
@@ -22,7 +22,7 @@ from agentrl.broker.topology import TRAJECTORIES, dead_queue, run_queues
 
 
 class EmbeddedBroker:
-    """The Broker of `sqlite:///file`; the file is made where it is missing."""
+    """The Broker of `sqlite:///FILE`; creates a missing file."""
 
     def __init__(
         self,

@@ -20,10 +20,10 @@ SETTLE_S = 0.1  # for the file to take what may as well wait
 
 
 class EmbeddedConsumer:
-    """Reads a queue in order from the oldest message that was not acknowledged.
+    """Reads a queue in order, starting at the oldest unacknowledged message.
 
-    A file that takes nothing for now, because the disk is full for instance, gets what it has to
-    take with what follows; one that cannot be read holds no messages until it can.
+    If the file cannot be written (a full disk), acknowledgements are written later with the next
+    ones. A file that cannot be read has no messages until it can.
     """
 
     def __init__(self, file: QueueFile, queue: str) -> None:
@@ -70,12 +70,14 @@ class EmbeddedConsumer:
         self._settle()
 
     def close(self) -> None:
-        """What the file does not take now, the next consumer finds as it was."""
+        """Write pending acknowledgements if possible; otherwise the next consumer gets the
+        messages.
+        """
         self._settle()
         try:
             self._leave()
         except BrokerUnavailable as error:
-            get_logger().warning("Queue left as it is", queue=self._queue, error=str(error))
+            get_logger().warning("Queue not deleted", queue=self._queue, error=str(error))
 
     def _leave(self) -> None:
         with self._file.write() as connection:
@@ -89,7 +91,9 @@ class EmbeddedConsumer:
                 "SELECT token FROM consumers WHERE queue = ?", (self._queue,)
             ).fetchone()
             if owner != (self._token,):
-                raise BrokerError(f"{self._queue}: deleted, or taken over by another consumer")
+                raise BrokerError(
+                    f"queue {self._queue} was deleted or taken over by another consumer"
+                )
             rows: list[tuple[int, bytes]] = connection.execute(
                 "SELECT id, body FROM messages WHERE queue = ? AND id > ? ORDER BY id LIMIT ?",
                 (self._queue, self._cursor, limit),
@@ -109,11 +113,11 @@ class EmbeddedConsumer:
         return deliveries
 
     def _bury(self, number: object, body: bytes, reason: str) -> None:
-        get_logger().warning("message dead-lettered", queue=self._queue, reason=reason)
+        get_logger().warning("Message dead-lettered", queue=self._queue, reason=reason)
         self._burials.append((number, body, reason))
 
     def _settle(self) -> None:
-        """Write what was acknowledged and dead-lettered, if the file takes it now."""
+        """Write acknowledgements and dead letters if the file can be written."""
         if not self._acks and not self._burials:
             return
         try:
@@ -137,7 +141,7 @@ class EmbeddedConsumer:
 
 
 class EmbeddedSubscriber(EmbeddedConsumer):
-    """Reads a run's events from now on; acknowledges by itself."""
+    """Reads a run's events from now on, and acknowledges them itself."""
 
     def __init__(self, file: QueueFile, run_id: str, clock: Clock = time.time) -> None:
         super().__init__(file, f"events.{run_id}.{uuid.uuid4().hex}")
@@ -163,7 +167,7 @@ class EmbeddedSubscriber(EmbeddedConsumer):
             drop_queues(connection, [self._queue])
 
     def _touch(self) -> None:
-        """Renew the lease; bind and own the queue again where others already forgot us."""
+        """Renew the lease; bind the queue again if it was removed meanwhile."""
         now = self._clock()
         if 0.0 <= now - self._touched < TOUCH_S:
             return

@@ -1,4 +1,4 @@
-"""The file of the embedded broker: its tables, its transactions, and waiting for a commit.
+"""The file of the embedded broker: tables, transactions, and waiting for a commit.
 
 consumer: mark ─▶ nothing there ─▶ await_commit(mark): asks the file system, not SQLite
 """
@@ -45,7 +45,7 @@ END;
 
 
 def schema(max_dead_letters: int = MAX_DEAD_LETTERS, max_dead_bytes: int = MAX_DEAD_BYTES) -> str:
-    """The tables; of the dead letters of each queue the newest stay."""
+    """Return the SQL of the tables; only the newest dead letters of each queue are kept."""
     return TABLES + DEAD_BOUND.format(letters=max_dead_letters, bytes=max_dead_bytes)
 
 
@@ -78,7 +78,7 @@ class QueueFile:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of the block or nothing of it."""
+        """A write transaction."""
         with self.read() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -89,7 +89,7 @@ class QueueFile:
                     connection.execute("ROLLBACK")
 
     def mark(self) -> tuple[int, int]:
-        """Another after a commit, whoever made it; the cheapest question there is."""
+        """Return a mark that changes with every commit of any process. It is cheap."""
         try:
             found = os.stat(self._log)  # noqa: PTH116 - half the time of Path.stat
         except OSError:  # no log until the first commit, and where it was folded into the file
@@ -97,10 +97,10 @@ class QueueFile:
         return (found.st_mtime_ns, found.st_size)
 
     def await_commit(self, mark: tuple[int, int], timeout_s: float) -> None:
-        """Return soon after a commit that came after `mark`, or after `timeout_s`, or `look_s`.
+        """Wait for a commit after `mark`, at most `timeout_s` or `look_s`.
 
-        Two commits within one tick of the file's clock may leave one mark, so a fresh one is not
-        relied on.
+        Two commits within one tick of the file's clock may have the same mark, so a fresh mark is
+        not trusted.
         """
         fresh, pause = time.time_ns() - mark[0] < TICK_NS, FIRST_STAT_S
         end = time.monotonic() + min(timeout_s, pause if fresh else self._look_s)

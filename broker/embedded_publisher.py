@@ -15,7 +15,7 @@ MAX_EVENTS = 1000  # kept per subscriber; the oldest give way
 
 
 class EmbeddedPublisher:
-    """Publishes into the file; a commit is the confirm."""
+    """Publishes to the file; the commit is the confirm."""
 
     def __init__(self, file: QueueFile, compress_above: int, clock: Clock = time.time) -> None:
         self._file = file
@@ -52,12 +52,12 @@ class EmbeddedPublisher:
                 _bound_events(connection, [queue for (queue,) in queues])
         if not queues and exchange != EVENTS:
             raise MessageRefused(
-                f"no queue takes messages of run {run_id} on {exchange}",
-                hint="start the run's dispatcher first: it declares the run's queues",
+                f"exchange {exchange} has no queue for messages of run {run_id}",
+                hint="start the dispatcher of the run first: it declares the queues",
             )
 
     def close(self) -> None:
-        """The file belongs to the broker."""
+        """Do nothing: the file belongs to the broker."""
 
 
 def _forget_subscribers(connection: sqlite3.Connection, now: float) -> None:

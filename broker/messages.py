@@ -1,7 +1,7 @@
-"""What travels: frozen, closed, versioned structs, MessagePack, zstd above a threshold.
+"""The messages: frozen, closed, versioned structs in MessagePack, compressed with zstd if large.
 
-Commands are imperative, events past tense. A finished episode, and how any body is decoded, is
-`core/trajectory.py`: who reads stored bodies need not know the others.
+Commands are imperative, events past tense. A finished episode and the decoding of bodies are in
+`core/trajectory.py`, so readers of stored bodies do not need the other messages.
 """
 
 import msgspec
@@ -50,12 +50,12 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message, *, compress_above: int = 4096) -> bytes:
-    """The wire body of a message. Raises MessageRefused for one that no `decode` would take."""
+    """Encode a message. Raises MessageRefused if `decode` would not accept it."""
     body = _encoder.encode(message)
     if len(body) > MAX_BYTES:
         raise MessageRefused(
-            f"a message body of {len(body)} bytes; the limit is {MAX_BYTES}",
-            hint="lower sampling.max_tokens, or what the environment puts into metrics",
+            f"the message body has {len(body)} bytes, the limit is {MAX_BYTES}",
+            hint="lower sampling.max_tokens, or let the environment return fewer metrics",
         )
     if len(body) > compress_above:
         return b"\x01" + zstandard.ZstdCompressor(level=1).compress(body)
@@ -63,5 +63,5 @@ def encode(message: Message, *, compress_above: int = 4096) -> bytes:
 
 
 def decode(wire: bytes) -> Message:
-    """The message of a wire body. Raises MessageError that names what is wrong."""
+    """Decode a message. Raises MessageError."""
     return decoded(wire, _decoder)

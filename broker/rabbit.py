@@ -1,7 +1,7 @@
 """RabbitMQ through pika: quorum queues, confirms, dead letters.
 
-What a run needs is declared, counted and deleted over a connection of its own that lives for that
-one question; publishers and consumers keep theirs on a thread (broker/rabbit_link.py).
+Queues are declared, counted and deleted over a short-lived connection. Publishers and consumers
+keep a connection on a thread (broker/rabbit_link.py).
 """
 
 import logging
@@ -62,8 +62,7 @@ TCP_OPTIONS = {
 
 
 class RabbitBroker:
-    """The Broker of `amqp://user:password@host:port/vhost`. Raises BrokerError if it cannot be
-    used."""
+    """The Broker of `amqp://USER:PASSWORD@HOST:PORT/VHOST`. Raises BrokerError."""
 
     def __init__(
         self, url: str, compress_above: int = 4096, *, stop: threading.Event | None = None
@@ -123,39 +122,41 @@ class RabbitBroker:
             }
 
     def consumers(self, queue: str) -> int:
-        """How many consume a queue at this moment. Raises BrokerError, also for no such queue."""
+        """Count the consumers of a queue. Raises BrokerError, also for a missing queue."""
         with self._channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.consumer_count)
 
     def dead_letters(self, run_id: str) -> Sequence[DeadLetter]:
-        """At most the oldest 1,000; what was not acknowledged returns to its place."""
+        """Return at most the oldest 1,000; unacknowledged messages return to their place."""
         with self._channel() as channel:
             return [
                 letter for queue in run_queues(run_id) for letter in _dead_letters(channel, queue)
             ]
 
     def requeue(self, run_id: str, letter_ids: Collection[str]) -> int:
-        """Among the oldest 1,000 of each queue. A copy is gone once its queue has confirmed it."""
+        """Requeue among the oldest 1,000 of each queue. A letter is removed after its copy is
+        confirmed.
+        """
         with self._channel() as channel:
             channel.confirm_delivery()
             return sum(_requeue(channel, queue, letter_ids) for queue in run_queues(run_id))
 
     def close(self) -> None:
-        """Publishers and consumers are closed by those who hold them."""
+        """Do nothing: owners close their publishers and consumers."""
 
     def _wait(self, work: Callable[[], T]) -> T:
-        """The answer of `work`, once the broker is there. Raises BrokerError."""
+        """Run `work`, waiting for the broker. Raises BrokerError."""
         return self._retry.call(partial(self._bounded, work))
 
     def _bounded(self, work: Callable[[], T]) -> T:
-        """The answer of `work`; pika's waits see no stop event, so they are left behind then."""
+        """Run `work` on a thread that is abandoned on stop, because pika ignores stop events."""
         if self._retry.stop is None:
             return work()
         try:
             return call_bounded(work, FOREVER, stop=self._retry.stop, stopping_s=STOPPING_S)
         except TimeoutError as error:
             where = address(self._parameters)
-            raise BrokerUnavailable(f"RabbitMQ at {where} is silent: {error}") from error
+            raise BrokerUnavailable(f"RabbitMQ at {where} does not answer: {error}") from error
 
     def _check(self) -> None:
         with self._channel():
@@ -173,7 +174,8 @@ class RabbitBroker:
                     connection.close()
         except (NackError, UnroutableError) as error:
             raise BrokerError(
-                f"RabbitMQ at {where} did not take a message back", hint="see that its queue stands"
+                f"RabbitMQ at {where} rejected a requeued message",
+                hint="check that its queue exists",
             ) from error
         except ChannelClosedByBroker as error:
             raise BrokerError(f"RabbitMQ at {where}: {error.reply_text}") from error
@@ -181,10 +183,10 @@ class RabbitBroker:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> BrokerError:
-        """What a connection that failed means.
+        """Create the error for a failed connection.
 
-        Pika takes any end of a connection at these stages for a refusal; one that the broker itself
-        refused names the broker's code.
+        Pika reports any end of a connection at these stages as a refusal; a real refusal of the
+        broker contains the broker's code.
         """
         where = address(self._parameters)
         refused = isinstance(error, AuthenticationError) or REFUSED.search(str(error))
@@ -201,7 +203,7 @@ class RabbitBroker:
             )
         return BrokerUnavailable(
             f"RabbitMQ at {where} is unreachable: {reason_of(error)}",
-            hint=f"start it (make services) or {CHECK_URL}",
+            hint=f"start it (`make services`), or {CHECK_URL}",
         )
 
 
@@ -210,8 +212,8 @@ def _parameters(url: str) -> pika.URLParameters:
         parameters = pika.URLParameters(url)
     except (ValueError, TypeError):  # whose text may hold a part of the password
         raise BrokerError(
-            "broker.url is no AMQP URL",
-            hint=f"{CHECK_URL}; in its login write @ as %40, / as %2F, : as %3A",
+            "broker.url is not an AMQP URL",
+            hint=f"{CHECK_URL}; in user and password write @ as %40, / as %2F, : as %3A",
         ) from None
     parameters.heartbeat = HEARTBEAT_S
     parameters.socket_timeout = 10
@@ -232,7 +234,7 @@ def _quorum(queue: str) -> dict[str, Any]:
 
 
 def _declare_dead(channel: Any, name: str) -> None:
-    """A queue that an older version made keeps its own arguments: it has no bounds."""
+    """Declare a dead-letter queue. One of an older version keeps its arguments, without limits."""
     beside = channel.connection.channel()  # a refusal closes it
     try:
         beside.queue_declare(name, durable=True, arguments=DEAD_BOUNDS)

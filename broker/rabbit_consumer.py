@@ -1,4 +1,5 @@
-"""Consuming from RabbitMQ: frames arrive on the link's thread, decoding happens on the caller's.
+"""Consumes from RabbitMQ: the connection's thread receives frames, the caller's thread decodes
+them.
 
 channel ─▶ arrived ─▶ receive(): decode ─▶ Delivery ─▶ ack() ─▶ channel
           MessageError, refuse() ─▶ agentrl.dead, confirmed ─▶ ack
@@ -34,7 +35,7 @@ class _Tag(NamedTuple):
 
 
 class RabbitConsumer:
-    """Consumes one durable queue; used by one thread."""
+    """Consumes one durable queue. For one thread."""
 
     def __init__(
         self, parameters: pika.URLParameters, queue_name: str, *, patience_s: float = PATIENCE_S
@@ -123,7 +124,7 @@ class RabbitConsumer:
             self._dead(tag, body, str(error))
 
     def _dead(self, tag: _Tag, body: bytes, reason: str) -> None:
-        get_logger().warning("message dead-lettered", queue=self._queue, reason=reason)
+        get_logger().warning("Message dead-lettered", queue=self._queue, reason=reason)
         self._link.call(lambda channel: self._bury(channel, tag, body, reason))
 
     def _bury(self, channel: Any, tag: _Tag, body: bytes, reason: str) -> None:
@@ -136,7 +137,7 @@ class RabbitConsumer:
         channel.basic_publish(DEAD, self._queue, body, properties)
 
     def _confirmed(self, frame: Any) -> None:
-        """A dead letter is safe: its original may go."""
+        """Acknowledge the original of a confirmed dead letter."""
         method = frame.method
         upto = method.delivery_tag
         numbers = [n for n in self._burials if n == upto or (method.multiple and n < upto)]
@@ -151,7 +152,7 @@ class RabbitConsumer:
 
 
 class RabbitSubscriber(RabbitConsumer):
-    """Consumes a run's events from now on, over a queue that ends with its connection."""
+    """Consumes a run's events from now on, through an exclusive queue."""
 
     def __init__(self, parameters: pika.URLParameters, run_id: str) -> None:
         self._run_id = run_id

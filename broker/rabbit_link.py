@@ -1,12 +1,12 @@
-"""One thread that keeps one connection and one channel to RabbitMQ open.
+"""Keeps one connection and one channel to RabbitMQ open on one thread.
 
     thread: connect ─▶ channel ─▶ opened(channel) ─▶ owner calls link.ready() ─▶ I/O until it ends
                ▲                                                                     │
                └───────── back-off ◀── lost() ◀──────────────────────────────────────┘
 
-pika's connections belong to one thread, so work crosses by `call`. The thread answers heartbeats,
-however long its owner computes between two calls. It is no call that is repeated (core/retry.py),
-but a connection that is kept: it serves until it ends, and is then made anew.
+A pika connection belongs to one thread, so other threads pass work to it with `call`. The thread
+answers heartbeats even if its owner computes for a long time. When the connection ends, the thread
+opens a new one; it does not repeat calls as core/retry.py does.
 """
 
 import copy
@@ -30,17 +30,17 @@ REMIND_S = 60.0  # between two log lines of one outage
 
 
 class Owner(Protocol):
-    """Whom a link serves; both are called on the link's thread."""
+    """The owner of a link. Both methods are called on the link's thread."""
 
     def opened(self, channel: Any) -> None:
-        """A fresh channel is open: set it up, then call `link.ready()`."""
+        """Set up a new channel, then call `link.ready()`."""
 
     def lost(self) -> None:
-        """The connection is gone, with its channel and all delivery tags."""
+        """Handle the loss of the connection with its channel and all delivery tags."""
 
 
 class Link:
-    """`generation` counts channels: a delivery tag means nothing on another one."""
+    """A connection kept by a thread. `generation` counts channels; delivery tags belong to one."""
 
     def __init__(self, parameters: pika.URLParameters, name: str, owner: Owner) -> None:
         self._parameters = copy.copy(parameters)
@@ -62,7 +62,7 @@ class Link:
         self._thread = threading.Thread(target=self._run, name=f"amqp-{name}", daemon=True)
 
     def start(self) -> None:
-        """Return when the first channel is ready. Raises BrokerError."""
+        """Start and wait for the first channel. Raises BrokerError."""
         self._thread.start()
         self._started.wait(START_S)
         if not self._up.is_set():
@@ -70,40 +70,40 @@ class Link:
             raise self.failure()
 
     def call(self, work: Callable[[Any], None]) -> None:
-        """Run `work(channel)` on the link's thread; passed over while there is no channel."""
+        """Run `work(channel)` on the link's thread; skipped without a channel."""
         with self._lock:
             if self._connection is not None:
                 self._connection.ioloop.add_callback_threadsafe(lambda: self._work(work))
 
     def later(self, delay_s: float, work: Callable[[Any], None]) -> None:
-        """`call` after a delay; from the link's own thread."""
+        """Run `call` after a delay, from the link's own thread."""
         self._connection.ioloop.call_later(delay_s, lambda: self._work(work))
 
     def ready(self) -> None:
         if self._started.is_set():
-            get_logger().info("Broker connection is back", away_s=round(self.down_s(), 1))
+            get_logger().info("Broker connection restored", away_s=round(self.down_s(), 1))
         self._reminded_at = -REMIND_S
         self._up.set()
         self._started.set()
         metrics.AWAY.set(0, name=self._name)
 
     def down_s(self) -> float:
-        """Seconds since the link was last ready; 0 while it is."""
+        """Return the seconds since the link was ready; 0: it is ready."""
         return 0.0 if self._up.is_set() else time.monotonic() - self._down_since
 
     def failure(self) -> BrokerUnavailable:
         where = address(self._parameters)
         if self.blocked:
             return BrokerUnavailable(
-                f"RabbitMQ at {where} takes no messages: {self.blocked}",
-                hint="give it room: rabbitmqctl status shows the alarm",
+                f"RabbitMQ at {where} blocks publishers: {self.blocked}",
+                hint="free memory or disk on its host; `rabbitmqctl status` shows the alarm",
             )
         return BrokerUnavailable(
             f"RabbitMQ at {where} does not answer: {self.why}", hint="check that it is running"
         )
 
     def close(self) -> None:
-        """What was called before is still done; then the thread ends."""
+        """Finish earlier calls, then end the thread."""
         self._stopping.set()
         with self._lock:
             if self._connection is not None:
@@ -118,7 +118,7 @@ class Link:
                 self._serve()
             except Exception as error:  # whatever a callback raises, others wait for this thread
                 self.why = reason_of(error)
-                get_logger().exception("broker link failed")
+                get_logger().exception("Broker connection failed")
             if self._up.is_set():
                 self._down_since = time.monotonic()
                 self._up.clear()
@@ -133,7 +133,7 @@ class Link:
             self._stopping.wait(pause)
 
     def _tell(self) -> None:
-        """Say that the connection is lost, and again now and then while it is."""
+        """Log that the connection is lost, repeatedly."""
         if time.monotonic() - self._reminded_at >= REMIND_S:
             self._reminded_at = time.monotonic()
             metrics.AWAY.set(1, name=self._name)
@@ -141,7 +141,7 @@ class Link:
             get_logger().warning("Broker connection lost", reason=self.why, away_s=away_s)
 
     def _serve(self) -> None:
-        """One connection, from its first byte to its last."""
+        """Run one connection until it ends."""
         self.blocked, self.reply_code = "", 0
         connection = pika.SelectConnection(
             self._parameters,
@@ -168,12 +168,12 @@ class Link:
                 connection.ioloop.close()
 
     def _abandon(self, connection: Any) -> None:
-        """Take leave of the broker after a callback's error, so that others get the messages."""
+        """Close the connection after an error, so that other consumers get the messages."""
         self._shut()
         try:
             connection.ioloop.start()
         except Exception as error:  # the first one is what is told
-            get_logger().warning("broker connection left open", error=str(error))
+            get_logger().warning("Broker connection not closed", error=str(error))
 
     def _opened(self, channel: Any) -> None:
         channel.add_on_close_callback(self._channel_closed)
@@ -184,12 +184,12 @@ class Link:
     def _block(self, _connection: Any, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "an alarm"
         metrics.AWAY.set(1, name=self._name)
-        get_logger().warning("Broker takes no messages for now", reason=self.blocked)
+        get_logger().warning("Broker blocks publishers", reason=self.blocked)
 
     def _unblock(self, _connection: Any, _frame: Any) -> None:
         self.blocked = ""
         metrics.AWAY.set(0, name=self._name)
-        get_logger().info("Broker takes messages again")
+        get_logger().info("Broker accepts messages again")
 
     def _channel_closed(self, channel: Any, reason: BaseException) -> None:
         self.why = reason_of(reason)
@@ -218,7 +218,7 @@ def address(parameters: pika.URLParameters) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The innermost cause pika reports, in one line."""
+    """Return the innermost cause of a pika error in one line."""
     while True:
         nested = getattr(error, "exceptions", None) or error.args
         inner = next((arg for arg in reversed(nested) if isinstance(arg, BaseException)), None)

@@ -1,12 +1,12 @@
-"""Publishing to RabbitMQ from many threads over one channel, each message confirmed.
+"""Publishes to RabbitMQ from many threads over one channel and waits for each confirm.
 
 threads ─▶ outbox ─▶ link's thread ─▶ unconfirmed ─▶ confirm ─▶ its caller returns
              ▲                            │
              └────── connection lost ◀────┘
 
-A broker that is away, or that takes nothing for now (a disk or memory alarm), is waited for. One
-that closes the channel over a message (406, too large for it) gets the messages of the window
-singly: the one it refuses alone fails, the others arrive.
+The publisher waits for a broker that is unavailable or blocked by a disk or memory alarm. If the
+broker closes the channel because of a message (406, too large), the messages of the window are sent
+one by one: only the refused message fails.
 """
 
 import threading
@@ -38,7 +38,7 @@ class _Pending:
     done: "Future[None]" = field(default_factory=Future)
 
     def settle(self, error: BrokerError | None) -> None:
-        """Wake the caller, unless it gave up."""
+        """Wake the caller if it still waits."""
         if self.done.set_running_or_notify_cancel():
             if error is None:
                 self.done.set_result(None)
@@ -47,7 +47,7 @@ class _Pending:
 
 
 class RabbitPublisher:
-    """`publish` may be called from many threads at once."""
+    """Publishes with confirms. `publish` is thread-safe."""
 
     def __init__(
         self, parameters: pika.URLParameters, compress_above: int, *, window: int = WINDOW
@@ -73,7 +73,9 @@ class RabbitPublisher:
                 waiting(waited_s)
             if exchange == EVENTS and waited_s > EVENT_PATIENCE_S:
                 failure = self._link.failure()
-                raise BrokerUnavailable(f"event not confirmed. {failure}", hint=failure.hint)
+                raise BrokerUnavailable(
+                    f"RabbitMQ did not confirm an event: {failure}", hint=failure.hint
+                )
 
         while not self._slots.acquire(timeout=LOOK_S):
             look()
@@ -99,7 +101,7 @@ class RabbitPublisher:
         channel.confirm_delivery(self._confirmed, callback=lambda _: self._ready(channel))
 
     def lost(self) -> None:
-        """What was not confirmed goes out again, in its order, before what came later."""
+        """Queue unconfirmed messages again, in order, before later ones."""
         waiting = list(self._unconfirmed.values())
         if self._link.reply_code == PRECONDITION_FAILED:
             if len(waiting) == 1:
@@ -144,7 +146,7 @@ class RabbitPublisher:
         return pika.BasicProperties(message_id=str(sequence), delivery_mode=2 if durable else 1)
 
     def _returned(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
-        """The broker says so before it confirms."""
+        """Handle a returned (unroutable) message; it arrives before its confirm."""
         self._unconfirmed[int(properties.message_id)].returned = True
 
     def _confirmed(self, frame: Any) -> None:
@@ -166,6 +168,6 @@ class RabbitPublisher:
 
 def _unroutable(pending: _Pending) -> BrokerError:
     return MessageRefused(
-        f"no queue takes messages of run {pending.run_id} on {pending.exchange}",
-        hint="start the run's dispatcher first: it declares the run's queues",
+        f"exchange {pending.exchange} has no queue for messages of run {pending.run_id}",
+        hint="start the dispatcher of the run first: it declares the queues",
     )

@@ -1,4 +1,4 @@
-"""Every exchange and queue name, derived here and nowhere else.
+"""Derives every exchange and queue name; no other module does.
 
 agentrl.trajectories ─(run_id)─▶ recorder.trajectories.<run>   ─▶ recorder
                              └─▶ trainer.trajectories.<run>    ─▶ trainer
@@ -25,7 +25,7 @@ def trainer_queue(run_id: str) -> str:
 
 
 def episodes_queue(run_id: str) -> str:
-    """Celery's queue of RunEpisode commands."""
+    """Return the name of Celery's queue of RunEpisode commands."""
     return f"worker.episodes.{run_id}"
 
 
@@ -34,5 +34,5 @@ def dead_queue(queue: str) -> str:
 
 
 def run_queues(run_id: str) -> tuple[str, ...]:
-    """The durable queues of a run that carry trajectories."""
+    """Return the names of the durable queues for trajectories of a run."""
     return (recorder_queue(run_id), trainer_queue(run_id))

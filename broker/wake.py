@@ -1,9 +1,9 @@
-"""Events wake, the database decides: threads between a process and the events of its run.
+"""Events wake a process, the database decides what it does: subscriptions to a run's events.
 
     trainer       ─ CheckpointPublished ─▶ Waker ─▶ a policy server looks at the registry
     policy server ─ PoolChanged ─────────▶ Waker ─▶ a worker's pool looks at the registry
 
-Whoever is woken also looks by itself now and then: a broker that is away delays, and nothing more.
+Every subscriber also polls, so an unavailable broker only delays it.
 """
 
 import threading
@@ -63,10 +63,10 @@ class Waker:
 
 
 class Announcer:
-    """Publishes a run's event off the caller's thread; several calls may become one event."""
+    """Publishes a run's events on its own thread; several calls may be merged into one event."""
 
     def __init__(self, broker: Broker, run_id: str, event: Message | None = None) -> None:
-        """`event`: what is published until `announce` names another."""
+        """`event`: published until `announce` sets another."""
         self._broker = broker
         self._run_id = run_id
         self._event = event
@@ -78,12 +78,12 @@ class Announcer:
         self._thread.start()
 
     def announce(self, event: Message | None = None) -> None:
-        """Publish `event`, or the last one again, soon; never waits for the broker."""
+        """Publish `event`, or the last one again, without waiting for the broker."""
         self._event = event or self._event
         self._due.set()
 
     def close(self) -> None:
-        """What is due then is left to those who look by themselves."""
+        """Stop without publishing pending events; subscribers also poll."""
         self._stop.set()
         self._due.set()
         self._thread.join(JOIN_S)
@@ -97,7 +97,7 @@ class Announcer:
             self._publisher.close()
 
     def _publish(self) -> None:
-        """The newest event. A publisher that failed is made anew."""
+        """Publish the newest event; replace a failed publisher."""
         event = self._event
         if event is None:
             return

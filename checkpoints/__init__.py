@@ -1,1 +1,1 @@
-"""Checkpoints as files: manifests, whole directories, and their store at a path or a URL."""
+"""Checkpoint files: manifests, atomic directories, and their storage at a path or a URL."""

@@ -1,11 +1,11 @@
-"""Weights on their way: checkpoints in a store that every host reaches (`run.checkpoints`).
+"""Checkpoint storage that every machine reaches (`run.checkpoints`).
 
     trainer  whole directory in the cache ─▶ file by file, manifest.json last ─▶ the row names it
     others   the URL of a row ─▶ cache folder: downloaded, verified, renamed ─▶ load
 
-They live here because trainer and servers may both import it, and like a body on the broker they
-are published before a row claims them. What has no manifest is no checkpoint, so an upload that was
-interrupted leaves nothing that looks whole. A path that is no URL is a directory, used where it is.
+A checkpoint is uploaded before a database row names it. A folder without a manifest is not a
+checkpoint, so an interrupted upload never looks complete. A path that is not a URL is a local
+directory and is used in place.
 """
 
 import os
@@ -42,9 +42,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where a run keeps its checkpoints: under `url`, or where that is empty in the folder `home`.
+    """The checkpoint storage of a run: under `url`, or in the folder `home` if it is empty.
 
-    `cache`: the folder of local copies of what lies under a URL; `stop` ends what takes long.
+    `cache`: folder for local copies of checkpoints under a URL. `stop` ends long operations.
     """
 
     home: Path
@@ -54,19 +54,19 @@ class Shelf:
     limits: TransferLimits = LIMITS
 
     def local(self, checkpoint_id: str) -> Path:
-        """The directory to write it into."""
+        """Return the local directory in which a checkpoint is written."""
         return (self.cache if self.url else self.home) / checkpoint_id
 
     def path(self, checkpoint_id: str) -> str:
-        """What its row names."""
+        """Return the path of a checkpoint for its row."""
         if self.url:
             return f"{self.url.rstrip('/')}/{self.home.name}/{checkpoint_id}"
         return str(self.home / checkpoint_id)
 
     def put(self, checkpoint_id: str) -> str:
-        """Bring what was written to where others find it: what its row names.
+        """Upload a written checkpoint; return its path for the row.
 
-        Raises CheckpointError; nothing that looks whole is there then.
+        Raises CheckpointError; then nothing in the storage looks complete.
         """
         path = self.path(checkpoint_id)
         if self.url:
@@ -75,7 +75,7 @@ class Shelf:
         return path
 
     def names(self) -> list[str]:
-        """What lies under the URL, orphans of interrupted uploads too; empty where there is none.
+        """Return the names under the URL, including orphans of interrupted uploads.
 
         Raises CheckpointError.
         """
@@ -92,8 +92,8 @@ class Shelf:
 
 
 def patience(stop: threading.Event | None) -> Retry:
-    """How a process waits for checkpoints, or for the disk they go to: until `stop` is set, or not
-    at all where it has none.
+    """Return how a process waits for checkpoint storage: until `stop` is set, or not at all without
+    it.
     """
     limit_s = 0.0 if stop is None else FOREVER
     return Retry("checkpoints", is_away, limit_s=limit_s, stop=stop)
@@ -104,9 +104,9 @@ def is_url(path: str) -> bool:
 
 
 def check(url: str) -> None:
-    """Raise ConfigError where no installed package speaks the URL's protocol.
+    """Raise ConfigError if no installed package supports the URL's protocol.
 
-    WeightsAway where its store is away.
+    Raises WeightsAway if the storage is unavailable.
     """
     try:
         opened(url)
@@ -119,15 +119,15 @@ def check(url: str) -> None:
 def fetch(
     path: str, cache: Path, stop: threading.Event | None = None, limits: TransferLimits = LIMITS
 ) -> Path:
-    """The directory of what a row names, and of its base where it is an adapter: whole, verified.
+    """Return a complete, verified local directory of a row's checkpoint, and an adapter's base.
 
-    stop: ends what takes long. Raises CheckpointError; WeightsAway where a later try may do better.
+    stop: ends a long download. Raises CheckpointError, and WeightsAway if a later try may succeed.
     """
     if not is_url(path):
         return Path(path)
     folder, _, name = path.rstrip("/").rpartition("/")
     if not manifest.plain(name):
-        raise CheckpointError(f"{path}: ends in no name of a checkpoint")
+        raise CheckpointError(f"{path} does not end in the name of a checkpoint")
     patience = Patience(limits.fetch_s, stop, limits)
     directory = _cached(path, cache / name, patience)
     named = manifest.named_base(directory)
@@ -138,7 +138,9 @@ def fetch(
 
 
 def remove(path: str, stop: threading.Event | None = None, limits: TransferLimits = LIMITS) -> None:
-    """Delete what lies under a URL, its manifest first; absent is fine. Raises CheckpointError."""
+    """Delete a checkpoint under a URL, its manifest first. It may be absent. Raises
+    CheckpointError.
+    """
 
     def removed(fs: Any, found: str) -> None:
         fs.invalidate_cache()
@@ -153,7 +155,7 @@ def remove(path: str, stop: threading.Event | None = None, limits: TransferLimit
 def _upload(
     directory: Path, url: str, stop: threading.Event | None, limits: TransferLimits
 ) -> None:
-    """Every file, the manifest last, each found there in its size."""
+    """Upload every file, the manifest last, and check the size of each."""
     files = [*manifest.read(directory).files, manifest.FILE]
     try:
         for name in files:
@@ -166,19 +168,19 @@ def _upload(
                 fs.invalidate_cache()
                 found = fs.size(target)
                 if found is not None and found != size:
-                    raise OSError(f"{name}: {found} bytes arrived of {size}")
+                    raise OSError(f"{name}: only {found} of {size} bytes arrived")
 
             tried(url, Patience(limits.upload_s, stop, limits), put, size=size)
     except CheckpointError:
         try:
             remove(url, stop, limits)
         except CheckpointError as error:  # the trainer's next start looks for orphans
-            log.warning("An interrupted upload stays", url=url, error=str(error))
+            log.warning("Interrupted upload not removed", url=url, error=str(error))
         raise
 
 
 def _cached(url: str, directory: Path, patience: Patience) -> Path:
-    """The cached copy, downloaded where it is absent or damaged; its time of use is now."""
+    """Return the cached copy; download it if it is absent or damaged. Updates its time of use."""
     if directory.exists():
         try:
             manifest.verify(directory)
@@ -215,7 +217,7 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
         return int(fs.size(f"{path}/{name}") or 2**30)
 
     def get(fs: Any, path: str) -> Path:
-        """To a file of this try alone: one given up, which may go on, spoils no later one."""
+        """Download to a file of this try only, because an abandoned try may still be writing."""
         arriving = partial / ARRIVING / uuid.uuid4().hex
         fs.get_file(f"{path}/{name}", str(arriving))
         return arriving
@@ -224,7 +226,7 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
 
 
 def _evict(cache: Path, kept: int) -> None:
-    """Keep the copies last used, and every first checkpoint: adapters stand on it."""
+    """Delete old copies, but never a first checkpoint, because adapters need it as base."""
     found = [path for path in cache.glob("[!.]*") if (path / manifest.FILE).is_file()]
     times = {path: _time(path) for path in found}
     for path in sorted(found, key=lambda one: -times[one])[kept:]:

@@ -1,4 +1,4 @@
-"""Directories that exist whole or not at all."""
+"""Atomic directories: they exist completely or not at all."""
 
 import os
 import re
@@ -30,12 +30,12 @@ def publish(  # noqa: PLR0913 - what a manifest says
     parent: str | None,
     trained_hash: str = ROOT,
 ) -> Manifest:
-    """Let `write` fill a directory; it appears under its name whole, durable, with a manifest.
+    """Let `write` fill a directory, then publish it atomically and durably with a manifest.
 
-    What `write` returns is the manifest's probe.
+    The result of `write` is the manifest's probe.
 
-    Raises CheckpointError where the directory exists or may not be written, WeightsAway where the
-    disk is full or away; nothing is left then.
+    Raises CheckpointError if the directory exists or may not be written, and WeightsAway if the
+    disk is full or unavailable; then nothing is left.
     """
     with whole_directory(directory) as partial:
         probe = write(partial)
@@ -48,11 +48,11 @@ def publish(  # noqa: PLR0913 - what a manifest says
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A sibling to write into; synced and renamed to `directory` at the end, or removed.
+    """Yield a temporary directory, which is synced and renamed to `directory` at the end.
 
-    Only one writer per name: what an interrupted one left is replaced. Raises CheckpointError where
-    it exists or may not be written, WeightsAway where the disk is full or away: the same may work
-    later.
+    There is only one writer per name: leftovers of an interrupted writer are replaced. Raises
+    CheckpointError if the directory exists or may not be written, and WeightsAway if the disk is
+    full or unavailable: a later try may succeed.
     """
     if directory.exists():
         raise CheckpointError(f"{directory} exists already", hint="choose another directory")
@@ -77,7 +77,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def remove(directory: Path) -> None:
-    """Delete a checkpoint; it is gone under its name before its first file goes. Absent is fine."""
+    """Delete a checkpoint; it is renamed first. It may be absent."""
     doomed = directory.with_name(f".{directory.name}.removed")
     if directory.exists():
         directory.rename(doomed)
@@ -85,11 +85,11 @@ def remove(directory: Path) -> None:
 
 
 def _unwritten(directory: Path, reason: str, number: int | None) -> CheckpointError:
-    """`number`: of the system's error."""
+    """Create the error of a failed write. `number`: errno."""
     text = f"{directory}: cannot be written: {reason}"
     if disk.is_transient(number):
-        return WeightsAway(text, hint=f"make room in {directory.parent}")
-    return CheckpointError(text, hint=f"see that the trainer can write in {directory.parent}")
+        return WeightsAway(text, hint=f"free space in {directory.parent}")
+    return CheckpointError(text, hint=f"check that the trainer may write to {directory.parent}")
 
 
 def _sync(path: Path) -> None:

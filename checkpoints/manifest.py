@@ -1,6 +1,6 @@
-"""What a checkpoint directory holds: `manifest.json` names every file and its SHA-256.
+"""The manifest of a checkpoint directory: `manifest.json` lists every file with its SHA-256.
 
-It is written last, so a directory with a valid one is whole. Trainer and servers share it.
+It is written last, so a directory with a valid manifest is complete.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ ADAPTER = "adapter_config.json"  # its presence tells an adapter's directory fro
 
 
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the weights say of a fixed text: a sanity check of what a server loaded.
+    """Log-probabilities of a fixed text: a sanity check of the weights that a server loaded.
 
     `logprobs`: one fewer than `token_ids`; logprobs[i] is the natural log of
     p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1, in fp32, of the weights as saved.
@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Hex SHA-256 of every file below the directory except the manifest, in sorted order."""
+    """Return the hex SHA-256 of every file in the directory except the manifest, sorted."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     names = [path.relative_to(directory).as_posix() for path in paths]
     return {name: _sha256(directory / name) for name in names if name != FILE}
@@ -58,7 +58,7 @@ def write(directory: Path, manifest: Manifest) -> None:
 
 
 def read(directory: Path) -> Manifest:
-    """The manifest, its files unchecked. Raises CheckpointError that names the file."""
+    """Read the manifest without checking its files. Raises CheckpointError."""
     path = directory / FILE
     try:
         return parse(path.read_bytes())
@@ -69,28 +69,28 @@ def read(directory: Path) -> Manifest:
 
 
 def parse(content: bytes) -> Manifest:
-    """The manifest of a file's content; its names lead nowhere else. Raises CheckpointError."""
+    """Parse a manifest; its names must stay inside the directory. Raises CheckpointError."""
     try:
         found = msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"not a manifest: {error}") from error
+        raise CheckpointError(f"the manifest cannot be decoded: {error}") from error
     for name in found.files:
         if not plain(name) or name == FILE:
-            raise CheckpointError(f"{name!r} leaves the directory")
+            raise CheckpointError(f"{name!r} lies outside the directory")
     return found
 
 
 def plain(name: str) -> bool:
-    """Whether it names something below a directory, written in the one way that has no detours."""
+    """Return whether a relative path stays below its directory and is in normal form."""
     path = PurePosixPath(name)
     inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
     return inside and str(path) == name and "\0" not in name
 
 
 def verify(directory: Path) -> Manifest:
-    """The manifest once every file it names is inside the directory and has its digest.
+    """Read the manifest and check that every file exists and has its digest.
 
-    Raises CheckpointError that names the first file at fault.
+    Raises CheckpointError with the first wrong file.
     """
     manifest = read(directory)
     root = directory.resolve()
@@ -102,17 +102,19 @@ def verify(directory: Path) -> Manifest:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
         if not inside:
-            raise CheckpointError(f"{directory / FILE}: {name!r} leaves the directory")
+            raise CheckpointError(f"{directory / FILE}: {name!r} lies outside the directory")
         if found != expected:
-            raise CheckpointError(f"{path}: SHA-256 is {found[:12]}…, not {expected[:12]}…")
+            raise CheckpointError(
+                f"{path}: the SHA-256 is {found[:12]}…, the manifest says {expected[:12]}…"
+            )
     return manifest
 
 
 def base_of(directory: Path) -> Path | None:
-    """The whole model that an adapter's directory names; None where the directory is a whole model.
+    """Return the base model of an adapter's directory; None: the directory is a whole model.
 
-    Where the base is not at the path that it had on the trainer's machine, it is the directory of
-    the same name beside the adapter. Raises CheckpointError.
+    If the base is not at the path of the trainer's machine, the directory of the same name beside
+    the adapter is used. Raises CheckpointError.
     """
     named = named_base(directory)
     if named is None:
@@ -120,20 +122,22 @@ def base_of(directory: Path) -> Path | None:
     for base in (named, directory.parent / named.name):
         if (base / "config.json").is_file():
             return base
-    raise CheckpointError(f"{directory / ADAPTER}: its base {named} is not there")
+    raise CheckpointError(f"{directory / ADAPTER}: the base model {named} does not exist")
 
 
 def named_base(directory: Path) -> Path | None:
-    """As `base_of`, as it is written: there or not. Its last part is a name."""
+    """Like `base_of`, as written in the file, whether it exists or not."""
     path = directory / ADAPTER
     try:
         base = Path(msgspec.json.decode(path.read_bytes())["base_model_name_or_path"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: names no base: {error}") from error
+        raise CheckpointError(
+            f"{path}: the name of the base model cannot be read: {error}"
+        ) from error
     if not plain(base.name):
-        raise CheckpointError(f"{path}: names no base: {str(base)!r} ends in no name")
+        raise CheckpointError(f"{path}: {str(base)!r} is not the path of a base model")
     return base
 
 

@@ -1,4 +1,4 @@
-"""A store that fsspec reaches: every call ends, in time, with an answer or one clear error."""
+"""Storage through fsspec. Every call returns in time, with a result or one clear error."""
 
 import re
 import threading
@@ -20,19 +20,19 @@ NAMED = re.compile(r"\$\{\w+\}")  # a variable in a URL
 
 
 class WeightsAway(CheckpointError):
-    """The store of weights does not answer, or not in time; the same may work later."""
+    """The checkpoint storage does not answer in time. The same call may succeed later."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
-    """How long calls to a store of checkpoints may take, and how much of it is kept here.
+    """Time limits of calls to checkpoint storage, and the size of the local cache.
 
-    upload_s, fetch_s: how long after its first failure a file is sent, or fetched, again.
-    call_s: for one call, plus its size divided by `slowest` bytes a second.
-    last_s: how long a call may go on once we are told to stop.
-    cached: checkpoints kept in a cache folder besides first ones, the last used.
+    upload_s, fetch_s: how long a file is retried after its first failure.
+    call_s: for one call, plus its size divided by `slowest` bytes per second.
+    last_s: how long a call may continue after we are told to stop.
+    cached: most recently used checkpoints kept in the cache, besides first ones.
     """
 
     upload_s: float = 60.0
@@ -48,7 +48,7 @@ LIMITS = TransferLimits()
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`seconds`: how long after its first failure a call is tried again. `stop`: and no longer."""
+    """`seconds`: how long a call is retried after its first failure. `stop`: ends the retries."""
 
     seconds: float
     stop: threading.Event | None = None
@@ -56,9 +56,9 @@ class Patience:
 
 
 def opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it; some connect here.
+    """Return the file system of a URL and the path in it; some file systems connect here.
 
-    Raises CheckpointError, WeightsAway where another try may help, ConfigError.
+    Raises CheckpointError, WeightsAway if another try may help, ConfigError.
     """
     from fsspec.core import url_to_fs
 
@@ -66,10 +66,13 @@ def opened(url: str) -> tuple[Any, str]:
     try:
         fs, path = url_to_fs(expanded)
     except ImportError as error:
-        raise CheckpointError(f"{KEY}: {url}: {error}", hint="pip install what it names") from error
+        raise CheckpointError(
+            f"{KEY}: {url}: {error}", hint="install the package that the error names"
+        ) from error
     except ValueError as error:
         raise CheckpointError(
-            f"{KEY}: {url}: {_words(url, error)}", hint="file:///FOLDER, s3://BUCKET/FOLDER, …"
+            f"{KEY}: {url}: {_words(url, error)}",
+            hint="use a URL such as file:///FOLDER or s3://BUCKET/FOLDER",
         ) from error
     except Exception as error:  # fsspec raises whatever its parts raise
         raise _away(url, error) from error
@@ -77,10 +80,10 @@ def opened(url: str) -> tuple[Any, str]:
 
 
 def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: int = 0) -> T:
-    """The work's answer, tried again with growing pauses while another try may help.
+    """Run `work`; retry it with growing pauses while another try may help.
 
-    size: bytes that it moves. Raises CheckpointError where no try will help, WeightsAway where time
-    ran out.
+    size: bytes that it transfers. Raises CheckpointError if no try can help, and WeightsAway when
+    the time is over.
     """
     backoff = replace(
         BACKOFF, silent=patience.seconds < FOREVER
@@ -94,7 +97,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int) -> T:
-    """Raises CheckpointError, WeightsAway."""
+    """Run `work` once. Raises CheckpointError, WeightsAway."""
     limits = patience.limits
     allowed_s = limits.call_s + size / limits.slowest
     fs, path = opened(url)
@@ -102,7 +105,7 @@ def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int
         call = partial(work, fs, path)
         return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{url}: is not there: {_words(url, error)}") from error
+        raise CheckpointError(f"{url} does not exist: {_words(url, error)}") from error
     except PermissionError as error:
         fs.clear_instance_cache()  # else the next try has the same credentials
         raise _away(url, error) from error
@@ -113,19 +116,19 @@ def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int
 
 
 def _away(url: str, error: Exception) -> WeightsAway:
-    """Also where access is denied: credentials expire and are renewed while processes wait."""
+    """Create a WeightsAway, also for denied access: credentials may be renewed meanwhile."""
     text = _words(url, error)
     if isinstance(error, PermissionError):
         hint = (
             "renew the credentials, or give the run's processes the right to read and write there"
         )
-        return WeightsAway(f"{url}: denied: {text}", hint=hint)
+        return WeightsAway(f"access to {url} was denied: {text}", hint=hint)
     hint = f"see that the store of {KEY} answers and has room; the run can be resumed"
     return WeightsAway(f"{url}: {text}", hint=hint)
 
 
 def _words(url: str, error: Exception) -> str:
-    """What a store says, which may repeat the URL, without the secrets that stand in it."""
+    """Return an error text of the storage without the secrets of the URL."""
     text = str(error) or type(error).__name__
     for named in NAMED.findall(url):
         if value := with_secrets(named, KEY):

@@ -1,1 +1,1 @@
-"""The `agentrl` command: argument parsing only; heavy imports inside the verbs."""
+"""The `agentrl` command: parses arguments; each command imports what it needs when it runs."""

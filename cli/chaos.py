@@ -1,4 +1,4 @@
-"""`agentrl chaos`: break a training at random instants and audit what came of it."""
+"""`agentrl chaos`: inject faults into a training run and audit the result."""
 
 import signal
 import sys
@@ -6,33 +6,42 @@ from pathlib import Path
 
 import typer
 
-CONFIG = typer.Argument(..., help="The run's TOML file.", show_default=False)
-RESTART = "Shell command that restarts the {}; without it that fault is left out."
+from agentrl.cli.processes import CONFIG
 
-CONTROL = "Command that runs rabbitmqctl where the broker is; without it, no alarms of the broker."
+RESTART = "Shell command that restarts the {0}. Default: none; the {0} is never restarted."
+CONTROL = (
+    "Command that runs rabbitmqctl on the broker's host. Default: none; no broker alarm is raised."
+)
+ONLY = "Words (comma-separated): inject only faults whose name contains one. Default: all faults."
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verb."""
+    """Register the command."""
     app.command()(chaos)
 
 
 def chaos(
     config: Path = CONFIG,
-    kills: int = typer.Option(20, min=1, help="How many faults."),
-    seed: int = typer.Option(0, help="Of which fault comes when."),
-    only: str = typer.Option("", help="Words, comma-separated: of faults, those that hold one."),
+    kills: int = typer.Option(20, min=1, help="Number of faults to inject."),
+    seed: int = typer.Option(0, help="Seed of the fault schedule."),
+    only: str = typer.Option("", help=ONLY),
     restart_broker: str = typer.Option("", help=RESTART.format("broker")),
     restart_store: str = typer.Option("", help=RESTART.format("store")),
     rabbitmqctl: str = typer.Option("", help=CONTROL),
-    patience: float = typer.Option(60.0, min=1.0, help="Seconds in which nobody acts: a hang."),
-    as_json: bool = typer.Option(False, "--json", help="Nothing but the one JSON line."),
+    patience: float = typer.Option(
+        60.0, min=1.0, help="Seconds without progress after which the run counts as hung."
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print only the result, as one line of JSON."
+    ),
 ) -> None:
-    """Train under faults: kills, restarts, cut connections, full disks, lost commits. Exit code 1
-    unless nothing was lost, trained twice, unbalanced, rolled back or failed without a fault, and
-    nothing hung.
+    """Inject faults into a training run and audit the result.
 
-    The training is one of its own, with its own name, under the home of CONFIG.
+    The faults are killed processes, restarted services, cut connections, full disks and lost
+    commits. The command starts a new run with its own name under the home of CONFIG.
+
+    The exit code is 1 if a trajectory was lost or trained twice, if the accounts do not balance,
+    if an episode failed or an update was rolled back without a fault, or if the run hung.
 
     Example: agentrl chaos configs/chaos.toml --kills 20 --seed 1
     """

@@ -1,4 +1,4 @@
-"""Verbs that look before a run begins: config show|check|keys, doctor."""
+"""Commands that check a configuration and a machine: config show|check|keys, doctor."""
 
 from pathlib import Path
 
@@ -6,24 +6,31 @@ import typer
 
 from agentrl.cli.processes import CONFIG
 
-SECTION = typer.Argument("", help="A section or SECTION.KEY; all without.", show_default=False)
-OPTIONAL = typer.Argument(None, help="A run's TOML file.", show_default=False)
+SECTION = typer.Argument(
+    "", metavar="SECTION", help="Section or SECTION.KEY. Default: all.", show_default=False
+)
+OPTIONAL = typer.Argument(
+    None, metavar="CONFIG", help="Configuration file of the run (TOML).", show_default=False
+)
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     config = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     config.command()(show)
     config.command()(check)
     config.command()(keys)
-    app.add_typer(config, name="config", help="Show or check a configuration, list its keys.")
+    app.add_typer(config, name="config", help="Show or check a configuration, or list all keys.")
     app.command()(doctor)
 
 
 def show(
-    config: Path = CONFIG, as_json: bool = typer.Option(False, "--json", help="JSON, not TOML.")
+    config: Path = CONFIG, as_json: bool = typer.Option(False, "--json", help="Print JSON.")
 ) -> None:
-    """Print the effective configuration: defaults filled in, AGENTRL__… applied, secrets as names.
+    """Print the effective configuration.
+
+    Defaults are filled in and AGENTRL__SECTION__KEY variables are applied. A secret is shown as
+    the name of its variable.
 
     Example: agentrl config show configs/quickstart.toml
     """
@@ -33,7 +40,9 @@ def show(
 
 
 def check(config: Path = CONFIG) -> None:
-    """Say whether a run could begin with it, without connecting to anything.
+    """Check whether a run can start with this configuration.
+
+    The check connects to nothing. The exit code is 2 if the run cannot start.
 
     Example: agentrl config check configs/quickstart.toml
     """
@@ -44,15 +53,15 @@ def check(config: Path = CONFIG) -> None:
 
 def keys(
     section: str = SECTION,
-    as_json: bool = typer.Option(False, "--json", help="One JSON array."),
-    markdown: bool = typer.Option(False, "--markdown", help="As docs/configuration.md has them."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print docs/configuration.md."),
 ) -> None:
-    """List the keys of a run's file: type, default, meaning.
+    """List the configuration keys with type, default and meaning.
 
     Example: agentrl config keys trainer.lora
     """
     if as_json and markdown:
-        raise typer.BadParameter("--json or --markdown, not both")
+        raise typer.BadParameter("--json and --markdown exclude each other")
     from agentrl.ops.configuration.keys import tell
 
     tell(section, as_json=as_json, markdown=markdown)
@@ -60,12 +69,12 @@ def keys(
 
 def doctor(
     config: Path | None = OPTIONAL,
-    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Say what is missing, and what mends it.
+    """Check this machine: packages, services, memory and disk.
 
-    What is installed, reachable, free; with a file, whether its run could begin: if not, exit
-    code 2.
+    Each problem is printed with a hint. With CONFIG, the command also checks whether the run can
+    start; the exit code is 2 if it cannot.
 
     Example: agentrl doctor configs/quickstart.toml
     """

@@ -1,4 +1,4 @@
-"""The verb `dashboard`."""
+"""The command `agentrl dashboard`."""
 
 from pathlib import Path
 
@@ -8,19 +8,21 @@ from agentrl.cli.processes import CONFIG
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verb."""
+    """Register the command."""
     app.command()(dashboard)
 
 
 def dashboard(
     config: Path = CONFIG,
-    port: int = typer.Option(8501, min=1, max=65535, help="To listen on."),
-    host: str = typer.Option("127.0.0.1", help="Another address asks for a token."),
+    port: int = typer.Option(8501, min=1, max=65535, help="Port to listen on."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
     token_env: str = typer.Option(
-        "", metavar="VARIABLE", help="Whose value the page asks for; required off loopback."
+        "",
+        metavar="VARIABLE",
+        help="Environment variable with the access token. Required unless --host is loopback.",
     ),
 ) -> None:
-    """Show a run in the browser, read-only.
+    """Show a run in the browser (read-only).
 
     Example: agentrl dashboard configs/quickstart.toml
     """

@@ -1,4 +1,4 @@
-"""The verbs `data …`: the benchmarks' own items, which every user gets from the benchmarks."""
+"""The commands `agentrl data …`: benchmark data, which each user downloads from its publisher."""
 
 import typer
 
@@ -6,7 +6,7 @@ from agentrl.cli.envs import DATA, JSON, TASK, TASKS
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     data.command("list")(list_datasets)
     data.command()(show)
@@ -16,7 +16,7 @@ def add(app: typer.Typer) -> None:
 
 
 def list_datasets(data: str = DATA, as_json: bool = JSON) -> None:
-    """List the datasets that tasks read, and which are here.
+    """List the datasets of all tasks and whether each is present.
 
     Example: agentrl data list --data ~/benchmarks
     """
@@ -26,7 +26,7 @@ def list_datasets(data: str = DATA, as_json: bool = JSON) -> None:
 
 
 def show(task: str = TASK, data: str = DATA, as_json: bool = JSON) -> None:
-    """Show where a task's data comes from, under which licence, and which files are here.
+    """Show the source, the licence and the local files of a task's data.
 
     Example: agentrl data show alfworld
     """
@@ -36,7 +36,9 @@ def show(task: str = TASK, data: str = DATA, as_json: bool = JSON) -> None:
 
 
 def check(tasks: list[str] = TASKS, data: str = DATA, as_json: bool = JSON) -> None:
-    """Read what is here as the tasks do. Exit code 1 where it cannot be read or nothing is.
+    """Check that the tasks can read the local data.
+
+    The exit code is 1 if a file cannot be read or no data is found.
 
     Example: agentrl data check dbbench kg
     """
@@ -48,9 +50,11 @@ def check(tasks: list[str] = TASKS, data: str = DATA, as_json: bool = JSON) -> N
 def build(
     task: str = TASK,
     data: str = DATA,
-    out: str = typer.Option("", "--out", help="Where to; in the data folder without."),
+    out: str = typer.Option("", "--out", help="Output folder. Default: inside the data folder."),
 ) -> None:
-    """Build what a task reads besides the benchmark's files: webshop's catalogue and its index.
+    """Build the files that a task derives from its data.
+
+    Only webshop has such files: its catalogue and its search index.
 
     Example: agentrl data build webshop
     """

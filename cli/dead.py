@@ -1,4 +1,4 @@
-"""Verbs over dead letters: dead list|show|requeue."""
+"""Commands for dead letters: dead list|show|requeue."""
 
 from pathlib import Path
 
@@ -6,24 +6,33 @@ import typer
 
 from agentrl.cli.processes import CONFIG
 
-LETTER = typer.Argument(..., help="Its name in `dead list`.", show_default=False)
-OUT = typer.Option(None, "--out", help="Write its body there.", show_default=False)
-LETTERS = typer.Argument(None, help="Their names in `dead list`.", show_default=False)
+LETTER = typer.Argument(
+    ..., metavar="LETTER", help="Name of the dead letter, from `dead list`.", show_default=False
+)
+OUT = typer.Option(
+    None, "--out", help="File to write the message body to. Default: none.", show_default=False
+)
+LETTERS = typer.Argument(
+    None, metavar="LETTER", help="Names of dead letters, from `dead list`.", show_default=False
+)
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     dead = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     dead.command("list")(show_all)
     dead.command()(show)
     dead.command()(requeue)
-    app.add_typer(dead, name="dead", help="Messages that no consumer could use.")
+    app.add_typer(
+        dead, name="dead", help="List, show or requeue messages that could not be processed."
+    )
 
 
 def show_all(
-    config: Path = CONFIG, as_json: bool = typer.Option(False, "--json", help="One JSON array.")
+    config: Path = CONFIG,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
 ) -> None:
-    """List a run's dead letters with their reasons, the oldest first.
+    """List the dead letters of a run with their reasons, oldest first.
 
     Example: agentrl dead list configs/quickstart.toml
     """
@@ -37,7 +46,7 @@ def show(
     letter: str = LETTER,
     out: Path = OUT,
 ) -> None:
-    """Show what a dead letter is, as far as it can be read.
+    """Show one dead letter, as far as it can be decoded.
 
     Example: agentrl dead show configs/quickstart.toml 0f3c9a41d2be
     """
@@ -49,9 +58,9 @@ def show(
 def requeue(
     config: Path = CONFIG,
     letters: list[str] = LETTERS,
-    every: bool = typer.Option(False, "--all", help="All of them."),
+    every: bool = typer.Option(False, "--all", help="Requeue all dead letters of the run."),
 ) -> None:
-    """Put dead letters back into their queues, once each.
+    """Move dead letters back to their queues, each once.
 
     Example: agentrl dead requeue configs/quickstart.toml 0f3c9a41d2be
     """

@@ -1,4 +1,4 @@
-"""Verbs of the engine `deepspeed`: build."""
+"""Commands for the engine `deepspeed`: build."""
 
 from pathlib import Path
 
@@ -8,19 +8,22 @@ from agentrl.cli.configs import OPTIONAL
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     deepspeed = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     deepspeed.callback()(root)
     deepspeed.command()(build)
-    app.add_typer(deepspeed, name="deepspeed", help="Prepare the engine deepspeed.")
+    app.add_typer(deepspeed, name="deepspeed", help="Prepare the DeepSpeed engine.")
 
 
 def root() -> None:
-    """Prepare the engine deepspeed."""
+    """Prepare the DeepSpeed engine."""
 
 
 def build(config: Path | None = OPTIONAL) -> None:
-    """Compile what `trainer.deepspeed.offload` needs, once for this machine and these versions.
+    """Compile the DeepSpeed extensions that offload needs.
+
+    The key trainer.deepspeed.offload selects what is offloaded. Compiling is needed once per
+    machine and once per version of torch and DeepSpeed.
 
     Example: agentrl deepspeed build configs/quickstart.toml
     """

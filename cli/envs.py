@@ -1,4 +1,4 @@
-"""The verbs `envs …`: environments outside the workers."""
+"""The commands `agentrl envs …`: inspect, play, check and serve tasks."""
 
 from pathlib import Path
 
@@ -6,22 +6,30 @@ import typer
 
 from agentrl.cli.processes import CONFIG, SUPERVISED
 
-TASK = typer.Argument(..., help="A task's name.", show_default=False)
-TASKS = typer.Argument(None, help="Names of tasks; all without.", show_default=False)
-DATA = typer.Option("", "--data", help="The data folder, instead of AGENTRL_DATA.")
-ORIGIN = typer.Option("", "--origin", help="A dataset's items, instead of generated ones.")
-JSON = typer.Option(False, "--json", help="One JSON array.")
-ITEM = typer.Option("0", "--item", help="An item's place in its split, or its id.")
-SPLIT = typer.Option("", "--split", help="The split; the first without.")
-DIFFICULTY = typer.Option("", "--difficulty", help="easy, medium or hard.")
-OPTION = typer.Option([], "--option", "-o", help="An option of the task: name=value.")
-PEER = typer.Option([], "--peer", help="To measure against, or with: mariadb=URL, docker=URL, …")
-DOCKER = typer.Option("", "--docker", help="The Docker engine's address, instead of DOCKER_HOST.")
-IMAGE = typer.Option("", "--image", help="The image of sandboxes.")
+TASK = typer.Argument(..., metavar="TASK", help="Name of the task.", show_default=False)
+TASKS = typer.Argument(
+    None, metavar="TASK", help="Names of tasks. Default: all.", show_default=False
+)
+DATA = typer.Option("", "--data", help="Data folder. Default: the variable AGENTRL_DATA.")
+ORIGIN = typer.Option("", "--origin", help="Dataset to take items from. Default: generated items.")
+JSON = typer.Option(False, "--json", help="Print one JSON array.")
+ITEM = typer.Option("0", "--item", help="Index of the item in its split, or its id.")
+SPLIT = typer.Option("", "--split", help="Split of the task. Default: its first split.")
+DIFFICULTY = typer.Option(
+    "", "--difficulty", help="Difficulty of generated items: easy, medium or hard."
+)
+OPTION = typer.Option([], "--option", "-o", help="Option of the task: NAME=VALUE. Repeatable.")
+PEER = typer.Option(
+    [], "--peer", help="Service to check with: mariadb=URL, docker=URL. Repeatable."
+)
+DOCKER = typer.Option("", "--docker", help="Address of the Docker engine. Default: DOCKER_HOST.")
+IMAGE = typer.Option(
+    "", "--image", help="Docker image of the sandboxes. Default: python:3.11-slim."
+)
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     envs = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     envs.command("list")(list_tasks)
     envs.command()(show)
@@ -32,7 +40,7 @@ def add(app: typer.Typer) -> None:
 
 
 def list_tasks(as_json: bool = JSON) -> None:
-    """List the tasks: where their items come from, splits, turns.
+    """List the tasks with their data sources, splits and turn limits.
 
     Example: agentrl envs list --json
     """
@@ -51,9 +59,9 @@ def show(
     data: str = DATA,
     docker: str = DOCKER,
     image: str = IMAGE,
-    gold: bool = typer.Option(False, "--gold", help="Also the item's content, answer and all."),
+    gold: bool = typer.Option(False, "--gold", help="Also print the item with its answer."),
 ) -> None:
-    """Show what an agent is told at the start of an episode: messages and tools.
+    """Show an item: the agent's first messages and its tools.
 
     Example: agentrl envs show dbbench --difficulty hard --item 3
     """
@@ -74,9 +82,10 @@ def play(
     docker: str = DOCKER,
     image: str = IMAGE,
 ) -> None:
-    """Act in an episode yourself: tool calls as `name key=value …` or `name {"key": "value"}`.
+    """Play an episode yourself.
 
-    `:expert` plays the expert's next turn, `:help` tells the rest.
+    Type tool calls as `name key=value …` or `name {"key": "value"}`. Type `:expert` to let the
+    expert play the next turn and `:help` for all commands.
 
     Example: agentrl envs play alfworld --item 3
     """
@@ -90,13 +99,15 @@ def play(
 def check(
     tasks: list[str] = TASKS,
     origin: str = ORIGIN,
-    limit: int = typer.Option(0, "--limit", min=0, help="Items of a figure; 0: its own number."),
-    seed: int = typer.Option(0, "--seed", help="Of generated items."),
+    limit: int = typer.Option(0, "--limit", min=0, help="Items per check; 0: as the check says."),
+    seed: int = typer.Option(0, "--seed", help="Seed of generated items."),
     peer: list[str] = PEER,
     data: str = DATA,
     as_json: bool = JSON,
 ) -> None:
-    """Measure tasks: experts, chance, splits, and each task's own figures. Exit code 1 for a ✗.
+    """Check tasks: expert play, random play, splits and key figures.
+
+    The exit code is 1 if a check fails (✗).
 
     Example: agentrl envs check dbbench --limit 50
     """
@@ -108,7 +119,9 @@ def check(
 
 
 def serve(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
-    """Serve the file's tasks; it alone talks to Docker, and removes every container at its end.
+    """Serve the tasks of the configuration over HTTP.
+
+    Only this process talks to Docker. It removes all of its containers when it ends.
 
     Example: agentrl envs serve configs/cluster-cpu.toml
     """

@@ -1,4 +1,4 @@
-"""Verbs that measure policies: `eval CONFIG …`, `eval compare CONFIG A B`."""
+"""Commands that evaluate policies: `eval CONFIG …`, `eval compare CONFIG A B`."""
 
 from pathlib import Path
 from typing import Any
@@ -8,32 +8,34 @@ from typer.core import TyperGroup
 
 from agentrl.cli.processes import CONFIG
 
-ABOUT = """Measure policies on tasks, or compare two.
+ABOUT = """Evaluate policies on tasks, or compare two policies.
 
-`eval CONFIG …` is `eval measure CONFIG …`, whose --help tells its options.
+`agentrl eval CONFIG …` is short for `agentrl eval measure CONFIG …`; for its options see
+`agentrl eval measure --help`.
 
 Example: agentrl eval configs/quickstart.toml --checkpoints 0,8,latest --items 100 --repeats 8
 """
-MEASURE = "measure"  # what `eval` does where no verb of its group is named
+MEASURE = "measure"  # the default command of the group `eval`
 CHECKPOINTS = typer.Option(
-    "", help="Of the file's run, comma-separated: versions, latest or all. The latest if absent."
+    "", help="Versions of the run (comma-separated), `latest` or `all`. Default: latest."
 )
 POLICIES = typer.Option(
     [],
     "--policy",
-    help="A directory, hub:OWNER/NAME, external(NAME), a checkpoint's id, RUN@VERSION. Repeatable.",
+    help="Policy: a directory, hub:OWNER/NAME, external(NAME), a checkpoint id or RUN@VERSION. "
+    "Repeatable.",
     show_default=False,
 )
-TASKS = typer.Option("", help="Comma-separated; all of the file if absent.")
-SPLITS = typer.Option("", help="Comma-separated; each task's eval_split if absent.")
-ITEMS = typer.Option(None, min=1, help="Of each task; all of the split if absent.")
-NAMED = "A directory, external(NAME), a checkpoint's id, RUN@VERSION or a version of the run."
+TASKS = typer.Option("", help="Tasks (comma-separated). Default: all of the file.")
+SPLITS = typer.Option("", help="Splits (comma-separated). Default: each task's eval_split.")
+ITEMS = typer.Option(None, min=1, help="Items per task. Default: the whole split.")
+NAMED = "Policy: a directory, external(NAME), a checkpoint id, RUN@VERSION or a version of the run."
 FIRST = typer.Argument(..., metavar="A", help=NAMED, show_default=False)
-SECOND = typer.Argument(..., metavar="B", help="As A.", show_default=False)
+SECOND = typer.Argument(..., metavar="B", help="Policy to compare with A.", show_default=False)
 
 
 class Measuring(TyperGroup):
-    """A group whose own arguments, where they name no verb of it, are those of `measure`."""
+    """A group that runs `measure` if its first argument is not the name of a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -42,7 +44,7 @@ class Measuring(TyperGroup):
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     grouped: Any = Measuring
     evaluation = typer.Typer(cls=grouped, no_args_is_help=True, rich_markup_mode=None)
     evaluation.command(MEASURE)(measure)
@@ -57,16 +59,18 @@ def measure(
     tasks: str = TASKS,
     splits: str = SPLITS,
     items: int | None = ITEMS,
-    repeats: int = typer.Option(1, min=1, help="Episodes of each item; k of pass@k."),
-    temperature: float | None = typer.Option(None, min=0.0, help="The file's where absent."),
-    greedy: bool = typer.Option(False, "--greedy", help="As --temperature 0."),
-    again: bool = typer.Option(False, "--again", help="Also what is measured already."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON array, no progress."),
+    repeats: int = typer.Option(1, min=1, help="Episodes per item (the k in pass@k)."),
+    temperature: float | None = typer.Option(
+        None, min=0.0, help="Sampling temperature. Default: the configuration's."
+    ),
+    greedy: bool = typer.Option(False, "--greedy", help="Same as --temperature 0."),
+    again: bool = typer.Option(False, "--again", help="Repeat episodes that were already played."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON array and no progress."),
 ) -> None:
-    """Measure policies on tasks and splits; the word `measure` may be left out.
+    """Evaluate policies on tasks and splits. The word `measure` may be omitted.
 
-    Success with its 95 % interval, pass@k, turns, tokens, cost and statuses. Every episode is kept
-    in the file's store as it ends, and none is played twice: the command goes on where it ended.
+    The report shows success with a 95 % interval, pass@k, turns, tokens, cost and statuses. Each
+    episode is stored when it ends, so an interrupted command continues where it stopped.
 
     Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --repeats 8
     """
@@ -90,10 +94,10 @@ def compare(
     first: str = FIRST,
     second: str = SECOND,
     tasks: str = TASKS,
-    splits: str = typer.Option("", help="Comma-separated; all that were measured if absent."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON array."),
+    splits: str = typer.Option("", help="Splits (comma-separated). Default: all measured."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
 ) -> None:
-    """Is B better than A? A paired test by item over what `eval` measured of both.
+    """Compare two evaluated policies with a paired test per item.
 
     Example: agentrl eval compare configs/quickstart.toml 0 latest
     """

@@ -1,45 +1,55 @@
-"""Verbs that answer questions about learning: `experiment cross-policy | task-norm | …`."""
+"""Commands that run studies about learning: `experiment cross-policy | task-norm | …`."""
 
 from pathlib import Path
 
 import typer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-OUT = typer.Option(..., "--out", help="Folder of the findings; the page is OUT.md.")
+OUT = typer.Option(..., "--out", help="Folder for the results. The report is OUT.md.")
 FILE = CONFIGS / "cross-policy.toml"
 FOLDER = typer.Option(
-    CONFIGS, "--configs", help="Folder of task-norm-PART.toml.", show_default=False
+    CONFIGS, "--configs", help="Folder with the files task-norm-PART.toml.", show_default=False
 )
 STALENESS = typer.Option(
-    CONFIGS / "staleness.toml", "--config", help="What every arm shares.", show_default=False
+    CONFIGS / "staleness.toml",
+    "--config",
+    help="Configuration that all arms share.",
+    show_default=False,
 )
-CONFIG = typer.Option(FILE, "--config", help="What every arm shares.", show_default=False)
-ARMS = typer.Option("current,mixed,uniform,adaptive", "--arms", help="Comma-separated.")
-ABLATIONS = typer.Option("whole,no-task-norm,no-cross-policy", "--arms", help="Comma-separated.")
-TASKS = typer.Option("", "--tasks", help="Comma-separated; all of the file where empty.")
-ATTEMPTS = typer.Option(8, min=1, help="At each of them.")
-CHECKS = typer.Option(2, min=0, help="Of the policy on the way, evenly spaced.")
-ITEMS = typer.Option(24, min=1, help="Held-out items a task, after training.")
-CHECK_ITEMS = typer.Option(8, min=1, help="Held-out items a task of each of them.")
-QUICK = typer.Option(False, "--quick", help="One seed and a minute's sizes; shows nothing.")
-REPORT = typer.Option(False, "--report", help="Make the page of what is there.")
-THREADS = typer.Option(1, min=1, help="Of torch.")
-MODEL = typer.Option(None, "--model", help="The policy to start from; the file's where absent.")
+CONFIG = typer.Option(
+    FILE, "--config", help="Configuration that all arms share.", show_default=False
+)
+ARMS = typer.Option(
+    "current,mixed,uniform,adaptive", "--arms", help="Sampling strategies (comma-separated)."
+)
+TASKS = typer.Option("", "--tasks", help="Tasks (comma-separated). Default: all of the file.")
+ATTEMPTS = typer.Option(8, min=1, help="Attempts per held-out item (the k in pass@k).")
+CHECKS = typer.Option(2, min=0, help="Evaluations during each training, evenly spaced.")
+ITEMS = typer.Option(24, min=1, help="Held-out items per task in the final evaluation.")
+CHECK_ITEMS = typer.Option(
+    8, min=1, help="Held-out items per task in each evaluation during training."
+)
+QUICK = typer.Option(False, "--quick", help="Run one seed at a tiny size, to test the setup.")
+REPORT = typer.Option(False, "--report", help="Only write the report of the finished trainings.")
+THREADS = typer.Option(1, min=1, help="Threads that torch uses.")
+MODEL = typer.Option(None, "--model", help="Policy to start from. Default: the configuration's.")
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     experiment = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     experiment.callback()(group)
     experiment.command("cross-policy")(cross_policy)
     experiment.command("task-norm")(task_norm)
     experiment.command("staleness")(staleness)
     experiment.command("smollm")(smollm)
-    app.add_typer(experiment, name="experiment", help="Answer a question about learning.")
+    app.add_typer(
+        experiment, name="experiment", help="Run a study that answers a question about learning."
+    )
 
 
 def group() -> None:
-    """Answer a question about learning, on this machine."""
+    """Run a study that answers a question about learning, on this machine."""
 
 
 def cross_policy(
@@ -48,21 +58,24 @@ def cross_policy(
     arms: str = ARMS,
     tasks: str = TASKS,
     model: Path | None = MODEL,
-    seeds: int = typer.Option(5, min=1, help="Trainings of each arm."),
-    tokens: int = typer.Option(75_000, min=1, help="Sampled tokens of one training."),
-    items: int = typer.Option(10, min=1, help="Held-out items a task, after training."),
-    attempts: int = typer.Option(64, min=1, help="At each of them; k of pass@k."),
-    checks: int = typer.Option(4, min=0, help="Of the policy on the way, evenly spaced."),
-    check_items: int = typer.Option(16, min=1, help="Held-out items a task of each of them."),
-    drift_seeds: int = typer.Option(1, min=0, help="Longer trainings that measure KL by lag."),
-    drift_updates: int = typer.Option(60, min=1, help="Updates of each of those."),
+    seeds: int = typer.Option(5, min=1, help="Trainings per arm."),
+    tokens: int = typer.Option(75_000, min=1, help="Sampled tokens per training."),
+    items: int = typer.Option(10, min=1, help="Held-out items per task in the final evaluation."),
+    attempts: int = typer.Option(64, min=1, help="Attempts per held-out item (the k in pass@k)."),
+    checks: int = typer.Option(4, min=0, help="Evaluations during each training, evenly spaced."),
+    check_items: int = typer.Option(
+        16, min=1, help="Held-out items per task in each evaluation during training."
+    ),
+    drift_seeds: int = typer.Option(1, min=0, help="Longer trainings, which measure KL by lag."),
+    drift_updates: int = typer.Option(60, min=1, help="Updates per longer training."),
     threads: int = THREADS,
     only_report: bool = REPORT,
 ) -> None:
-    """Does drawing the policy anew at every step explore?
+    """Study whether cross-policy sampling improves exploration.
 
-    Trains the same start with each arm and seed on equal tokens, one after the other; a training
-    that is there is not repeated, so Ctrl-C loses one at most. Then writes the page.
+    The command trains one starting policy with each arm and seed on equal numbers of tokens, one
+    training after the other, and writes a report. Finished trainings are kept: after Ctrl-C the
+    same command continues.
 
     Example: agentrl experiment cross-policy --out runs/cross-policy --seeds 2 --tokens 20000
     """
@@ -87,10 +100,12 @@ def cross_policy(
 def task_norm(
     out: Path = OUT,
     configs: Path = FOLDER,
-    parts: str = typer.Option("pair,scales", "--parts", help="Comma-separated."),
-    arms: str = typer.Option("none,task,weighted,environment", "--arms", help="Comma-separated."),
-    seeds: int = typer.Option(5, min=1, help="Trainings of each arm."),
-    tokens: int = typer.Option(45_000, min=1, help="Sampled tokens of one training."),
+    parts: str = typer.Option("pair,scales", "--parts", help="Parts (comma-separated)."),
+    arms: str = typer.Option(
+        "none,task,weighted,environment", "--arms", help="Normalisations (comma-separated)."
+    ),
+    seeds: int = typer.Option(5, min=1, help="Trainings per arm."),
+    tokens: int = typer.Option(45_000, min=1, help="Sampled tokens per training."),
     items: int = ITEMS,
     attempts: int = ATTEMPTS,
     checks: int = CHECKS,
@@ -99,10 +114,11 @@ def task_norm(
     quick: bool = QUICK,
     only_report: bool = REPORT,
 ) -> None:
-    """Does normalising advantages in each task help?
+    """Study whether normalising advantages per task helps.
 
-    Trains the same start with each arm and seed on equal tokens, one after the other; a training
-    that is there is not repeated, so Ctrl-C loses one at most. Then writes the page.
+    The command trains one starting policy with each arm and seed on equal numbers of tokens, one
+    training after the other, and writes a report. Finished trainings are kept: after Ctrl-C the
+    same command continues.
 
     Example: agentrl experiment task-norm --out runs/task-norm --parts scales --arms none,task
     """
@@ -126,12 +142,14 @@ def task_norm(
 def staleness(
     out: Path = OUT,
     config: Path = STALENESS,
-    bounds: str = typer.Option("0,1,2,4,8,16", "--bounds", help="Of the queue; comma-separated."),
-    intervals: str = typer.Option(
-        "10,25,50", "--intervals", help="Updates between two loads; comma-separated."
+    bounds: str = typer.Option(
+        "0,1,2,4,8,16", "--bounds", help="Values of dispatch.max_staleness (comma-separated)."
     ),
-    seeds: int = typer.Option(3, min=1, help="Trainings of each arm."),
-    updates: int = typer.Option(60, min=1, help="Of one training."),
+    intervals: str = typer.Option(
+        "10,25,50", "--intervals", help="Updates between two policy reloads (comma-separated)."
+    ),
+    seeds: int = typer.Option(3, min=1, help="Trainings per arm."),
+    updates: int = typer.Option(60, min=1, help="Updates per training."),
     items: int = ITEMS,
     attempts: int = ATTEMPTS,
     checks: int = CHECKS,
@@ -140,11 +158,11 @@ def staleness(
     quick: bool = QUICK,
     only_report: bool = REPORT,
 ) -> None:
-    """What do running ahead and re-loading the policy rarely cost and bring?
+    """Study what a long queue and rare policy reloads cost.
 
-    Trains the same start with each bound of the queue and each interval, on a clock that counts
-    what generation and training cost; a training that is there is not repeated. Then writes the
-    page.
+    Both make episodes stale. The command trains one starting policy with each bound and each
+    interval, on a simulated clock that counts the cost of generation and training, and writes a
+    report. Finished trainings are kept: after Ctrl-C the same command continues.
 
     Example: agentrl experiment staleness --out runs/staleness --bounds 0,4 --intervals 10
     """
@@ -168,26 +186,28 @@ def staleness(
 def smollm(
     out: Path = OUT,
     arms: str = typer.Option(
-        "whole,no-task-norm,no-cross-policy", "--arms", help="Comma-separated."
+        "whole,no-task-norm,no-cross-policy", "--arms", help="Ablations (comma-separated)."
     ),
     seeds: int | None = typer.Option(
-        None, min=1, help="Runs of each arm. Default: 2 of whole, 1 of the others."
+        None, min=1, help="Runs per arm. Default: 2 of whole, 1 of the others."
     ),
-    updates: int | None = typer.Option(None, min=1, help="Of each run. Default: the file's."),
+    updates: int | None = typer.Option(
+        None, min=1, help="Updates per run. Default: the configuration's."
+    ),
     clones: int | None = typer.Option(
         None, min=1, help="Optimizer steps of the warm start. Default: those of `make smollm`."
     ),
     items: int | None = typer.Option(
-        None, min=1, help="Most items measured of each split. Default: 140."
+        None, min=1, help="Largest number of evaluated items per split. Default: 140."
     ),
     quick: bool = QUICK,
     only_report: bool = REPORT,
 ) -> None:
-    """Does a pretrained language model learn real tasks here?
+    """Study whether a pretrained language model learns real tasks.
 
-    Warm-starts SmolLM2-135M, trains it with the whole system once for each arm and seed, and
-    measures every policy. It may run over days: Ctrl-C stops it, the same command goes on.
-    Needs `make models/smollm2` and AGENTRL_DATA.
+    The command warm-starts SmolLM2-135M, trains it with the whole system for each arm and seed,
+    and evaluates every policy. It can run for days: Ctrl-C stops it, the same command continues.
+    It needs `make models/smollm2` and AGENTRL_DATA.
 
     Example: agentrl experiment smollm --out runs/smollm-study --arms whole --seeds 1
     """
@@ -206,5 +226,5 @@ def smollm(
 
 
 def names(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+    """Split a comma-separated list."""
     return tuple(filter(None, text.split(",")))

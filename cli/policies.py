@@ -1,4 +1,4 @@
-"""Verbs that make and hand out policies: export, warmstart."""
+"""Commands that create and export policies: warmstart, export."""
 
 import shlex
 import sys
@@ -12,23 +12,28 @@ from agentrl.cli.processes import CONFIG
 if TYPE_CHECKING:
     from agentrl.ops.warmstart.cloning_trainer import Phase
 
-FOUND = "A directory, or a checkpoint's id, RUN@VERSION or RUN@latest in the store of --config."
-TARGET = typer.Argument(..., help=FOUND, show_default=False)
-OUT = typer.Argument(..., help="The directory to make.", show_default=False)
-OPTIONAL = typer.Option(None, "--config", help="Whose store knows the checkpoint.")
-MADE = typer.Option(..., "--out", help="The directory to make.", show_default=False)
-MODEL = typer.Option(None, "--model", help="Start from this model; none: a new tiny one.")
-IMPORTED = typer.Option(None, "--imported", help="JSONL of messages, instead of experts.")
+FOUND = "A directory, or with --config a checkpoint id, RUN@VERSION or RUN@latest."
+TARGET = typer.Argument(..., metavar="CHECKPOINT", help=FOUND, show_default=False)
+OUT = typer.Argument(..., metavar="OUT", help="Output directory.", show_default=False)
+OPTIONAL = typer.Option(
+    None, "--config", help="Configuration file whose database lists the checkpoint."
+)
+MADE = typer.Option(..., "--out", help="Output directory.", show_default=False)
+MODEL = typer.Option(None, "--model", help="Model to start from. Default: a new tiny model.")
+IMPORTED = typer.Option(
+    None, "--imported", help="JSONL file with recorded episodes. Default: the experts play."
+)
 PHASES = typer.Option(
     ["1000:0.1", "240:0.4:0.35"],
     "--phase",
-    help="STEPS[:NOISE[:UNTIL[:RATE]]]; NOISE: the experts' faults a turn, one number or "
-    "TASK=NUMBER,…; UNTIL: sampled success at which the phase ends; RATE: of learning. Repeatable.",
+    help="Training phase STEPS[:NOISE[:UNTIL[:RATE]]]. STEPS: optimizer steps. NOISE: probability "
+    "of an expert error per turn, a number or TASK=NUMBER,…. UNTIL: sampled success that ends the "
+    "phase early. RATE: learning rate. Repeatable.",
 )
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     app.command()(export)
     app.command()(warmstart)
 
@@ -37,9 +42,11 @@ def export(
     checkpoint: str = TARGET,
     out: Path = OUT,
     config: Path | None = OPTIONAL,
-    merge_lora: bool = typer.Option(False, "--merge-lora", help="Fold an adapter into its base."),
+    merge_lora: bool = typer.Option(
+        False, "--merge-lora", help="Merge a LoRA adapter into its base model."
+    ),
 ) -> None:
-    """Write a checkpoint for plain transformers.
+    """Export a checkpoint as a transformers model directory.
 
     Example: agentrl export quickstart@latest exported --config configs/quickstart.toml
     """
@@ -54,16 +61,18 @@ def warmstart(
     model: Path | None = MODEL,
     imported: Path | None = IMPORTED,
     phase: list[str] = PHASES,
-    episodes: int = typer.Option(6000, min=1, help="Of experts, for each task and phase."),
-    batch_tokens: int = typer.Option(2048, min=1, help="Tokens of one step."),
-    measured: int = typer.Option(200, min=1, help="Held-out items a task, at the end."),
-    seed: int = typer.Option(0, help="Of demonstrations and learning."),
-    threads: int = typer.Option(1, min=1, help="Of torch."),
+    episodes: int = typer.Option(6000, min=1, help="Expert episodes per task and phase."),
+    batch_tokens: int = typer.Option(2048, min=1, help="Tokens per optimizer step."),
+    measured: int = typer.Option(
+        200, min=1, help="Held-out items per task in the final evaluation."
+    ),
+    seed: int = typer.Option(0, help="Seed of demonstrations and training."),
+    threads: int = typer.Option(1, min=1, help="Threads that torch uses."),
 ) -> None:
-    """Make a policy that acts, by cloning.
+    """Create a starting policy by behaviour cloning.
 
-    From the tasks' experts, or from imported episodes; training begins there. Its products are in
-    model.dtype of CONFIG. Interrupted, the same command goes on.
+    The policy imitates the tasks' experts or imported episodes. Its weights have the data type
+    model.dtype of CONFIG. After an interruption the same command continues.
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """
@@ -92,7 +101,7 @@ def warmstart(
 
 
 def _phase(text: str, tasks: list[str]) -> "Phase":
-    """A --phase. Raises typer.BadParameter."""
+    """Parse a value of --phase. Raises typer.BadParameter."""
     from agentrl.ops.warmstart.cloning_trainer import Phase
 
     steps, noise, until, rate = (*text.split(":", 3), "", "", "")[:4]
@@ -113,5 +122,5 @@ def _noise(text: str, tasks: list[str]) -> dict[str, float]:
     pairs = [pair.partition("=") for pair in text.split(",")]
     unknown = [task for task, _, _ in pairs if task not in tasks]
     if unknown:
-        raise ValueError(f"no task {unknown[0]} in the file")
+        raise ValueError(f"the configuration has no task {unknown[0]}")
     return {task: float(share) for task, _, share in pairs}

@@ -1,24 +1,26 @@
-"""Verbs that start, stop and show processes: up, down, status, and each role alone."""
+"""Commands that start, stop and show processes: up, down, status, and each role alone."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
-CONFIG = typer.Argument(..., help="The run's TOML file.", show_default=False)
+CONFIG = typer.Argument(
+    ..., metavar="CONFIG", help="Configuration file of the run (TOML).", show_default=False
+)
 SUPERVISED = typer.Option(False, "--supervised", hidden=True, help="Started by a supervisor.")
 
 ROLES = {
-    "dispatcher": "Admit groups, send their episodes, re-issue what was lost.",
-    "worker": "Drive episodes (Celery).",
-    "recorder": "Store trajectories and steps.",
-    "trainer": "Learn: batches in, checkpoints out.",
-    "evaluator": "Measure checkpoints while the run trains, as [eval] says.",
+    "dispatcher": "Admit groups and send their episodes to the workers.",
+    "worker": "Run episodes (a Celery worker).",
+    "recorder": "Store finished trajectories in the database.",
+    "trainer": "Train the policy and publish checkpoints.",
+    "evaluator": "Evaluate checkpoints during training, as [eval] configures.",
 }
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     app.command()(up)
     app.command()(down)
     app.command()(status)
@@ -42,7 +44,7 @@ def _role(role: str) -> Callable[[Path, bool], None]:
 
 def policy(
     config: Path = CONFIG,
-    name: str = typer.Option("", help="Which [[policy]] of the file; the first where empty."),
+    name: str = typer.Option("", help="Name of the [[policy]] to serve. Default: the first."),
     supervised: bool = SUPERVISED,
 ) -> None:
     """Serve the checkpoints of one [[policy]] over HTTP.
@@ -55,10 +57,11 @@ def policy(
 
 
 def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
-    """Tell the trackers of the file what the run's rows say (`trackers.use`).
+    """Export metrics to W&B, MLflow and TensorBoard.
 
-    Ends with the run; goes on where it was, also after the run. A file without trackers gets them
-    from the environment: AGENTRL__TRACKERS__USE='["tensorboard"]'.
+    The key trackers.use selects the trackers; to set it without editing the file, export
+    AGENTRL__TRACKERS__USE='["tensorboard"]'. The command ends when the run ends. Started again,
+    also after the run, it continues where it stopped.
 
     Example: agentrl track configs/quickstart.toml
     """
@@ -69,9 +72,13 @@ def track(config: Path = CONFIG, supervised: bool = SUPERVISED) -> None:
 
 def up(
     config: Path = CONFIG,
-    detach: bool = typer.Option(False, "--detach", "-d", help="Return once all have started."),
+    detach: bool = typer.Option(
+        False, "--detach", "-d", help="Return as soon as all processes have started."
+    ),
 ) -> None:
-    """Start every process of a run on this machine; Ctrl-C ends them, `up` again resumes.
+    """Start all processes of a run on this machine.
+
+    Ctrl-C stops them. Run `agentrl up` again to resume.
 
     Example: agentrl up configs/cluster-cpu.toml
     """
@@ -81,7 +88,9 @@ def up(
 
 
 def down(config: Path = CONFIG) -> None:
-    """End the processes that `up` started; the run can be resumed.
+    """Stop the processes that `agentrl up` started.
+
+    The run can be resumed with `agentrl up`.
 
     Example: agentrl down configs/cluster-cpu.toml
     """
@@ -91,9 +100,10 @@ def down(config: Path = CONFIG) -> None:
 
 
 def status(
-    config: Path = CONFIG, as_json: bool = typer.Option(False, "--json", help="One JSON object.")
+    config: Path = CONFIG,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Show a run's state, its processes and its live policies.
+    """Show the state, processes and live policies of a run.
 
     Example: agentrl status configs/cluster-cpu.toml
     """
@@ -104,12 +114,18 @@ def status(
 
 def health(
     config: Path = CONFIG,
-    role: str = typer.Argument(..., help="Of the process.", show_default=False),
-    name: str = typer.Option("", help="Of a policy server; the first where empty."),
+    role: str = typer.Argument(
+        ...,
+        metavar="ROLE",
+        help="dispatcher, worker, recorder, trainer, policy, envs or dashboard.",
+        show_default=False,
+    ),
+    name: str = typer.Option("", help="Name of the policy server. Default: the first."),
 ) -> None:
-    """Say whether a process of this machine works; exit code 1 where not. For probes.
+    """Check whether a process on this machine is healthy.
 
-    dispatcher, worker, recorder, trainer, policy, envs or dashboard, on RabbitMQ.
+    Made for container probes: the exit code is 1 if the process is not healthy. It works for runs
+    on RabbitMQ, not for embedded runs.
 
     Example: agentrl health configs/compose.toml policy --name policy-lagged
     """

@@ -1,36 +1,39 @@
-"""The verb `quickstart`."""
+"""The command `agentrl quickstart`."""
 
 import typer
 
 RECIPE = typer.Argument(
-    "tiny", help="tiny: a policy of a million parameters; smollm: SmolLM2-135M, of `make smollm`."
+    "tiny",
+    metavar="RECIPE",
+    help="Model to train. tiny: one million parameters. smollm: SmolLM2-135M (see `make smollm`).",
 )
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verb."""
+    """Register the command."""
     app.command()(quickstart)
 
 
 def quickstart(
     recipe: str = RECIPE,
-    seed: int = typer.Option(0, help="Of items, sampling and learning."),
-    updates: int | None = typer.Option(None, min=1, help="Optimizer steps to train."),
+    seed: int = typer.Option(0, help="Seed of items, sampling and training."),
+    updates: int | None = typer.Option(
+        None, min=1, help="Number of updates to train. Default: the recipe's."
+    ),
     fast: bool = typer.Option(
-        False, "--fast", help="A shorter version: fewer updates, fewer items."
+        False, "--fast", help="Train fewer updates and evaluate fewer items."
     ),
-    as_json: bool = typer.Option(False, "--json", help="End with one JSON line."),
-    cross_policy: bool = typer.Option(
-        True, help="Sample some steps from a lagged checkpoint; --no-cross-policy turns it off."
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the result as one line of JSON at the end."
     ),
-    task_norm: bool = typer.Option(
-        True, help="Normalise advantages by task; --no-task-norm turns it off."
-    ),
+    cross_policy: bool = typer.Option(True, help="Sample some steps from a lagged checkpoint."),
+    task_norm: bool = typer.Option(True, help="Normalise advantages per task."),
 ) -> None:
-    """Train a small agent on two tasks with the whole pipeline, on this machine, in minutes.
+    """Train a small agent on two tasks in minutes, on this machine.
 
-    RECIPE smollm trains a pretrained language model; the same command goes on with it after an
-    interruption.
+    The command runs the whole pipeline and evaluates the agent before and after. The recipe
+    `smollm` trains a pretrained language model for hours; after an interruption the same command
+    continues.
 
     Example: agentrl quickstart --seed 7
     """

@@ -1,4 +1,4 @@
-"""Verbs over a store as a whole: db upgrade, check, reader, stats, export, prune."""
+"""Commands for the database as a whole: db upgrade, check, reader, stats, export, prune."""
 
 from pathlib import Path
 
@@ -7,19 +7,21 @@ import typer
 from agentrl.cli.history import STORE, WHERE
 from agentrl.cli.processes import CONFIG
 
-OUT = typer.Option(..., "--out", help="A folder that is not there yet.", show_default=False)
+OUT = typer.Option(..., "--out", help="Output folder. It must not exist yet.", show_default=False)
 
 
 def add(app: typer.Typer) -> None:
-    """Register the verbs."""
+    """Register the commands."""
     db = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     for verb in (upgrade, check, reader, stats, export, prune):
         db.command()(verb)
-    app.add_typer(db, name="db", help="A store: its schema, its size, its export, what may go.")
+    app.add_typer(db, name="db", help="Manage the database: migrate, inspect, export, prune.")
 
 
 def upgrade(config: Path = CONFIG) -> None:
-    """Make the schema, or apply what is missing, under a lock.
+    """Create the database schema, or migrate it to this version.
+
+    A lock keeps concurrent migrations apart.
 
     Example: agentrl db upgrade configs/quickstart.toml
     """
@@ -29,7 +31,7 @@ def upgrade(config: Path = CONFIG) -> None:
 
 
 def check(config: Path = CONFIG) -> None:
-    """Whether the store is at this code's schema and differs nowhere.
+    """Check that the database schema matches this version.
 
     Example: agentrl db check configs/quickstart.toml
     """
@@ -40,10 +42,12 @@ def check(config: Path = CONFIG) -> None:
 
 def stats(
     config: str = WHERE,
-    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
     store: str = STORE,
 ) -> None:
-    """Rows and bytes by table and by run, and what the database has to clean.
+    """Show rows and bytes per table and per run.
+
+    On Postgres the report also shows dead rows and the time of the last vacuum.
 
     Example: agentrl db stats configs/quickstart.toml
     """
@@ -56,12 +60,18 @@ def stats(
 def export(
     config: str = WHERE,
     out: Path = OUT,
-    run: str = typer.Option("", "--run", help="Of one run, by name; else of all."),
-    tables: str = typer.Option("", "--tables", help="Names with commas between; else all."),
-    bodies: bool = typer.Option(False, "--bodies", help="With the bodies of trajectories."),
+    run: str = typer.Option("", "--run", help="Name of the run to export. Default: all runs."),
+    tables: str = typer.Option(
+        "", "--tables", help="Tables to export (comma-separated). Default: all."
+    ),
+    bodies: bool = typer.Option(
+        False, "--bodies", help="Also export the bodies of trajectories (tokens)."
+    ),
     store: str = STORE,
 ) -> None:
-    """Write tables as Parquet files, all of one moment, whole or not at all.
+    """Export tables as Parquet files.
+
+    All files show the same moment. If the export fails, no folder is left behind.
 
     Example: agentrl db export configs/quickstart.toml --out exported
     """
@@ -75,20 +85,23 @@ def export(
 def prune(
     config: str = WHERE,
     keep_runs: int = typer.Option(
-        None, "--keep-runs", min=0, help="Remove runs that are over but the newest so many."
+        None, "--keep-runs", min=0, help="Delete finished runs except the newest N."
     ),
     older_than: float = typer.Option(
-        None, "--older-than", min=0, help="Remove runs that ended so many days ago."
+        None, "--older-than", min=0, help="Delete runs that ended more than N days ago."
     ),
     bodies: bool = typer.Option(
-        False, "--bodies", help="Empty the bodies that no trainer will ask for."
+        False, "--bodies", help="Delete the bodies of trajectories that no trainer needs."
     ),
-    yes: bool = typer.Option(False, "--yes", help="Do it; else only say what would go."),
+    yes: bool = typer.Option(
+        False, "--yes", help="Delete. Without it the command only lists what it would delete."
+    ),
     store: str = STORE,
 ) -> None:
-    """Let a store forget: whole runs that are over, or bodies. Without --yes nothing changes.
+    """Delete finished runs or trajectory bodies from the database.
 
-    With both --keep-runs and --older-than a run goes where both say so.
+    Without --yes nothing changes. With both --keep-runs and --older-than, only runs that match
+    both are deleted.
 
     Example: agentrl db prune configs/quickstart.toml --older-than 30 --bodies
     """
@@ -103,10 +116,15 @@ def prune(
 def reader(
     config: Path = CONFIG,
     password_env: str = typer.Option(
-        ..., "--password-env", help="The variable with its password.", show_default=False
+        ...,
+        "--password-env",
+        help="Environment variable with the password of the role.",
+        show_default=False,
     ),
 ) -> None:
-    """Let the role that only reads log in, for a dashboard of its own (Postgres).
+    """Enable login for the read-only database role (Postgres).
+
+    The role is agentrl_reader. A dashboard on another machine can log in with it.
 
     Example: agentrl db reader configs/compose.toml --password-env AGENTRL_READER_PASSWORD
     """

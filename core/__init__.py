@@ -1,1 +1,1 @@
-"""Config, types, errors, logging: no network, no database."""
+"""Configuration, types, errors, logging. No network, no database."""

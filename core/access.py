@@ -1,4 +1,4 @@
-"""Where a server is and who may reach it: hosts that are this machine alone, bearer tokens."""
+"""Access to servers: loopback addresses and bearer tokens."""
 
 import hmac
 import ipaddress
@@ -13,16 +13,16 @@ def loopback(host: str) -> bool:
 
 
 def named(host: str) -> str:
-    """What others call it: this machine's name where it listens everywhere."""
+    """Return the host name for clients: of this machine if the server listens everywhere."""
     return socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
 
 
 def origin(host: str, port: int) -> str:
-    """Its URL without a path."""
+    """Return the URL of a server, without a path."""
     name = named(host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def admits(token: str, authorization: str) -> bool:
-    """Whether the header carries the token; an empty token is asked of nobody."""
+    """Return whether the header contains the token. An empty token disables authentication."""
     return not token or hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())

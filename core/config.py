@@ -1,8 +1,8 @@
-"""One way to configure: a TOML file, overridden by AGENTRL__SECTION__KEY, becomes one Config.
+"""The configuration: every key with its type, default and description.
 
-Every key with its unit and default; `core/loading.py` reads and writes them.
-Secrets stay out of it: `${NAME}` in a URL is replaced where it is used, from the environment or
-from the file that the variable NAME_FILE names.
+`core/loading.py` reads a TOML file and the variables AGENTRL__SECTION__KEY into one `Config`.
+Secrets are not part of it: `${NAME}` in a URL is replaced when the URL is used, by the environment
+variable NAME or by the content of the file that NAME_FILE names.
 Paths are relative to the directory in which a command is started.
 """
 
@@ -29,7 +29,7 @@ AtLeast0 = Annotated[float, Meta(ge=0.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Above0
 
-NESTED = 3  # a variable's value may name variables, so many levels deep
+NESTED = 3  # levels of variables whose values name other variables
 _NAMED = re.compile(r"\$\{(?P<name>\w+)\}")
 _PRIVATE = re.compile(r"^AGENTRL_|PASSWORD|SECRET")
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -41,241 +41,376 @@ Name = Annotated[str, Meta(pattern=NAME)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of the configuration; a component receives only its own."""
+    """A section of the configuration. A component receives only its own section.
+
+    The docstring under a key is its description in `agentrl config keys`.
+    """
 
 
 class Run(Section, frozen=True):
-    """What is run and when it ends. `home`: folder of logs, checkpoints and the embedded stores.
+    """Name, folder and end of the run."""
 
-    `checkpoints`: a URL that fsspec understands, for hosts that share no folder.
-    """
-
-    name: Name = "run"  # up to 60 of A-Z a-z 0-9 . _ -, beginning with none of . -
+    name: Name = "run"
+    """Name of the run: up to 60 letters, digits, `.`, `_` and `-`. It starts with a letter, a digit
+    or `_`."""
     home: str = "runs/run"
-    checkpoints: str = ""  # under `home` where empty
-    seed: int = 0  # of the order of items, and of what policies draw
-    stop_updates: Positive | None = None  # version at which it is completed
-    stop_hours: Above0 | None = None  # since the run was made
-    stop_success: Share | None = None  # success of every task, over the last ten updates
+    """Folder for logs, checkpoints and the embedded database and queues."""
+    checkpoints: str = ""
+    """URL of the checkpoint storage, in the form that fsspec understands, for machines that share
+    no folder. Empty: a folder under `home`."""
+    seed: int = 0
+    """Seed of the order of items and of sampling."""
+    stop_updates: Positive | None = None
+    """The run is completed at this version of the policy."""
+    stop_hours: Above0 | None = None
+    """The run is completed this long after it was created."""
+    stop_success: Share | None = None
+    """The run is completed when the success of every task over the last ten updates reaches this
+    share."""
 
 
 class Store(Section, frozen=True):
-    """The database. `url`: an SQLAlchemy URL, or `embedded`: SQLite under `run.home`."""
+    """The database."""
 
     url: str = "embedded"
+    """SQLAlchemy URL of the database, or `embedded` for a SQLite file under `run.home`."""
 
 
 class Broker(Section, frozen=True):
-    """Queues. `url`: amqp URL, or `embedded`; `tasks_url`: Celery's, or `embedded` (filesystem)."""
+    """The message broker."""
 
     url: str = "embedded"
+    """AMQP URL of RabbitMQ, or `embedded` for a queue file under `run.home`."""
     tasks_url: str = "embedded"
-    compress_above: Natural = 4096  # bytes; bodies above it travel as zstd
+    """URL of the Celery broker, or `embedded` for files under `run.home`."""
+    compress_above: Natural = 4096
+    """Message bodies above this size (bytes) are compressed with zstd."""
 
 
 class Task(Section, frozen=True):
-    """One task of the mixture. `options` go to the task's own source, which checks them."""
+    """One task that the policy is trained on."""
 
-    weight: Above0 = 1.0  # its share of the groups is this over the sum of all
-    split: str = "train"  # whose items are trained on
-    eval_split: str = "test"  # whose items are measured
-    max_turns: Positive | None = None  # the task's own limit where absent
-    horizons: list[tuple[Natural, Positive]] = []  # [version, turns]: from it on at most so many
+    weight: Above0 = 1.0
+    """Share of the groups that this task gets, relative to the weights of the other tasks."""
+    split: str = "train"
+    """Split whose items are trained on."""
+    eval_split: str = "test"
+    """Split whose items are used for evaluation."""
+    max_turns: Positive | None = None
+    """Turn limit of an episode. Absent: the task's own limit."""
+    horizons: list[tuple[Natural, Positive]] = []
+    """Turn limits that grow with training: pairs [version, turns]. From that version on an episode
+    has at most that many turns."""
     options: dict[str, Any] = {}
+    """Options of the task itself. The page of the task describes them."""
 
 
 class Dispatch(Section, frozen=True):
-    """Admission. Groups are admitted while open < (max_staleness + 1) * groups_per_update."""
+    """Admission of groups, and when an episode is sent again."""
 
-    groups_per_update: Positive = 8  # fewest that an update learns from: see trainer.min_groups
-    group_size: Annotated[int, Meta(ge=2)] = 8  # episodes of one group, all of one item
-    max_staleness: Natural = 4  # updates; also the bound at train time, for tokens of `current`
-    max_lag: Natural = 64  # updates; the bound at train time for tokens of lagged policies
-    claim_timeout_s: Seconds = 30.0  # a queued row not claimed by then is sent again
-    body_timeout_s: Seconds = 60.0  # a finished row whose body is missing by then is re-issued
-    max_attempts: Positive = 3  # at one episode, before it is failed
-    lease_s: Seconds = 15.0  # the dispatcher's own row lease
-    tick_s: Seconds = 0.2  # between two rounds of the dispatcher
-    retire_at: Share | None = None  # items whose recent success reaches it leave the stream
-    window: tuple[Share, Share] | None = None  # [low, high] of recent success; items outside rest
-    window_pause: Positive = 2  # passes through the split that an item rests
-    mixing: Literal["fixed", "progress"] = "fixed"  # by weight, or by weight times progress
-    mixing_floor: Share = 0.05  # of `progress`: least share of each task
-    mixing_groups: Positive = 16  # of `progress`: groups of each of its two windows
+    groups_per_update: Positive = 8
+    """Number of groups per update. Groups are admitted while fewer than (max_staleness + 1) *
+    groups_per_update are open."""
+    group_size: Annotated[int, Meta(ge=2)] = 8
+    """Episodes per group. All episodes of a group play the same item."""
+    max_staleness: Natural = 4
+    """Largest age of a token sampled by the track `current`, in updates. A group with older tokens
+    is discarded."""
+    max_lag: Natural = 64
+    """Largest age of a token sampled by any other track, in updates. A group with older tokens is
+    discarded."""
+    claim_timeout_s: Seconds = 30.0
+    """A queued episode that no worker has claimed after this time is sent again."""
+    body_timeout_s: Seconds = 60.0
+    """A finished episode whose trajectory is missing after this time is played again."""
+    max_attempts: Positive = 3
+    """Attempts at one episode before it is marked as failed."""
+    lease_s: Seconds = 15.0
+    """Lease of the dispatcher. Another dispatcher can take over after this time without renewal."""
+    tick_s: Seconds = 0.2
+    """Time between two rounds of the dispatcher."""
+    retire_at: Share | None = None
+    """An item whose recent success reaches this share is not trained on again."""
+    window: tuple[Share, Share] | None = None
+    """Range [low, high] of recent success. An item outside this range is paused."""
+    window_pause: Positive = 2
+    """Passes through the split for which an item outside `window` is paused."""
+    mixing: Literal["fixed", "progress"] = "fixed"
+    """How tasks share the groups: `fixed` by their weights, `progress` by weight times learning
+    progress."""
+    mixing_floor: Share = 0.05
+    """Smallest share of each task with `mixing = "progress"`."""
+    mixing_groups: Positive = 16
+    """Groups in each of the two windows from which `mixing = "progress"` computes progress."""
 
 
 class Worker(Section, frozen=True):
-    """Episode workers. `concurrency`: episodes at once in one process."""
+    """Workers, which run the episodes."""
 
     concurrency: Positive = 64
-    beat_s: Seconds = 2.0  # between two heartbeats
-    lease_s: Seconds = 15.0  # without a heartbeat for so long, its episodes are re-issued
-    attempt_deadline_s: Seconds = 300.0  # of one attempt: above sampling.max_tokens ÷ tokens/s
-    policy_wait_s: Seconds = 60.0  # how long a step waits for a live policy
-    completion_timeout_s: Seconds = 600.0  # of one completion, from the request to its last token
+    """Episodes that one worker process runs at the same time."""
+    beat_s: Seconds = 2.0
+    """Time between two heartbeats of a worker."""
+    lease_s: Seconds = 15.0
+    """After this time without a heartbeat the episodes of a worker are given to others."""
+    attempt_deadline_s: Seconds = 300.0
+    """Time limit of one attempt. It must exceed `sampling.max_tokens` divided by the tokens per
+    second of a policy server."""
+    policy_wait_s: Seconds = 60.0
+    """How long a step waits for a live policy."""
+    completion_timeout_s: Seconds = 600.0
+    """Time limit of one completion, from the request to its last token."""
 
 
 class Sampling(Section, frozen=True):
-    """Which policy samples a step (docs/sampling.md). `strategy`: how its track is drawn."""
+    """Which policy samples a step, and how (docs/sampling.md)."""
 
     strategy: Literal["current", "mixed", "uniform", "weighted", "adaptive"] = "mixed"
-    stale_share: Share = 0.25  # of `mixed`: chance of all lagged tracks together
-    weights: dict[str, AtLeast0] = {}  # of `weighted`: track -> weight
-    sticky_steps: Positive = 1  # steps for which a drawn policy stays
-    floor: Share = 0.05  # of `adaptive`: least weight of each live track
-    min_effective_sample_size: Share = 0.5  # of `adaptive`: share of the batch's tokens
-    max_kl: AtLeast0 = 0.1  # of `adaptive`: KL(μ ‖ π), nats a token
-    window_groups: Positive = 64  # of `adaptive`: groups of each task that it learns from
-    temperature: AtLeast0 = 1.0  # of the softmax; 0: greedy
-    max_step_tokens: Positive = 64  # sampled tokens of one step
-    max_tokens: Positive = 2048  # tokens of one trajectory, its prompt and all answers
+    """How the track of a step is drawn."""
+    stale_share: Share = 0.25
+    """Probability that `mixed` draws a lagged track."""
+    weights: dict[str, AtLeast0] = {}
+    """Weight of each track with `strategy = "weighted"`."""
+    sticky_steps: Positive = 1
+    """Steps for which a drawn policy is kept."""
+    floor: Share = 0.05
+    """Smallest weight of each live track with `strategy = "adaptive"`."""
+    min_effective_sample_size: Share = 0.5
+    """Smallest effective sample size that `adaptive` accepts, as a share of the batch's tokens."""
+    max_kl: AtLeast0 = 0.1
+    """Largest KL(μ ‖ π) that `adaptive` accepts, in nats per token."""
+    window_groups: Positive = 64
+    """Groups of each task from which `adaptive` learns its weights."""
+    temperature: AtLeast0 = 1.0
+    """Sampling temperature. 0: greedy."""
+    max_step_tokens: Positive = 64
+    """Largest number of sampled tokens in one step."""
+    max_tokens: Positive = 2048
+    """Largest number of tokens in one trajectory: the first prompt and everything after it."""
 
 
 class Model(Section, frozen=True):
-    """The policy that is trained. `path`: a transformers directory with tokenizer and template,
-    or `hub:OWNER/NAME[@REVISION]`, fetched when a run begins. `dtype`: of what is served, of the
-    products of training and of an adapter's base; weights that are trained are float32.
-    """
+    """The model that is trained."""
 
     path: str = "models/tiny"
-    chat_template: str = ""  # a Jinja file that takes the place of the model's own template
-    call_style: Literal["plain", "hermes", "qwen_xml", "glm", "json"] = "plain"  # of tool calls
+    """Transformers directory with tokenizer and chat template, or `hub:OWNER/NAME[@REVISION]`. The
+    latter is downloaded when the run begins."""
+    chat_template: str = ""
+    """Jinja file that replaces the model's chat template. Empty: the model's own."""
+    call_style: Literal["plain", "hermes", "qwen_xml", "glm", "json"] = "plain"
+    """Format of tool calls in the model's text."""
     dtype: Dtype = "float32"
-    device: str = "cpu"  # as torch names it: cpu, cuda, cuda:1
+    """Data type of served weights, of checkpoints, and of the frozen base of an adapter. Trained
+    weights are always float32."""
+    device: str = "cpu"
+    """Device as torch names it: cpu, cuda, cuda:1."""
 
 
 class Vllm(Section, frozen=True):
-    """vLLM in an environment of its own, started and watched by what serves with it.
+    """vLLM, which runs in its own Python environment."""
 
-    `args`: appended to its command line; `env`: added to its environment.
-    """
-
-    python: str = ".venv-vllm/bin/python"  # that environment's interpreter
+    python: str = ".venv-vllm/bin/python"
+    """Python interpreter of the environment with vLLM."""
     args: list[str] = []
+    """Additional command-line arguments for vLLM."""
     env: dict[str, str] = {}
-    start_s: Seconds = 600.0  # until it answers
-    call_s: Seconds = 60.0  # of each call that is not a completion
-    max_adapters: Positive = 4  # adapters in one batch
-    cpu_adapters: Positive = 16  # adapters in memory
-    context: Positive | None = None  # tokens of prompt and completion; the model's own where absent
+    """Additional environment variables for vLLM."""
+    start_s: Seconds = 600.0
+    """Time limit for vLLM to start."""
+    call_s: Seconds = 60.0
+    """Time limit of one call to vLLM, other than a completion."""
+    max_adapters: Positive = 4
+    """LoRA adapters in one batch."""
+    cpu_adapters: Positive = 16
+    """LoRA adapters kept in host memory."""
+    context: Positive | None = None
+    """Context length in tokens, for prompt and completion together. Absent: the model's own."""
 
 
 class External(Section, frozen=True):
-    """A model behind somebody else's OpenAI-compatible API (docs/external-policies.md)."""
+    """A model behind an OpenAI-compatible API (docs/external-policies.md)."""
 
-    url: str = ""  # up to and including /v1
-    model: str = ""  # its name there
-    key_env: str = ""  # variable with the key; empty: none is sent
-    tokens: bool = False  # it takes and returns token ids of our vocabulary, with log-probabilities
-    max_requests: Positive | None = None  # of the run, tries that failed among them
-    max_tokens: Positive | None = None  # of the run, prompts and answers, by its own count
-    requests_per_minute: Positive | None = None  # evenly spread
-    concurrency: Positive = 16  # requests at once
-    retries: Natural = 4  # of what may pass: 408, 409, 425, 429, 5xx, lost lines
-    timeout_s: Seconds = 60.0  # of one try
-    prompt_price: AtLeast0 | None = None  # of a million tokens it reads
-    answer_price: AtLeast0 | None = None  # of a million tokens it writes
-    answer_tokens: Positive = 512  # its own, that it may write in one answer
-    parameters: dict[str, Any] = {}  # more fields of its requests, or others instead of ours
+    url: str = ""
+    """URL of the API, up to and including /v1."""
+    model: str = ""
+    """Name of the model at the API."""
+    key_env: str = ""
+    """Environment variable with the API key. Empty: no key is sent."""
+    tokens: bool = False
+    """Whether the API accepts and returns token ids of our vocabulary with log-probabilities."""
+    max_requests: Positive | None = None
+    """Largest number of requests in the whole run. Failed tries count."""
+    max_tokens: Positive | None = None
+    """Largest number of tokens in the whole run, prompts and answers, as the API counts them."""
+    requests_per_minute: Positive | None = None
+    """Rate limit. Requests are spread evenly."""
+    concurrency: Positive = 16
+    """Requests at the same time."""
+    retries: Natural = 4
+    """Retries after a temporary failure: status 408, 409, 425, 429, 5xx, or a lost connection."""
+    timeout_s: Seconds = 60.0
+    """Time limit of one try."""
+    prompt_price: AtLeast0 | None = None
+    """Price of one million prompt tokens."""
+    answer_price: AtLeast0 | None = None
+    """Price of one million answer tokens."""
+    answer_tokens: Positive = 512
+    """Largest number of tokens in one answer, as the API counts them."""
+    parameters: dict[str, Any] = {}
+    """Additional fields of each request. They override ours."""
 
 
 class PolicyServer(Section, frozen=True):
-    """A server process. `tracks`: what it follows: current, lagged(k), refreshed(k), pinned(id)."""
+    """A policy server process."""
 
-    name: Name  # its own among the servers; `agentrl policy --name` takes it
-    engine: str = "local"  # scripted: for tests
+    name: Name
+    """Name of the server, unique in the file. `agentrl policy --name` takes it."""
+    engine: str = "local"
+    """Inference engine. `scripted` is for tests."""
     tracks: list[str] = msgspec.field(default_factory=lambda: ["current"])
-    host: str = "127.0.0.1"  # where it listens
-    port: Port = 0  # 0: any free port
-    token_env: str = ""  # variable with the bearer token, one for all; required off loopback
-    max_batch: Positive = 128  # completions at once; local: of each checkpoint
-    cache_tokens: Positive = 131_072  # of `local`: tokens of kept KV, all policies
-    beat_s: Seconds = 1.0  # between two heartbeats
-    lease_s: Seconds = 6.0  # without a heartbeat for so long, it counts as gone
-    drain_s: Seconds = 30.0  # of a checkpoint that is replaced; then its requests are aborted
-    tolerance: Above0 | None = None  # median |Δlogp| of a known text; 0.01, in bfloat16 0.15
+    """Tracks that the server follows: current, lagged(k), refreshed(k) or pinned(id)."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 0
+    """Port to listen on. 0: any free port."""
+    token_env: str = ""
+    """Environment variable with the bearer token. All policy servers use the same one. Required
+    unless `host` is loopback."""
+    max_batch: Positive = 128
+    """Completions at the same time. With `engine = "local"`, for each checkpoint."""
+    cache_tokens: Positive = 131_072
+    """Tokens in the KV cache of `engine = "local"`, for all policies together."""
+    beat_s: Seconds = 1.0
+    """Time between two heartbeats of the server."""
+    lease_s: Seconds = 6.0
+    """After this time without a heartbeat the server counts as dead."""
+    drain_s: Seconds = 30.0
+    """When a checkpoint is replaced, its running requests may take this long. Then they are
+    aborted."""
+    tolerance: Above0 | None = None
+    """A checkpoint is rejected if the median |Δlogp| on a fixed text exceeds this. Absent: 0.01, or
+    0.15 with bfloat16."""
     vllm: Vllm = Vllm()
     external: External = External()
 
 
 class Lora(Section, frozen=True):
-    """Training an adapter on the frozen model instead of its weights."""
+    """Training of a LoRA adapter on the frozen model."""
 
-    rank: Natural = 0  # of the adapter; 0: the weights are trained
-    alpha: Above0 = 16.0  # an adapter's change is scaled by alpha / rank
-    targets: list[str] = msgspec.field(  # names of linear modules
+    rank: Natural = 0
+    """Rank of the adapter. 0: all weights are trained."""
+    alpha: Above0 = 16.0
+    """The output of the adapter is scaled by alpha / rank."""
+    targets: list[str] = msgspec.field(
         default_factory=lambda: [
             *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
         ]
     )
+    """Names of the linear modules that get an adapter."""
 
 
 class DeepSpeed(Section, frozen=True):
-    """Of `engine = "deepspeed"` (docs/deepspeed.md). `zero`: what is sharded over ranks: nothing,
-    moments (1), gradients too (2), weights too (3).
-    """
+    """Settings of `engine = "deepspeed"` (docs/deepspeed.md)."""
 
     zero: Literal[0, 1, 2, 3] = 2
-    offload: Literal["none", "optimizer", "all"] = "none"  # to the host; all: weights too, ZeRO 3
-    timeout_s: Seconds = 60.0  # of a rank's wait for another, but for commands
-    extensions: str = ""  # folder of built extensions; ~/.cache/agentrl/extensions where empty
+    """ZeRO stage. 1 shards the optimizer state over the ranks, 2 also the gradients, 3 also the
+    weights."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """What is kept in host memory: the optimizer state, or (with ZeRO 3) also the weights."""
+    timeout_s: Seconds = 60.0
+    """Time limit of a collective operation between ranks."""
+    extensions: str = ""
+    """Folder of the compiled extensions. Empty: ~/.cache/agentrl/extensions."""
 
 
 class Trainer(Section, frozen=True):
-    """Learning (docs/algorithms.md). Presets are in trainer/algorithm/presets.py; what is written
-    in the file wins. π is the policy that is trained, π_prox is π before the update, μ is the one
-    that sampled.
-
-    `dual_clip`: of ppo_clip, the ratio's cap where the advantage is negative; `importance`: weighs
-    tokens by π_prox/μ, by default not where `old` is behaviour.
-    `advantage`: the reward minus the mean of its group, the same over the group's deviation, or the
-    reward minus the mean of the others; `normalise`: advantages of each task, less their mean
-    and over their deviation (0.1 at least), of its loss tokens (`task`) or its trajectories
-    (`environment`); `aggregate`: every loss token weighs the same, or every group.
-    `inbox_bytes`: bound of the episodes held in memory, at least those of a batch; absent: those of
-    a batch, 512 MiB at least. `chunk_logits`: more of them make the head faster; absent: 2^22 on a
-    CPU, 2^27 on a GPU. Some copies of them are held in float32.
+    """The trainer (docs/algorithms.md). π is the policy that is trained, π_prox is π before the
+    update, μ is the policy that sampled the token.
     """
 
-    preset: Literal["default", "paper"] = "default"  # gives what is absent below
-    learning_rate: Above0 | None = None  # of the optimizer, after the warm-up
-    weight_decay: float = 0.0  # of matrices; norms and biases are spared
-    warmup_updates: Natural = 0  # in which the learning rate rises linearly
-    max_grad_norm: Above0 = 1.0  # a gradient beyond this norm is scaled down to it
-    loss: str | None = None  # what bounds the ratio, and how
-    old: Literal["behaviour", "proximal"] | None = None  # the ratio is π/μ, or π/π_prox
-    clip_low: Above0 | None = None  # the ratio is bounded below by 1 - clip_low
-    clip_high: Above0 | None = None  # the ratio is bounded above by 1 + clip_high
+    preset: Literal["default", "paper"] = "default"
+    """Set of values for keys that the file does not set (trainer/algorithm/presets.py)."""
+    learning_rate: Above0 | None = None
+    """Learning rate after the warm-up."""
+    weight_decay: float = 0.0
+    """Weight decay of matrices. Biases and norms have none."""
+    warmup_updates: Natural = 0
+    """Updates in which the learning rate rises linearly from 0."""
+    max_grad_norm: Above0 = 1.0
+    """Gradients are clipped to this norm."""
+    loss: str | None = None
+    """Loss, which decides how the ratio is bounded."""
+    old: Literal["behaviour", "proximal"] | None = None
+    """Denominator of the ratio: π/μ with `behaviour`, π/π_prox with `proximal`."""
+    clip_low: Above0 | None = None
+    """Lower bound of the ratio is 1 - clip_low."""
+    clip_high: Above0 | None = None
+    """Upper bound of the ratio is 1 + clip_high."""
     dual_clip: Annotated[float, Meta(gt=1.0)] | None = None
+    """Upper bound of the ratio where the advantage is negative, with `ppo_clip`."""
     importance: Literal["none", "truncated", "icepop"] | None = None
-    min_weight: Share | None = None  # of icepop: tokens below it are masked
-    max_weight: Annotated[float, Meta(ge=1.0)] | None = None  # where truncated caps, icepop masks
-    mixed_sequences: bool = False  # gspo may train trajectories of several policies
-    kl_weight: AtLeast0 | None = None  # of the KL to the run's first checkpoint
+    """How tokens are weighted by π_prox/μ. With `old = "behaviour"` the default is none."""
+    min_weight: Share | None = None
+    """With `icepop`, tokens with a smaller weight are masked."""
+    max_weight: Annotated[float, Meta(ge=1.0)] | None = None
+    """`truncated` caps larger weights at this value; `icepop` masks their tokens."""
+    mixed_sequences: bool = False
+    """Whether `gspo` may train on trajectories that several policies sampled."""
+    kl_weight: AtLeast0 | None = None
+    """Weight of the KL divergence to the first checkpoint of the run."""
     advantage: str | None = None
+    """Advantage of an episode: the reward minus the mean of its group (`centred`), also divided by
+    the group's standard deviation (`std`), or minus the mean of the other episodes
+    (`leave_one_out`)."""
     normalise: Literal["none", "task", "environment"] | None = None
-    task_norm_min_tokens: Positive = 64  # of `task`: one with fewer loss tokens is left as it is
+    """Normalisation of advantages per task (minus mean, divided by standard deviation, at least
+    0.1): over loss tokens (`task`) or over trajectories (`environment`)."""
+    task_norm_min_tokens: Positive = 64
+    """With `normalise = "task"`, a task with fewer loss tokens in the batch is not normalised."""
     aggregate: Literal["token_mean", "group_mean"] | None = None
-    task_weights: dict[str, AtLeast0] = {}  # of its loss tokens; 1 if unnamed
-    abnormal_reward: float | None = None  # in place of that of task_limit and invalid_action
-    turn_penalty: float = 0.0  # taken from the reward for each step
-    token_penalty: float = 0.0  # taken from the reward for each sampled token
-    min_groups: Positive | None = None  # fewest of a batch; dispatch.groups_per_update where absent
-    max_groups: Positive | None = None  # most of a batch; twice min_groups where absent
-    micro_batch_tokens: Positive = 1536  # most of one forward pass; a longer trajectory alone
-    chunk_logits: Positive | None = None  # logits held at once
-    packing: bool = True  # several trajectories in one forward pass, none of which sees another
-    gradient_checkpointing: bool = False  # less memory of a pass, for a third more computing
-    optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: plain gradient descent
+    """Whether every loss token has the same weight, or every group."""
+    task_weights: dict[str, AtLeast0] = {}
+    """Weight of each task in the loss. A task that is not named has weight 1."""
+    abnormal_reward: float | None = None
+    """Reward of episodes that end as task_limit or invalid_action, instead of their own."""
+    turn_penalty: float = 0.0
+    """Subtracted from the reward for each step."""
+    token_penalty: float = 0.0
+    """Subtracted from the reward for each sampled token."""
+    min_groups: Positive | None = None
+    """Smallest number of groups in a batch. Absent: `dispatch.groups_per_update`."""
+    max_groups: Positive | None = None
+    """Largest number of groups in a batch. Absent: twice `min_groups`."""
+    micro_batch_tokens: Positive = 1536
+    """Largest number of tokens in one forward pass. A longer trajectory gets a pass of its own."""
+    chunk_logits: Positive | None = None
+    """Logits in memory at the same time. A larger value is faster and needs more memory. Absent:
+    2^22 on a CPU, 2^27 on a GPU."""
+    packing: bool = True
+    """Whether several trajectories share one forward pass, without attention between them."""
+    gradient_checkpointing: bool = False
+    """Whether activations are computed again in the backward pass: less memory, about a third more
+    computing."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Optimizer. `sgd` is plain gradient descent."""
     lora: Lora = Lora()
-    engine: Literal["torch", "deepspeed"] = "torch"  # one process, or `ranks` processes
-    ranks: Positive = 1  # processes of `engine = "deepspeed"` on this machine
+    engine: Literal["torch", "deepspeed"] = "torch"
+    """Training engine: `torch` is one process, `deepspeed` is `ranks` processes."""
+    ranks: Positive = 1
+    """Processes of `engine = "deepspeed"` on this machine."""
     deepspeed: DeepSpeed = DeepSpeed()
-    inbox_bytes: Positive | None = None  # of episodes in memory
-    snapshot_every: Positive = 10  # updates between two snapshots, of which the last two are kept
-    stop_s: Seconds = 30.0  # from SIGTERM to SIGKILL: an update, its checkpoint, a snapshot
-    keep_checkpoints: Positive = 8  # the newest; those since the last snapshot or needed stay, too
-    threads: Positive = 1  # of torch on the CPU, in each of its processes
+    inbox_bytes: Positive | None = None
+    """Memory for received episodes, in bytes. It must hold one batch. Absent: one batch, at least
+    512 MiB."""
+    snapshot_every: Positive = 10
+    """Updates between two snapshots. The last two snapshots are kept."""
+    stop_s: Seconds = 30.0
+    """Time from SIGTERM to SIGKILL. An update, its checkpoint and a snapshot must fit."""
+    keep_checkpoints: Positive = 8
+    """Newest checkpoints that are kept. Those since the last snapshot and those in use are also
+    kept."""
+    threads: Positive = 1
+    """CPU threads of torch in each process of the trainer."""
 
 
 AlarmName = Literal[
@@ -294,99 +429,146 @@ AlarmName = Literal[
 
 
 class Alarms(Section, frozen=True):
-    """What updates may say of each task before people are told (docs/alarms.md)."""
+    """Thresholds of the alarms, checked for each task at every update (docs/alarms.md)."""
 
-    min_effective_sample_size: Share = 0.5  # of the task's tokens
-    max_mismatch_kl: AtLeast0 = 0.05  # KL(μ ‖ π), nats a token
-    max_ratio: AtLeast0 = 100.0  # largest π/μ of a token
-    max_clip_fraction: Share = 0.3  # of the task's tokens
-    min_entropy: AtLeast0 = 0.01  # nats a token
-    max_entropy_fall: Share = 0.5  # below its mean of late, as a share of that
-    max_grad_norm: AtLeast0 = 10.0  # times trainer.max_grad_norm
-    max_zero_spread_share: Share = 0.8  # filtered, of the task's groups since the last update
-    max_stale_share: Share = 0.2  # too old, of the task's groups since the last update
-    min_groups: Positive = 8  # fewest that the two shares of groups are taken of
-    off: list[AlarmName] = []  # never raised
+    min_effective_sample_size: Share = 0.5
+    """Smallest effective sample size, as a share of the task's loss tokens."""
+    max_mismatch_kl: AtLeast0 = 0.05
+    """Largest KL(μ ‖ π), in nats per token."""
+    max_ratio: AtLeast0 = 100.0
+    """Largest π/μ of a single token."""
+    max_clip_fraction: Share = 0.3
+    """Largest share of the task's loss tokens with a clipped ratio."""
+    min_entropy: AtLeast0 = 0.01
+    """Smallest mean entropy, in nats per token."""
+    max_entropy_fall: Share = 0.5
+    """Largest fall of the entropy below its mean over the last ten updates, as a share of that
+    mean."""
+    max_grad_norm: AtLeast0 = 10.0
+    """Largest gradient norm, as a multiple of `trainer.max_grad_norm`."""
+    max_zero_spread_share: Share = 0.8
+    """Largest share of groups without spread, of the task's groups since the last update."""
+    max_stale_share: Share = 0.2
+    """Largest share of stale groups, of the task's groups since the last update."""
+    min_groups: Positive = 8
+    """The two alarms about shares of groups need at least this many groups."""
+    off: list[AlarmName] = []
+    """Alarms that are switched off."""
 
 
 class Eval(Section, frozen=True):
-    """Measuring checkpoints while the run trains, by a process of its own (docs/evaluation.md)."""
+    """Evaluation of checkpoints during training, in a separate process (docs/evaluation.md)."""
 
-    every: Natural = 0  # updates between two versions that are measured; 0: none, no process
-    tasks: list[str] = []  # all where empty
-    splits: list[str] = []  # each task's eval_split where empty
-    items: Positive = 50  # of each task and split
-    repeats: Positive = 1  # episodes of each item
-    temperature: AtLeast0 | None = None  # sampling.temperature where absent; 0: greedy
-    concurrency: Positive = 16  # episodes at once
-    device: str = ""  # where it serves; model.device where empty
-    engine: Literal["local", "vllm"] = "local"  # of `agentrl eval`, too
+    every: Natural = 0
+    """Updates between two evaluated versions. 0: no evaluation during training."""
+    tasks: list[str] = []
+    """Tasks to evaluate. Empty: all."""
+    splits: list[str] = []
+    """Splits to evaluate. Empty: each task's `eval_split`."""
+    items: Positive = 50
+    """Items per task and split."""
+    repeats: Positive = 1
+    """Episodes per item."""
+    temperature: AtLeast0 | None = None
+    """Sampling temperature. 0: greedy. Absent: `sampling.temperature`."""
+    concurrency: Positive = 16
+    """Episodes at the same time."""
+    device: str = ""
+    """Device of the evaluated model. Empty: `model.device`."""
+    engine: Literal["local", "vllm"] = "local"
+    """Inference engine. `agentrl eval` uses it, too."""
     vllm: Vllm = Vllm()
-    nice: Annotated[int, Meta(ge=0, le=19)] = 10  # of its process; 10: a tenth of another's weight
+    nice: Annotated[int, Meta(ge=0, le=19)] = 10
+    """CPU niceness of the evaluator. At 10 it gets about a tenth of the CPU time of a process with
+    niceness 0."""
 
 
 class Dashboard(Section, frozen=True):
-    """Of `agentrl dashboard` (docs/dashboard.md)."""
+    """The web dashboard (docs/dashboard.md)."""
 
-    proxies: list[str] = []  # addresses, networks: their X-Forwarded-For names the browser
+    proxies: list[str] = []
+    """Addresses or networks of reverse proxies. Their X-Forwarded-For header is trusted."""
 
 
 class Envs(Section, frozen=True):
-    """Where environments run. `url`: an env server; in the worker where it is empty."""
+    """Environments, and the env server that runs them."""
 
     url: str = ""
-    token_env: str = ""  # variable with its bearer token; required off loopback
-    host: str = "127.0.0.1"  # where it listens
-    port: Port = 0  # 0: that of `url`, or any free port
-    concurrency: Positive = 64  # episodes at once in it
-    controller: str = ""  # URL of a controller of the original system, told that we are there
-    advertise: str = ""  # URL under which it reaches this server; its own where empty
-    docker_image: str = "python:3.11-slim"  # of os; of tasks that say `container = true`
-    idle_timeout_s: Seconds = 600.0  # a session without a call for this long is reaped
-    call_timeout_s: Seconds = 240.0  # of one call of an environment; its episode fails after it
+    """URL of an env server. Empty: environments run inside the workers."""
+    token_env: str = ""
+    """Environment variable with the bearer token of the env server. Required unless `host` is
+    loopback."""
+    host: str = "127.0.0.1"
+    """Address on which the env server listens."""
+    port: Port = 0
+    """Port of the env server. 0: the port of `url`, or any free port."""
+    concurrency: Positive = 64
+    """Episodes that the env server runs at the same time."""
+    controller: str = ""
+    """URL of an AgentRL task controller (the original system) at which the env server registers."""
+    advertise: str = ""
+    """URL under which that controller reaches the env server. Empty: the server's own URL."""
+    docker_image: str = "python:3.11-slim"
+    """Docker image of the task `os` and of tasks with `container = true`."""
+    idle_timeout_s: Seconds = 600.0
+    """A session of the env server without a call for this long is cancelled."""
+    call_timeout_s: Seconds = 240.0
+    """Time limit of one environment call. A slower call fails its episode."""
 
     def names_worker(self) -> bool:
-        """Whether `url` is a task worker's of the original system: the address it registers."""
+        """Return whether `url` is a task worker of the original system."""
         return self.url.rstrip("/").endswith("/api")
 
 
 class Metrics(Section, frozen=True):
-    """Figures for Prometheus, of every process (docs/watching.md).
+    """Prometheus metrics of every process (docs/watching.md)."""
 
-    `port`: of the supervisor, whose processes take the ports after it, one each; or of a process
-    that was started alone.
-    """
-
-    port: Port = 0  # 0: no metrics
-    host: str = "127.0.0.1"  # where each process listens
-    token_env: str = ""  # variable with the bearer token; required off loopback
-    look_s: Seconds = 5.0  # between two looks of the dispatcher at the rows
+    port: Port = 0
+    """Port of the supervisor's metrics. Its processes use the ports after it, one each. A process
+    that is started alone uses this port itself. 0: no metrics."""
+    host: str = "127.0.0.1"
+    """Address on which each process listens for scrapes."""
+    token_env: str = ""
+    """Environment variable with the bearer token. Required unless `host` is loopback."""
+    look_s: Seconds = 5.0
+    """Time between two queries of the dispatcher for its gauges."""
 
 
 class Tracing(Section, frozen=True):
-    """Traces of attempts (docs/watching.md). `endpoint`: a collector's, OTLP over HTTP."""
+    """OpenTelemetry traces of attempts (docs/watching.md)."""
 
-    endpoint: str = ""  # such as http://127.0.0.1:4318/v1/traces; empty: none
-    share: Share = 1.0  # of attempts that are traced
+    endpoint: str = ""
+    """URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318/v1/traces. Empty: no traces."""
+    share: Share = 1.0
+    """Share of the attempts that are traced."""
 
 
 class Logs(Section, frozen=True):
-    """What processes write on stderr: a JSON object a line, or text."""
+    """Logs of the processes, written to stderr."""
 
-    format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal alone
-    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"  # the least that is written
-    max_mib: Positive = 64  # of one process's file under run.home: then it becomes NAME.log.1
+    format: Literal["auto", "json", "text"] = "auto"
+    """Format of a line. `auto`: text on a terminal, otherwise JSON."""
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Lowest level that is written."""
+    max_mib: Positive = 64
+    """Size in MiB at which the log file of a process under `run.home` is renamed to NAME.log.1."""
 
 
 class Trackers(Section, frozen=True):
-    """Where else the figures of the run go (docs/trackers.md). `use` empty: nowhere."""
+    """Experiment trackers that receive the metrics of the run (docs/trackers.md)."""
 
     use: list[str] = []
-    project: str = "agentrl"  # MLflow's experiment, W&B's project
-    folder: str = ""  # of what is kept here; `trackers` under run.home where empty
-    mlflow_url: str = ""  # a tracking server; files where empty
-    wandb_online: bool = False  # else a file for `wandb sync`
-    look_s: Seconds = 2.0  # between two looks at the rows
+    """Trackers to use. Empty: none."""
+    project: str = "agentrl"
+    """Name of the MLflow experiment or the W&B project."""
+    folder: str = ""
+    """Folder for local tracker files. Empty: `trackers` under `run.home`."""
+    mlflow_url: str = ""
+    """URL of an MLflow tracking server. Empty: local files."""
+    wandb_online: bool = False
+    """Whether W&B uploads at once. Otherwise it writes a file for `wandb sync`."""
+    look_s: Seconds = 2.0
+    """Time between two exports."""
 
 
 class Config(Section, frozen=True):
@@ -398,10 +580,12 @@ class Config(Section, frozen=True):
     broker: Broker = Broker()
     dispatch: Dispatch = Dispatch()
     worker: Worker = Worker()
-    workers: Positive = 1  # worker processes that `agentrl up` starts
+    workers: Positive = 1
+    """Worker processes that `agentrl up` starts."""
     sampling: Sampling = Sampling()
     model: Model = Model()
-    policy: list[PolicyServer] = []  # one local server of current and lagged(4) where absent
+    policy: list[PolicyServer] = []
+    """A policy server process. Absent: one local server with the tracks current and lagged(4)."""
     trainer: Trainer = Trainer()
     alarms: Alarms = Alarms()
     envs: Envs = Envs()
@@ -413,9 +597,9 @@ class Config(Section, frozen=True):
     dashboard: Dashboard = Dashboard()
 
     def policy_servers(self) -> list[PolicyServer]:
-        """The servers to start; one local server for current and lagged(4) where none is named.
+        """Return the servers to start: by default one local server for current and lagged(4).
 
-        One of an external model follows no track.
+        A server of an external model follows no track.
         """
         if not self.policy:
             return [PolicyServer(name="policy", tracks=["current", "lagged(4)"])]
@@ -423,26 +607,27 @@ class Config(Section, frozen=True):
         return [replace(s, tracks=[]) if s.engine == "external" else s for s in self.policy]
 
     def policy_server(self, name: str = "") -> PolicyServer:
-        """The server of that name, the first where empty. Raises ConfigError."""
+        """Return the server with this name, or the first one. Raises ConfigError."""
         servers = {server.name: server for server in self.policy_servers()}
         if name and name not in servers:
             raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
         return servers[name] if name else next(iter(servers.values()))
 
     def policy_token_env(self) -> str:
-        """The variable of the pool's token, empty for none. Raises ConfigError where they differ:
-        every server of a pool is sent the same token.
+        """Return the variable of the policy servers' token; empty: no token.
+
+        Raises ConfigError if they differ: workers send the same token to every server.
         """
         names = sorted({server.token_env for server in self.policy_servers()})
         if len(names) > 1:
             raise ConfigError(
-                f"policy.token_env: servers of one pool name {' and '.join(map(repr, names))}",
+                f"policy.token_env: the policy servers differ: {' and '.join(map(repr, names))}",
                 hint="give every [[policy]] the same token_env",
             )
         return names[0]
 
     def secret_names(self) -> list[str]:
-        """The variables whose values the processes of the run will ask for, sorted."""
+        """Return the names of the secrets that the processes of the run read, sorted."""
         servers = self.policy_servers()
         names = {server.token_env for server in servers} | {self.envs.token_env}
         names |= {server.external.key_env for server in servers if server.engine == "external"}
@@ -450,7 +635,7 @@ class Config(Section, frozen=True):
         return sorted(names - {""})
 
     def as_evaluated(self) -> "Config":
-        """With the evaluator's own device and number of episodes at once."""
+        """Return this configuration with the evaluator's device and concurrency."""
         replace = msgspec.structs.replace
         return replace(
             self,
@@ -459,7 +644,7 @@ class Config(Section, frozen=True):
         )
 
     def eval_server(self) -> PolicyServer:
-        """What the evaluator serves on, in its own process."""
+        """Return the settings of the policy server inside the evaluator."""
         asked = self.eval
         return PolicyServer(
             name="evaluator", engine=asked.engine, tracks=["pinned"], vllm=asked.vllm
@@ -469,7 +654,7 @@ class Config(Section, frozen=True):
         return Path(self.run.home).resolve()
 
     def cache(self) -> Path:
-        """The folder of local copies of checkpoints that lie under a URL."""
+        """Return the folder for local copies of checkpoints that are stored under a URL."""
         return self.home() / "cache"
 
     def store_url(self) -> str:
@@ -489,10 +674,10 @@ class Config(Section, frozen=True):
 
 
 def with_secrets(url: str, where: str) -> str:
-    """`${NAME}` replaced by the value of NAME (see `_value`), which may name others in turn.
+    """Replace each `${NAME}` in a URL by the value of NAME (see `_value`), also in that value.
 
-    A value before the @ of a URL is percent-encoded here: a password may hold any character, and
-    stands in its variable as it is. Raises ConfigError for a name that is not set.
+    A value before the @ of a URL is percent-encoded here, so its variable contains the password
+    itself. Raises ConfigError for a variable that is not set.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -518,30 +703,34 @@ def with_secrets(url: str, where: str) -> str:
 
 @cache
 def _warn_of_encoded(where: str, variable: str) -> None:
-    """Once for each variable. No error: a password may hold such signs as they are."""
+    """Warn once per variable. It is no error: a password may contain such characters itself."""
     logging.configure_unless_done()
     logging.get_logger().warning(
-        "A variable seems to hold a percent-encoded password; it must hold the password itself",
+        "Variable seems to contain a percent-encoded password; it must contain the password itself",
         variable=variable,
         of=where,
     )
 
 
 def secret(variable: str) -> str:
-    """The value of a variable (see `_value`); empty where none is named. Raises ConfigError."""
+    """Return the value of a variable (see `_value`); empty if no name is given.
+
+    Raises ConfigError if the variable is not set or cannot be sent in a header.
+    """
     value = (_value(variable) or "") if variable else ""
     if variable and not value:
-        raise ConfigError(f"{variable} is not set", hint=_exported(variable))
+        raise ConfigError(f"the variable {variable} is not set", hint=_exported(variable))
     if not (value.isascii() and value.isprintable() and value == value.strip()):
-        raise ConfigError(  # the refusal of a library would show it
-            f"{variable} holds what no header can, such as a line end or a space at an end",
-            hint="letters, digits and signs of ASCII alone",
+        raise ConfigError(  # the error of an HTTP library would print the value
+            f"the value of {variable} cannot be sent in a header: it has a line break, a space at "
+            "one end, or a character outside ASCII",
+            hint="use printable ASCII characters only",
         )
     return value
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program that is not ours: nothing of AGENTRL_, no password or login."""
+    """Return an environment for foreign programs: no AGENTRL_ variable, password or login."""
     return {
         name: value
         for name, value in environ.items()
@@ -551,14 +740,15 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def secret_files() -> list[str]:
-    """The files that variables such as POSTGRES_PASSWORD_FILE name."""
+    """Return the files that variables such as POSTGRES_PASSWORD_FILE name."""
     named = (path for name, path in os.environ.items() if _SECRET_FILE.search(name))
     return sorted({path for path in named if Path(path).is_file()})
 
 
 def _value(name: str) -> str | None:
-    """The environment variable, else the content of the file that NAME_FILE names, without the
-    line end that editors add; None where neither is set. Raises ConfigError.
+    """Return the environment variable NAME, or the content of the file that NAME_FILE names.
+
+    The line end that editors add is removed. None: neither is set. Raises ConfigError.
     """
     if name in os.environ or f"{name}_FILE" not in os.environ:
         return os.environ.get(name)
@@ -567,7 +757,9 @@ def _value(name: str) -> str | None:
         return Path(path).read_text("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(f"{name}_FILE: {path}: {why}", hint="name a readable file") from error
+        raise ConfigError(
+            f"{name}_FILE: {path}: {why}", hint="name a readable UTF-8 file"
+        ) from error
 
 
 def _exported(name: str) -> str:
@@ -575,7 +767,7 @@ def _exported(name: str) -> str:
 
 
 def check_name(name: str, where: str) -> None:
-    """Raise ConfigError for what cannot be the name of a run."""
+    """Raise ConfigError if `name` cannot be the name of a run."""
     if not re.search(NAME, name):
-        rule = "up to 60 of A-Z a-z 0-9 . _ -, beginning with none of . -"
-        raise ConfigError(f"{where} {name!r} is no name", hint=rule)
+        rule = "use up to 60 letters, digits, `.`, `_` and `-`; the first is not `.` or `-`"
+        raise ConfigError(f"{where}: {name!r} is not a valid name", hint=rule)

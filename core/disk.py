@@ -1,7 +1,6 @@
-"""Which errors of a disk are worth a wait: it is full, away, read-only, or out of order for now.
+"""Classifies disk errors: a full, missing, read-only or failing disk may recover.
 
-Any other error of a file is one that the same call meets again however often it is repeated, such
-as a denied permission or a name that is too long: a person must act.
+Other file errors, such as a denied permission or a name that is too long, need a person.
 """
 
 import errno
@@ -41,5 +40,5 @@ TRANSIENT = frozenset(
 
 
 def is_transient(number: int | None) -> bool:
-    """Whether to wait and repeat. `number`: the `errno` of an OSError."""
+    """Return whether the operation may succeed later. `number`: the `errno` of an OSError."""
     return number in TRANSIENT

@@ -1,7 +1,8 @@
-"""Errors name the boundary that was crossed.
+"""Errors are named after the boundary that was crossed.
 
-Every error that a person can correct is an `AgentRLError`: its text is one line that names what is
-wrong and where, `hint` says what to do about it. `main` prints both and exits with `exit_code`.
+Every error that a person can correct is an `AgentRLError`. Its text is one line that says what
+happened and to what; its `hint` says what to do. `cli.main` prints both with `with_hint` and exits
+with `exit_code`.
 """
 
 import difflib
@@ -9,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 
 class AgentRLError(Exception):
-    """A failure with a clear cause. `hint`: the next thing a person should do, may be empty."""
+    """A failure with a known cause. `hint`: what the user should do next; may be empty."""
 
     exit_code = 2
 
@@ -19,35 +20,35 @@ class AgentRLError(Exception):
 
 
 class ConfigError(AgentRLError):
-    """The configuration holds something we do not understand."""
+    """The configuration contains an unknown key or a value that cannot be used."""
 
 
 class StoreError(AgentRLError):
-    """The database is unreachable, of another schema version, or refused a statement."""
+    """The database is unreachable, has another schema version, or refused a statement."""
 
 
 class StoreUnavailable(StoreError):
-    """The database is away for now: nothing is wrong with what was asked of it."""
+    """The database is unavailable for now. The same statement may succeed later."""
 
 
 class BrokerError(AgentRLError):
-    """The message broker is unreachable or did not confirm."""
+    """The message broker is unreachable or did not confirm a message."""
 
 
 class BrokerUnavailable(BrokerError):
-    """The message broker is away for now, or takes nothing: the same may work later."""
+    """The message broker is unavailable or blocked for now. The same call may succeed later."""
 
 
 class MessageRefused(BrokerError):
-    """The broker is there and will not take this message, however often it is offered."""
+    """The broker rejects this message, and would reject it again."""
 
 
 class MessageError(AgentRLError):
-    """A message could not be decoded: unknown type, version or field, wrong hash, wrong length."""
+    """A message cannot be decoded: unknown type, version or field, wrong hash or length."""
 
 
 class PolicyError(AgentRLError):
-    """A policy server failed, refused the request or does not serve the checkpoint."""
+    """A policy server failed, refused the request, or does not serve the checkpoint."""
 
 
 class CheckpointError(AgentRLError):
@@ -55,21 +56,30 @@ class CheckpointError(AgentRLError):
 
 
 class RankLost(AgentRLError):
-    """Of the processes that learn together one ended, or does not answer: the others end, too."""
+    """A rank of the trainer ended or does not answer; the other ranks end, too."""
 
     exit_code = 4
 
 
 class EnvironmentFailure(AgentRLError):
-    """The environment broke (not the agent): the attempt is retried with a fresh environment."""
+    """The environment failed, not the agent. The attempt is retried in a fresh environment."""
 
 
 class ItemError(AgentRLError):
-    """An item, a task name or a split does not exist or is malformed."""
+    """An item, a task or a split does not exist, or is malformed."""
+
+
+def with_hint(text: str, hint: str) -> str:
+    """Join an error text and its hint: `text. Hint: do this.`"""
+    return f"{_sentence(text)} Hint: {_sentence(hint)}" if hint else text
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def in_words(error: BaseException) -> str:
-    """One of ours speaks for itself; any other is nothing without its type."""
+    """Return the text of an error; for errors that are not ours, with the name of the type."""
     text = str(error)
     if text and isinstance(error, AgentRLError):
         return text
@@ -77,7 +87,7 @@ def in_words(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error's sentence: the nearest known name, or all of them."""
+    """Return the end of an error text: the known name nearest to `name`, or all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Where modules of former releases are now, and what an import of one is answered with."""
+"""Maps modules of earlier releases to their present names, for the error of an old import."""
 
 from importlib.util import find_spec
 
@@ -232,7 +232,7 @@ FORMER = {  # below the package agentrl; a folder stands for all that is in it
 
 
 def import_hint(error: BaseException) -> str:
-    """The present name of a module that a user's code imports by a former one, or nothing."""
+    """Return a hint with the present name of a module that was imported by a former name."""
     name = error.name if isinstance(error, ImportError) else None
     if not name:
         return ""

@@ -1,6 +1,6 @@
-"""What our HTTP servers share: a socket, a thread, a bearer token, a bound on bodies.
+"""The common parts of our HTTP servers: socket, thread, bearer token, limit on body size.
 
-Only the servers import it: `core` itself knows no network.
+Only the servers import this module.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Disconnected(Exception):
-    """The client went away before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A body with its status, its content type and further headers."""
+    """A response: body, status, content type and further headers."""
 
     status: int
     body: bytes
@@ -40,7 +40,7 @@ class Response:
 
 
 class Request:
-    """What a handler is given. Bodies are read once."""
+    """The request that a handler gets. Its body can be read once."""
 
     __slots__ = ("_receive", "_scope")
 
@@ -49,18 +49,18 @@ class Request:
         self._receive = receive
 
     def header(self, name: bytes) -> str | None:
-        """`name` in lower case."""
+        """Return a header. `name`: in lower case."""
         for each, value in self._scope["headers"]:
             if each == name:
                 return str(value, "latin-1")
         return None
 
     async def body(self, most: int) -> bytes | None:
-        """The body, None where it exceeds `most` bytes. Raises Disconnected."""
+        """Read the body; None if it exceeds `most` bytes. Raises Disconnected."""
         return await content(self._chunks(), most)
 
     async def gone(self) -> None:
-        """Return once the client has hung up; the body was read before."""
+        """Wait until the client disconnects. The body must have been read before."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -81,7 +81,8 @@ Alive = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 class Application:
     """An ASGI application of a few exact paths: (method, path) → handler.
 
-    `alive`: entered while it answers; `fault`: the response to a path or method that is not there.
+    `alive`: context manager that is entered while the server runs. `fault`: creates the response
+    for an unknown path or method.
     """
 
     def __init__(
@@ -122,18 +123,18 @@ class Application:
 
 
 class HttpServer:
-    """An ASGI application on a socket, in a thread of its own."""
+    """Serves an ASGI application on a socket, in its own thread."""
 
     def __init__(self, section: str, host: str, port: int, *, guarded: bool) -> None:
-        """Take the address. port 0: any free one. guarded: a bearer token is asked for.
+        """Bind the address. port 0: any free port. guarded: requests need a bearer token.
 
-        `section`: of the configuration. Raises ConfigError where the address cannot be had, or is
-        not loopback and unguarded.
+        `section`: section of the configuration, for errors. Raises ConfigError if the address is
+        not available, or is not loopback and unguarded.
         """
         if not guarded and not loopback(host):
             raise ConfigError(
-                f"{section} server on {host}: a bearer token is required off loopback",
-                hint=f"name its variable in {section}.token_env",
+                f"the {section} server needs a bearer token: {host} is not loopback",
+                hint=f"set {section}.token_env to the name of the variable that contains the token",
             )
         self._section = section
         self._socket = _listen(section, host, port)
@@ -142,7 +143,7 @@ class HttpServer:
         self.url = _url(host, self.port)
 
     def start(self, application: Any) -> None:
-        """Answer. Raises ConfigError."""
+        """Start the server. Raises ConfigError."""
         prepare_structs()  # before a request can be decoded by each of several threads
         settings = uvicorn.Config(
             application, http=_protocol(), log_config=None, access_log=False, ws="none"
@@ -161,7 +162,7 @@ class HttpServer:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Answer what is under way, at most STOP_S seconds, and free the port."""
+        """Finish running requests for at most STOP_S seconds, and release the port."""
         if self._uvicorn is not None:
             self._uvicorn.should_exit = True
             self._thread.join()
@@ -169,7 +170,7 @@ class HttpServer:
 
 
 async def content(chunks: AsyncIterator[bytes], most: int) -> bytes | None:
-    """The body, None where it exceeds `most` bytes."""
+    """Return the body; None if it exceeds `most` bytes."""
     body = bytearray()
     async for chunk in chunks:
         body += chunk
@@ -179,8 +180,8 @@ async def content(chunks: AsyncIterator[bytes], most: int) -> bytes | None:
 
 
 def _protocol() -> Any:
-    """httptools with a bound on the head of a request, where it is installed; else h11, which has
-    one: MAX_HEAD is its own.
+    """Return httptools with a limit on the request head if installed, else h11, which has the limit
+    MAX_HEAD itself.
     """
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -188,7 +189,7 @@ def _protocol() -> Any:
         return "h11"
 
     class Bounded(HttpToolsProtocol):
-        """Hangs up on who sends more than MAX_HEAD bytes that are no body, after the first read."""
+        """Disconnects a client that sends more than MAX_HEAD bytes of head after the first read."""
 
         _head = 0
 
@@ -210,7 +211,7 @@ def _protocol() -> Any:
 
 
 def _head(scope: Mapping[str, Any]) -> int:
-    """Bytes of a whole head, but for a few of its first line."""
+    """Return the size of a request head in bytes, without a few bytes of its first line."""
     lines = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     return lines + len(scope["raw_path"]) + len(scope["query_string"])
 
@@ -232,8 +233,8 @@ def _listen(section: str, host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{section} server: cannot listen on {host}:{port}: {why}",
-            hint=f"choose another {section}.port, or 0 for any free one",
+            f"the {section} server cannot listen on {host}:{port}: {why}",
+            hint=f"choose another {section}.port, or 0 for any free port",
         ) from error
     # accepted sockets inherit it; asyncio sets it only where the protocol is named: 40 ms a request
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -241,6 +242,6 @@ def _listen(section: str, host: str, port: int) -> socket.socket:
 
 
 def _url(host: str, port: int) -> str:
-    """What others reach the server under: this machine's name where it listens everywhere."""
+    """Return the URL for clients, with the machine name if the server listens everywhere."""
     name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

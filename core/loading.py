@@ -1,6 +1,6 @@
-"""Reading and writing a Config: a TOML file, overridden by AGENTRL__SECTION__KEY.
+"""Reads and writes a Config: a TOML file, overridden by AGENTRL__SECTION__KEY.
 
-A key or value that is not understood is a ConfigError that names it and the nearest key that is.
+An unknown key or a wrong value raises a ConfigError that names it and the nearest known key.
 """
 
 import math
@@ -26,20 +26,20 @@ SECRETIVE = {  # words of keys whose values may be secrets, or hold some
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
-    """The Config of a TOML file and the environment. Raises ConfigError."""
+    """Load the Config of a TOML file and the environment. Raises ConfigError."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
         inside = path / "config.toml"  # as the quickstart leaves it
-        hint = f"name {inside}" if inside.is_file() else "name an existing TOML file"
+        hint = f"give {inside}" if inside.is_file() else "give the path of a TOML file"
         raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8", hint="name a TOML file") from error
+        raise ConfigError(f"{path}: not UTF-8", hint="give the path of a TOML file") from error
     return loads(text, str(path), os.environ if environ is None else environ)
 
 
 def loads(text: str, source: str = "config", environ: Mapping[str, str] | None = None) -> Config:
-    """The Config of TOML text. `source` is named in errors."""
+    """Parse a Config from TOML text. `source`: name for errors."""
     try:
         tree = tomllib.loads(text, parse_float=_finite)
     except (ValueError, RecursionError) as error:  # numbers and nesting beyond Python's bounds too
@@ -56,9 +56,9 @@ def loads(text: str, source: str = "config", environ: Mapping[str, str] | None =
 
 
 def command(verb: str, path: Path, environ: Mapping[str, str] | None = None) -> str:
-    """`agentrl VERB PATH` for a shell without the variables that override the file here.
+    """Return the shell command `agentrl VERB PATH` with the variables that override the file.
 
-    They stand before it, as a shell takes them. What may be a secret is told as `NAME=…`.
+    The variables are put before the command. A value that may be a secret is shown as `NAME=…`.
     """
     known = sorted((os.environ if environ is None else environ).items())
     told = [f"{name}={_told(name, text)}" for name, text in known if name.startswith(PREFIX)]
@@ -66,12 +66,12 @@ def command(verb: str, path: Path, environ: Mapping[str, str] | None = None) -> 
 
 
 def changed(config: Config, changes: Sequence[str]) -> Config:
-    """The Config with `section.key=value` each, the value as in TOML. Raises ConfigError."""
+    """Return the Config with changes `section.key=value`, values as in TOML. Raises ConfigError."""
     tree = _without_none(msgspec.to_builtins(config))
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
-            raise ConfigError(f"--set {change}: no value", hint="--set section.key=value")
+            raise ConfigError(f"--set {change} has no value", hint="write --set SECTION.KEY=VALUE")
         _set(tree, key.strip().split("."), value.strip(), f"--set {change}")
     _refuse_unknown(Config, tree, "--set", "")
     try:
@@ -81,19 +81,19 @@ def changed(config: Config, changes: Sequence[str]) -> Config:
 
 
 def dumps(config: Config) -> str:
-    """The configuration as JSON with every default filled in; no secret was substituted."""
+    """Return the configuration as JSON, with all defaults and without secrets."""
     return msgspec.json.encode(config).decode()
 
 
 def to_toml(config: Config) -> str:
-    """The configuration as TOML that `load` takes, with every default filled in."""
+    """Return the configuration as TOML for `load`, with all defaults."""
     return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
 
 
 def from_json(text: str, source: str) -> Config:
-    """The inverse of `dumps`. `source` is named in errors: the run whose row holds the text.
+    """Parse the output of `dumps`. `source`: name for errors, the run whose row has the text.
 
-    Raises ConfigError for a run of another version's configuration.
+    Raises ConfigError for a configuration of another version.
     """
     try:
         return msgspec.json.decode(text, type=Config)
@@ -102,7 +102,7 @@ def from_json(text: str, source: str) -> Config:
 
 
 def _refused(source: str, error: Exception, overrides: Collection[str] = ()) -> ConfigError:
-    """The error of msgspec with the key that it names, and the override that gave its value."""
+    """Convert an error of msgspec: name the key, and the override that set its value."""
     text, _, where = str(error).partition(" - at `$.")
     key = where.rstrip("`") or "config"
     name = PREFIX + key.replace(".", "__").upper()
@@ -111,14 +111,14 @@ def _refused(source: str, error: Exception, overrides: Collection[str] = ()) -> 
         text += f"; known: {', '.join(map(str, _choices(key)))}"
     part = re.sub(r"\[.*?\]", "", where.rstrip("`"))
     verb = f"agentrl config keys {part.rpartition('.')[0] or part}".strip()
-    hint = f"`{verb}` tells what each key takes"
+    hint = f"see `{verb}` for the values of each key"
     if text == "Object missing required field `tasks`":
         hint = "add a section [tasks.NAME]; `agentrl envs list` has the names"
     return ConfigError(f"{name if name in overrides else source}: {key}: {text}", hint=hint)
 
 
 def _choices(key: str) -> tuple[Any, ...]:
-    """The values that a key of `Literal` takes, of a place as msgspec writes it (`policy[0].x`)."""
+    """Return the values of a `Literal` key. The key is written as in msgspec (`policy[0].x`)."""
     kind: Any = Config
     for part in re.findall(r"[^.\[\]]+|\[", key.replace("[...]", "[").replace("]", "")):
         if part == "[":
@@ -130,14 +130,14 @@ def _choices(key: str) -> tuple[Any, ...]:
 
 
 def _without_none(value: Any) -> Any:
-    """TOML has no null: an absent key says the same."""
+    """Remove None values: TOML has no null, an absent key means the same."""
     if isinstance(value, dict):
         return {key: _without_none(child) for key, child in value.items() if child is not None}
     return [_without_none(child) for child in value] if isinstance(value, list) else value
 
 
 def _told(name: str, text: str) -> str:
-    """An override's value as a shell takes it; an ellipsis for a secret, a URL or a table."""
+    """Quote an override's value for a shell; a secret, a URL or a table becomes an ellipsis."""
     words = set(re.split("_+", name.removeprefix(PREFIX).lower()))
     return "…" if words & SECRETIVE or "://" in text or "{" in text else shlex.quote(text)
 
@@ -149,17 +149,23 @@ def _override(tree: dict[str, Any], name: str, text: str) -> None:
 
 
 def _refuse_lowered(tree: Mapping[str, Any], path: Sequence[str], source: str) -> None:
-    """Refuse what a lower-cased name cannot name: a variable of an `env`, a task with capitals."""
+    """Refuse overrides whose key has capitals: a variable of an `env`, a task with capitals."""
     if "env" in path[2:-1]:
         words, at = source.split("__"), path.index("env", 2) + 2
         hint = f"{'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
-        raise ConfigError(f"{source}: names are lower-cased, those of env are not", hint=hint)
+        raise ConfigError(
+            f"{source}: variable names are converted to lower case, which the keys of env are not",
+            hint=hint,
+        )
     tasks = tree.get("tasks")
     if path[0] == "tasks" and isinstance(tasks, dict) and path[1:] and path[1] not in tasks:
         for task in tasks:
             if task.lower() == path[1]:
                 hint = "set it in the file, or write the task's name there in lower case"
-                raise ConfigError(f"{source}: names are lower-cased, the task is {task}", hint=hint)
+                raise ConfigError(
+                    f"{source}: variable names are converted to lower case, but the task is {task}",
+                    hint=hint,
+                )
 
 
 def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> None:
@@ -167,12 +173,12 @@ def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> N
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"{source}: {parent} is no section")
+            raise ConfigError(f"{source}: {parent} is not a section")
     tree[key] = _literal(text)
 
 
 def _literal(text: str) -> Any:
-    """The text as a TOML value; as a string where it is none."""
+    """Parse a TOML value; other text is a string."""
     try:
         return tomllib.loads(f"value = {text}", parse_float=_finite)["value"]
     except (ValueError, RecursionError):
@@ -180,14 +186,14 @@ def _literal(text: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """Of TOML's floats those that JSON, and so the run's row, can hold."""
+    """Parse a float and refuse values that JSON cannot represent."""
     if not math.isfinite(float(text)):
-        raise ConfigError(f"{text} is no finite number")
+        raise ConfigError(f"{text} is not a finite number")
     return float(text)
 
 
 def _refuse_unknown(kind: Any, value: Any, source: str, where: str) -> None:
-    """Walk the tree beside its types; an unknown key names the nearest known one."""
+    """Refuse unknown keys, with the nearest known key in the error."""
     if get_origin(kind) in (dict, list):
         listed = value if isinstance(value, list) else []
         children = value.items() if isinstance(value, dict) else enumerate(listed)

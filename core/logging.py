@@ -1,4 +1,4 @@
-"""Structured logs: constant sentences with fields, JSON lines, or coloured on a terminal."""
+"""Structured logs: constant sentences with fields, as JSON lines or coloured text."""
 
 import logging
 import sys
@@ -9,9 +9,9 @@ import structlog
 
 
 class Willing:
-    """A stream of logs that a full disk makes no error of: a process goes on, its log has a gap.
+    """A log stream that survives a full disk: the log gets a gap, the process continues.
 
-    How many lines are missing is written where the gap ends.
+    The number of missing lines is written at the end of the gap.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -22,7 +22,7 @@ class Willing:
         try:
             if self._missing and text.strip():
                 self._stream.write(
-                    f'{{"event": "log lines are missing", "count": {self._missing}}}\n'
+                    f'{{"event": "Log lines are missing", "count": {self._missing}}}\n'
                 )
                 self._missing = 0
             self._stream.write(text)
@@ -32,16 +32,16 @@ class Willing:
         return len(text)
 
     def flush(self) -> None:
-        """Every write was flushed."""
+        """Do nothing: every write is flushed."""
 
 
 _own: dict[str, str] = {}  # of every line: bound context is one thread's
 
 
 def configure(process: str, *, level: str = "INFO", form: str = "auto", **own: str) -> None:
-    """Log to stderr as `process`; called once by each process's entry point.
+    """Log to stderr as `process`. Each process's entry point calls this once.
 
-    `form`: json, text, or auto: text on a terminal alone; `own`: as `bind_process`.
+    `form`: json, text, or auto (text on a terminal, otherwise json); `own`: fields of every line.
     """
     text = sys.stderr.isatty() if form == "auto" else form == "text"
     renderer: Any = structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer()
@@ -62,7 +62,7 @@ def configure(process: str, *, level: str = "INFO", form: str = "auto", **own: s
 
 
 def bind_process(**fields: str) -> None:
-    """Fields of every further line of this process, whatever thread writes it."""
+    """Add fields to every further line of this process, in all threads."""
     _own.update(fields)
 
 
@@ -71,11 +71,13 @@ def _of_process(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> M
 
 
 def configure_unless_done() -> None:
-    """For what may be told before an entry point has configured: to stderr, from warnings on."""
+    """Configure logging of warnings to stderr, for code that runs before an entry point configures
+    it.
+    """
     if not structlog.is_configured():
         configure("agentrl", level="WARNING")
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
-    """A logger; `group_id`, `episode_id`, `fence` are bound once through contextvars."""
+    """Return a logger. `group_id`, `episode_id` and `fence` are bound once through contextvars."""
     return cast(structlog.stdlib.BoundLogger, structlog.get_logger())

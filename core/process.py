@@ -1,4 +1,4 @@
-"""Processes of this machine."""
+"""Processes on this machine."""
 
 import ctypes
 import os
@@ -24,9 +24,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which of the processes that learn together this one is. `local`: among its machine's.
+    """The rank of this process. `local`: rank among the processes of its machine.
 
-    `meeting`: a URL that torch.distributed takes.
+    `meeting`: rendezvous URL for torch.distributed.
     """
 
     rank: int
@@ -36,7 +36,9 @@ class Place:
 
 
 def place(environ: Mapping[str, str]) -> Place | None:
-    """The place that a launcher gave this process; None where none did. Raises ConfigError."""
+    """Return the rank that a launcher gave this process; None without a launcher. Raises
+    ConfigError.
+    """
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None
     try:
@@ -45,23 +47,22 @@ def place(environ: Mapping[str, str]) -> Place | None:
     except ValueError as error:
         raise ConfigError(f"RANK, WORLD_SIZE, LOCAL_RANK: {error}") from error
     if not 0 <= rank < size:
-        raise ConfigError(f"RANK: {rank} is none of {size}")
+        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}")
     return Place(rank, local, size, environ.get(MEETING, "env://"))
 
 
 def forbid_inspection() -> None:
-    """Keep other processes of the same user out of our environment, memory and open files.
+    """Protect our environment, memory and open files from other processes of the same user.
 
-    What runs an agent's commands beside us can read none of /proc/PID/environ, mem and fd, nor
-    trace us; neither can a debugger without CAP_SYS_PTRACE. A program that we start is not covered:
-    Linux lifts it at exec.
+    They can neither read /proc/PID/environ, mem and fd nor trace us; nor can a debugger without
+    CAP_SYS_PTRACE. Programs that we start are not protected: Linux resets the flag at exec.
     """
     _prctl(PR_SET_DUMPABLE, 0)
 
 
 @contextmanager
 def _own_proc_files() -> Iterator[None]:
-    """Linux gives the files of /proc/self to root while nobody may inspect the process."""
+    """Make /proc/self accessible for a moment; a protected process's files belong to root."""
     hidden = _prctl(PR_GET_DUMPABLE, 0) == 0
     if hidden:
         _prctl(PR_SET_DUMPABLE, 1)
@@ -73,13 +74,15 @@ def _own_proc_files() -> Iterator[None]:
 
 
 def _prctl(option: int, value: int) -> int:
-    """-1 where there is no such call."""
+    """Call prctl; return -1 if it does not exist."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     return -1 if prctl is None else int(prctl(option, value, 0, 0, 0))
 
 
 def process_began(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; tells a reused pid; None if it ended."""
+    """Return the start time of a process in clock ticks since boot, to detect a reused pid.
+
+    None: the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -88,7 +91,7 @@ def process_began(pid: int) -> int | None:
 
 
 def session_nice() -> int | None:
-    """How Linux weighs our session among others (autogroup); None where it does not."""
+    """Return the niceness of our session's autogroup; None if Linux has no autogroups."""
     try:
         return int(Path("/proc/self/autogroup").read_text().split()[-1])
     except (OSError, LookupError, ValueError):
@@ -96,9 +99,9 @@ def session_nice() -> int | None:
 
 
 def weigh_session(nice: int, pid: int | None = None) -> None:
-    """Weigh our session, or that of a process, as so nice; a warning where Linux will not.
+    """Set the niceness of our session's autogroup, or of a process's; log a warning on failure.
 
-    To who is no administrator it grants one such wish of the whole machine in 100 ms.
+    Unprivileged callers get one autogroup change per 100 ms, machine-wide.
     """
     if session_nice() is None:
         return
@@ -112,16 +115,18 @@ def weigh_session(nice: int, pid: int | None = None) -> None:
             return
         except OSError as error:
             if not left or not isinstance(error, BlockingIOError):
-                log.warning("session is not weighed", nice=nice, pid=pid, error=str(error))
+                log.warning(
+                    "CPU weight of the session not set", nice=nice, pid=pid, error=str(error)
+                )
                 return
         time.sleep(AGAIN_S)
 
 
 def unlocked(database: str | Path, locks: Path = LOCKS) -> str:
-    """What a person does about an SQLite file that another process keeps locked, and which one.
+    """Return a hint about a locked SQLite file: which process holds the lock.
 
-    `locks` tells: the lock for writing lies on the index of the write-ahead log, or on the file
-    itself. The holder is not to be seen from within another container.
+    `locks`: /proc/locks. The write lock is on the index of the write-ahead log or on the file
+    itself. A holder in another container is not visible.
     """
     files, holders = set(), set()
     for name in (f"{database}-shm", str(database)):
@@ -137,13 +142,13 @@ def unlocked(database: str | Path, locks: Path = LOCKS) -> str:
 
 
 def _file(path: Path) -> tuple[int, int]:
-    """Device and inode: the device that /proc/locks names is, on some file systems, another."""
+    """Return device and inode. On some file systems /proc/locks shows another device."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
 
 def _holds(pid: str, files: set[tuple[int, int]]) -> bool:
-    """Whether a process has one of them open; so it may be of who is not ours to look into."""
+    """Return whether a process has one of the files open; True if we may not look."""
     try:
         opened = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError as error:
@@ -156,7 +161,7 @@ def _holds(pid: str, files: set[tuple[int, int]]) -> bool:
 
 
 def _read_locks(path: Path) -> list[list[str]]:
-    """The lines of /proc/locks: number, kind, mode, access, pid, device and inode, range."""
+    """Parse /proc/locks: number, kind, mode, access, pid, device and inode, range."""
     try:
         return [line.split() for line in path.read_text().splitlines()]
     except OSError:
@@ -164,7 +169,7 @@ def _read_locks(path: Path) -> list[list[str]]:
 
 
 def _command(pid: str, most: int = 60) -> str:
-    """What a process was started as: its first `most` characters."""
+    """Return the first `most` characters of a process's command line."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
     except OSError:
@@ -174,7 +179,7 @@ def _command(pid: str, most: int = 60) -> str:
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory; 0 where there is no /proc to tell."""
+    """Return the resident memory of this process in bytes; 0 without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,8 +1,8 @@
-"""The one retry policy: wait for a service that is away, say so, and go on when it is back.
+"""The retry policy: wait for an unavailable service, log it, and continue when it is back.
 
     work ─transient error─▶ log, pause ─▶ work again … until it succeeds, gives up, or `stop` is set
 
-What counts as transient is the service's to say: `agentrl.db.store.classify` for the database.
+Each service classifies its own transient errors: `agentrl.db.store.classify` for the database.
 """
 
 import math
@@ -26,12 +26,12 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses are random, at most `first_s` at first, doubled each time up to `longest_s`.
+    """Random pauses of at most `first_s`, doubled each time up to `longest_s`.
 
-    `stopping_s`: patience that is left once the process is told to stop. `remind_s`: between two
-    log lines of one outage; none where it is `silent`, as the caller tells of it. `from_failure`: a
-    call's limit counts from its first failure, not from its beginning: for calls that may take
-    long. `sleep`: None waits for the stop event.
+    `stopping_s`: time left for retries when the process is told to stop. `remind_s`: time between
+    two log lines of one outage; `silent`: no log, because the caller reports the outage.
+    `from_failure`: the limit counts from the first failure instead of the start, for long calls.
+    `sleep`: None waits for the stop event.
     """
 
     first_s: float = 0.1
@@ -45,11 +45,11 @@ class Backoff:
 
 
 class Retry:
-    """Repeats calls to one service while it is away. Safe for many threads.
+    """Repeats calls to one service while it is unavailable. Thread-safe.
 
-    The log gets one line when the first call begins to wait, one a minute, and one when none waits
-    any more: where some calls succeed and others do not, as reads of a read-only database, it is
-    still away. A call that gave up is told of in the same way, unless it was to wait for nothing.
+    It logs when the first call starts to wait, once a minute, and when no call waits any more. If
+    some calls succeed and others do not (reads of a read-only database), the service counts as
+    unavailable. A call that gives up is logged in the same way, unless its limit is 0.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Retry:
         stop: threading.Event | None = None,
         backoff: Backoff = Backoff(),
     ) -> None:
-        """`service`: names it in logs and metrics. `limit_s`: how long one call waits at most.
+        """`service`: name for logs and metrics. `limit_s`: longest wait of one call.
 
-        `stop`: set when the process is to end; calls then give up after `backoff.stopping_s`.
+        `stop`: set when the process shall end; calls then give up after `backoff.stopping_s`.
         """
         self.service = service
         self.limit_s = limit_s
@@ -76,9 +76,9 @@ class Retry:
         self._waiting = 0  # calls
 
     def call(self, work: Callable[[], T], *, limit_s: float | None = None) -> T:
-        """The answer of `work`, which must be safe to repeat.
+        """Return the result of `work`, which must be safe to repeat.
 
-        Raises the last error once the limit has passed, and at once one that is not transient.
+        Raises the last error when the limit is over, and a permanent error at once.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
         waits = False
@@ -115,7 +115,7 @@ class Retry:
         return answer
 
     def away_s(self) -> float | None:
-        """Seconds since calls began to wait; None while the service answers."""
+        """Return the seconds since calls started to wait; None: the service is available."""
         since = self._away_since
         return None if since is None else self._backoff.clock() - since
 
@@ -136,7 +136,7 @@ class Retry:
         return self.stop is not None and self.stop.is_set()
 
     def _pause(self, seconds: float) -> None:
-        """Sleep; a stop event wakes those who slept when it came."""
+        """Sleep, at most until the stop event."""
         if self._backoff.sleep is not None:
             self._backoff.sleep(seconds)
         elif self.stop is None:
@@ -157,7 +157,7 @@ class Retry:
             waited_s = round(clock - self._away_since, 1)
         metrics.AWAY.set(1, name=self.service)
         log.warning(
-            "Waiting for a service that is away",
+            "Waiting for a service that is unavailable",
             service=self.service,
             waited_s=waited_s,
             error=in_words(error) if error else "",
@@ -171,4 +171,4 @@ class Retry:
             self._away_since = None
         metrics.AWAY.set(0, name=self.service)
         waited_s = round(self._backoff.clock() - since, 1)
-        log.info("The service answers again", service=self.service, waited_s=waited_s)
+        log.info("Service is available again", service=self.service, waited_s=waited_s)

@@ -1,4 +1,4 @@
-"""The statistics that reports and live views share: pure functions of numbers."""
+"""Statistics for reports and live views: pure functions of numbers."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ BEYOND = 1.96
 
 
 def interval(successes: float, episodes: float) -> tuple[float, float]:
-    """Wilson's score interval at 95 % for a proportion (Wilson 1927)."""
+    """Compute Wilson's 95 % score interval of a proportion (Wilson 1927)."""
     if episodes == 0:
         return 0.0, 1.0
     p, n = successes / episodes, episodes
@@ -26,7 +26,7 @@ def interval(successes: float, episodes: float) -> tuple[float, float]:
 
 
 def clustered_interval(wins: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """Wilson's interval for a proportion whose outcomes come in clusters (an item's repeats).
+    """Compute Wilson's interval of a proportion with clustered outcomes (an item's repeats).
 
     The n of the formula is the effective number of outcomes, p(1 − p) / v, with v the variance of
     the mean over m clusters, v = Σ (n_i (p_i − p))² / (Σ n_i)² (Kish 1965; Korn & Graubard 1998):
@@ -46,7 +46,7 @@ def clustered_interval(wins: Sequence[Sequence[bool]]) -> tuple[float, float]:
 
 
 def pass_at(k: int, solved: int, attempts: int) -> float:
-    """The chance that one of k attempts at an item solves it: 1 − C(n−c, k)/C(n, k), unbiased.
+    """Estimate pass@k without bias: 1 − C(n−c, k)/C(n, k).
 
     `solved`: c of n attempts, n ≥ k (arXiv:2107.03374, eq. 1).
     """
@@ -64,12 +64,12 @@ class Estimate:
 
     @property
     def sign(self) -> int:
-        """1 or −1 where the whole interval lies above or below zero, else 0."""
+        """Return 1 or −1 if the whole interval is above or below zero, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Raises ValueError for no value."""
+    """Estimate the mean. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("no value to estimate from")
     mean, n = fmean(values), len(values)

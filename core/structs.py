@@ -1,7 +1,7 @@
-"""First use of every msgspec Struct, before threads can make it at once.
+"""Uses every msgspec Struct once before threads start.
 
-msgspec completes a Struct's type information at its first decode, without a lock: where several
-threads make first use of one Struct at the same time the process may crash (seen with 0.22).
+msgspec completes the type information of a Struct at its first decode, without a lock. If several
+threads decode the same Struct for the first time, the process may crash (seen with 0.22).
 """
 
 import threading
@@ -13,9 +13,9 @@ _lock = threading.Lock()
 
 
 def prepare_structs() -> frozenset[type[msgspec.Struct]]:
-    """Complete every Struct that is imported by now; call it before threads begin to decode.
+    """Complete every imported Struct. Call this before threads start to decode.
 
-    Returns all that are complete. One that no decoder takes is never decoded, and passed over.
+    Returns the completed Structs. Structs that no decoder accepts are skipped.
     """
     waiting: list[type[msgspec.Struct]] = [msgspec.Struct]
     with _lock:

@@ -1,4 +1,4 @@
-"""Threads: those without which a process is of no use, and those it can do without."""
+"""Threads that a process needs (it exits if they die) and threads that it can do without."""
 
 import os
 import threading
@@ -20,9 +20,9 @@ log = get_logger()
 def vital_thread(
     name: str, work: Callable[[], None], *, leave: Callable[[int], object] = os._exit
 ) -> threading.Thread:
-    """A daemon thread, not started yet; where `work` raises, the process ends with one clear line.
+    """Create a daemon thread. If `work` raises, the process exits with one clear line.
 
-    `work` may return: its owner told it to.
+    `work` may return when its owner stops it.
     """
 
     def run() -> None:
@@ -30,7 +30,7 @@ def vital_thread(
             work()
         except BaseException as error:
             log.critical(
-                "A thread that the process needs has died: the process ends",
+                "Required thread died; the process exits",
                 thread=name,
                 error=in_words(error),
                 exc_info=not isinstance(error, AgentRLError),
@@ -47,9 +47,9 @@ def call_bounded(
     stop: threading.Event | None = None,
     stopping_s: float = 0.0,
 ) -> T:
-    """The answer of `work`, on a thread that is left behind where it hangs.
+    """Return the result of `work`, run on a thread that is abandoned if it hangs.
 
-    `stop`: once it is set, `work` may take `stopping_s` more. Raises what `work` raises, and
+    `stop`: when it is set, `work` has `stopping_s` left. Raises the error of `work`, and
     TimeoutError.
     """
     answers: list[T] = []

@@ -1,7 +1,7 @@
-"""The running hash over trained bodies: it ties the weights of a checkpoint to what they learned.
+"""The running hash over trained trajectories: it ties weights to their training data.
 
-A checkpoint's manifest, its snapshot and its row in the database each carry the hash, so an update
-that one of them lost, or that was learned twice, is seen when they are compared.
+The manifest, the snapshot and the database row of a checkpoint contain the hash. Comparing them
+reveals an update that one of them lost or that was trained twice.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""A finished episode as tokens, and how it is read from the body that travels and is stored.
+"""A finished episode as tokens, and the decoding of its body.
 
 A body is one byte (0 plain, 1 zstd) and the MessagePack of one tagged struct: `EpisodeFinished`, or
-another message (`broker/messages.py`). Unknown tags, versions and fields are refused: MessageError.
-Token arrays travel as little-endian bytes and are read back without a copy by `numpy.frombuffer`.
+another message (`broker/messages.py`). Unknown tags, versions and fields raise MessageError.
+Token arrays are encoded as little-endian bytes and read without a copy by `numpy.frombuffer`.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ class StepRecord(
     """One policy call and the environment's answer.
 
     `start`, `end`: span of the sampled tokens in the trajectory. `requested_at`: seconds since the
-    epoch on the database's clock. `call`: the parsed calls as JSON text. `answer`: what came back.
-    `redrawn`: policies that refused or died before this one answered. A step that ends as `abort`
-    has no call: the next step goes on with the same turn.
+    epoch on the database's clock. `call`: the parsed calls as JSON text. `answer`: the
+    environment's answer. `redrawn`: policies that refused or died before this one answered. A step
+    that ends as `abort` has no call: the next step continues the same turn.
     """
 
     policy_index: int
@@ -54,9 +54,9 @@ class StepRecord(
 
 
 class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A policy that a trajectory used. `trainable`: its log-probabilities are usable.
+    """A policy that sampled a part of a trajectory. `trainable`: its log-probabilities are usable.
 
-    The tokens of one that is not are masked: loss mask and log-probability 0 over its spans.
+    Tokens of other policies are masked: loss mask and log-probability are 0 in their spans.
     """
 
     checkpoint_id: str
@@ -71,7 +71,7 @@ class PolicyRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
-    """A finished episode as tokens; arrays have one entry a token, all of the same length T.
+    """A finished episode as tokens. Arrays have one entry per token, all of the same length T.
 
     `token_ids` int32, `loss_mask` uint8 (1 = sampled by a trainable policy), `logprobs` float32
     (natural log, behaviour, 0 where the mask is 0), `policy_index` uint8 into `policies` (0 outside
@@ -104,7 +104,7 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def turns(self) -> int:
-        """Turns that the environment answered; a span that broke off is none of its own."""
+        """Return the number of turns with an answer; an aborted step is not a turn."""
         return sum(step.finish_reason != ABORT for step in self.steps)
 
     @cached_property
@@ -126,7 +126,7 @@ class Trajectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class EpisodeFinished(Wire, frozen=True, kw_only=True, tag="EpisodeFinished"):
-    """A worker's result, published with a confirm before its row moves to finished."""
+    """The result of a worker, published with a confirm before its row becomes finished."""
 
     trajectory: Trajectory
 
@@ -138,40 +138,44 @@ AnyWire = TypeVar("AnyWire", bound=Wire)
 
 
 def body_of(wire: bytes, sha256: str) -> Trajectory:
-    """The trajectory of a stored body. Raises MessageError unless it is the one of that hash."""
+    """Decode the trajectory of a stored body. Raises MessageError if the hash differs."""
     trajectory = decoded(wire, _decoder).trajectory
     found = trajectory.sha256
     if found != sha256:
-        raise MessageError(f"the body's hash is {found[:12]}…, its row names {sha256[:12]}…")
+        raise MessageError(f"the SHA-256 of the body is {found[:12]}…, its row says {sha256[:12]}…")
     return trajectory
 
 
 def as_received(trajectory: Trajectory) -> Trajectory:
-    """The trajectory as every reader of its body will see it: what its hash is to be taken of.
+    """Return the trajectory as readers of its body will see it; its hash is computed from this.
 
-    Raises MessageError where none could read it.
+    Raises MessageError if it cannot be decoded.
     """
     wire = b"\x00" + _encoder.encode(EpisodeFinished(trajectory=trajectory))
     return decoded(wire, _decoder).trajectory
 
 
 def decoded(wire: bytes, decoder: "msgspec.msgpack.Decoder[AnyWire]") -> AnyWire:
-    """The message of a wire body. Raises MessageError that names what is wrong."""
+    """Decode a message. Raises MessageError."""
     if not wire:
         raise MessageError("empty message body")
     try:
         message = decoder.decode(_plain(wire))
     except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeError, RecursionError) as error:
-        raise MessageError(f"undecodable message: {error}") from error
+        raise MessageError(f"the message cannot be decoded: {error}") from error
     if message.v != VERSION:
-        raise MessageError(f"message version {message.v}, this process speaks {VERSION}")
+        raise MessageError(
+            f"the message has version {message.v}, this process understands version {VERSION}"
+        )
     if isinstance(message, EpisodeFinished):
         check(message.trajectory)
     return message
 
 
 def check(trajectory: Trajectory) -> None:
-    """Raise MessageError unless arrays agree, spans and masks fit, numbers are finite."""
+    """Raise MessageError if arrays differ in length, spans or masks are wrong, or a number is not
+    finite.
+    """
     length = len(trajectory.loss_mask)
     sizes: dict[str, tuple[bytes, int]] = {
         "token_ids": (trajectory.token_ids, 4 * length),
@@ -181,14 +185,18 @@ def check(trajectory: Trajectory) -> None:
     where = f"trajectory of episode {trajectory.episode_id}"
     for name, (array, size) in sizes.items():
         if len(array) != size:
-            raise MessageError(f"{where}: {name} has {len(array)} bytes, not {size}")
+            raise MessageError(f"{where}: {name} has {len(array)} bytes instead of {size}")
     mask = trajectory.mask()
     covered = np.zeros(length, dtype=np.uint8)
     for number, step in enumerate(trajectory.steps):
         if not 0 <= step.start <= step.end <= length:
-            raise MessageError(f"{where}: step {number} spans {step.start}–{step.end} of {length}")
+            raise MessageError(
+                f"{where}: step {number} spans tokens {step.start}–{step.end} of {length}"
+            )
         if not 0 <= step.policy_index < len(trajectory.policies):
-            raise MessageError(f"{where}: step {number} names policy {step.policy_index}")
+            raise MessageError(
+                f"{where}: step {number} names policy {step.policy_index}, which is not listed"
+            )
         if (trajectory.sampled_by()[step.start : step.end] != step.policy_index).any():
             raise MessageError(f"{where}: policy_index disagrees with step {number}")
         covered[step.start : step.end] = trajectory.policies[step.policy_index].trainable
@@ -199,11 +207,11 @@ def check(trajectory: Trajectory) -> None:
 
 def _check_numbers(trajectory: Trajectory, where: str) -> None:
     if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.score)):
-        raise MessageError(f"{where}: its reward or its score is not finite")
+        raise MessageError(f"{where}: the reward or the score is not finite")
     if not np.isfinite(trajectory.behaviour()).all():
         raise MessageError(f"{where}: a log-probability is not finite")
     if trajectory.behaviour()[trajectory.mask() == 0].any():
-        raise MessageError(f"{where}: a log-probability where the loss mask is 0")
+        raise MessageError(f"{where}: a token has a log-probability although its loss mask is 0")
 
 
 def _plain(wire: bytes) -> Any:
@@ -213,5 +221,5 @@ def _plain(wire: bytes) -> Any:
         raise MessageError(f"unknown message encoding {wire[0]}")
     size = zstandard.frame_content_size(wire[1:])
     if size < 0 or size > MAX_BYTES:
-        raise MessageError(f"message body of {size} bytes, the limit is {MAX_BYTES}")
+        raise MessageError(f"the message body has {size} bytes, the limit is {MAX_BYTES}")
     return zstandard.ZstdDecompressor().decompress(wire[1:], max_output_size=MAX_BYTES)

@@ -1,4 +1,4 @@
-"""The words every package shares. Values are what the database and the messages hold."""
+"""Types that all packages share. Their values are stored in the database and in messages."""
 
 from enum import StrEnum
 
@@ -60,7 +60,7 @@ class EpisodeState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an episode or a group ended as it did, beyond its state."""
+    """The reason of an episode's or a group's final state."""
 
     ENV_ERROR = "env_error"
     POLICY_ERROR = "policy_error"
@@ -77,7 +77,7 @@ class Reason(StrEnum):
 
 
 class Transition(StrEnum):
-    """Moves that can be refused; `refusals` counts them under these names."""
+    """State transitions that can be refused; the table `refusals` uses these names."""
 
     CLAIM = "claim"
     FINISH = "finish"

@@ -1,9 +1,9 @@
-"""Who may look, where a token is asked for: whoever has shown it to this browser.
+"""Login with a token.
 
-    the token, typed once ─▶ a session, kept here with its end ─▶ its id in a cookie ─▶ later pages
+    the token, typed once ─▶ a session with an expiry time ─▶ its id in a cookie ─▶ later pages
 
-An id is made by chance: it tells nothing of the token, and opens this process alone, until the
-session's end. A page is drawn for no one else, and no page of nobody reads the store.
+A session id is random: it reveals nothing about the token and is valid in this process only, until
+the session expires. Unauthenticated requests get no page and never query the database.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`session`: the id of one that began; empty: none did. `wait_s`: 0 where the token was looked
-    at, else so long none will be.
+    """Result of a login. `session`: id of the new session, empty if the login failed. `wait_s`:
+    seconds for which tokens of this address are not checked; 0 if the token was checked.
     """
 
     session: str = ""
@@ -39,15 +39,15 @@ class Answer:
 
 
 class Doorkeeper:
-    """The sessions of those who have shown a token, and each address's pause after wrong ones.
+    """Sessions of logged-in browsers, and a pause per address after wrong tokens.
 
-    One who shows wrong tokens waits alone, and never longer than LONGEST_S.
+    A pause affects only its own address and never exceeds LONGEST_S.
 
-    For all threads. `now`: seconds of a clock that never goes back.
+    Thread-safe. `now`: seconds of a monotonic clock.
     """
 
     def __init__(self, token: str, *, most: int = MOST) -> None:
-        """`most`: sessions at a time, and addresses whose pauses are remembered."""
+        """`most`: largest number of sessions, and of addresses whose pauses are remembered."""
         self._most = most
         self._token = token.encode()
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Doorkeeper:
         self._pauses: dict[str, tuple[float, float]] = {}  # seconds and end, by address
 
     def show(self, written: str, address: str, now: float) -> Answer:
-        """Begin a session for the token. After a wrong one the address waits, longer each time."""
+        """Start a session if the token is right. Each wrong token doubles the address's pause."""
         with self._lock:
             pause_s, until = self._pauses.get(address, (PAUSE_S / 2, -math.inf))
             if now < until:
@@ -74,7 +74,7 @@ class Doorkeeper:
             return Answer(session)
 
     def knows(self, sessions: str, now: float) -> bool:
-        """Whether one of these ids, joined by dots, is of a session that goes on."""
+        """Return whether one of these session ids, joined by dots, is valid."""
         with self._lock:
             return any(self._ends.get(_hash(each), now) > now for each in sessions.split("."))
 
@@ -85,12 +85,12 @@ def _hash(session: str) -> str:
 
 @cache
 def keeper_of(token: str) -> Doorkeeper:
-    """The one of this process."""
+    """Return the session store of this process."""
     return Doorkeeper(token)
 
 
 def admitted(token: str) -> bool:
-    """Whether this browser has shown the token."""
+    """Return whether this browser is logged in."""
     keeper, now = keeper_of(token), time.monotonic()
     if keeper.knows(st.context.cookies.get(COOKIE, ""), now):
         return True
@@ -102,9 +102,9 @@ def admitted(token: str) -> bool:
 
 
 def keep(session: str) -> str:
-    """HTML that adds an id, hexadecimal, to the browser's cookie until that is closed.
+    """Return HTML that adds a hexadecimal session id to the browser's session cookie.
 
-    Beside those of other dashboards on this host: cookies know no ports.
+    Ids of other dashboards on this host are kept, because cookies are shared between ports.
     """
     return (
         "<script>(() => {"
@@ -117,16 +117,18 @@ def keep(session: str) -> str:
 
 
 def address_of_browser() -> str:
-    """Who shows a token: the peer, or what a proxy of `dashboard.proxies` says of it."""
+    """Return the address of the browser, as a proxy in `dashboard.proxies` reports it."""
     return st.context.ip_address or "loopback"
 
 
 def ask(token: str) -> None:
-    """The form in place of every page."""
+    """Show the login form instead of a page."""
     st.title("AgentRL")
     with st.form("token"):
-        written = st.text_input("Token", type="password", help="Of whoever started the dashboard.")
-        sent = st.form_submit_button("Look", type="primary")
+        written = st.text_input(
+            "Token", type="password", help="The person who started the dashboard has it."
+        )
+        sent = st.form_submit_button("Log in", type="primary")
     if not sent:
         return
     address = address_of_browser()
@@ -136,9 +138,8 @@ def ask(token: str) -> None:
         st.rerun()
     elif answer.wait_s:
         st.error(
-            f"A wrong token came from {address}: none from there is looked at for "
-            f"{math.ceil(answer.wait_s)} s."
+            f"Too many wrong tokens from {address}. Try again in {math.ceil(answer.wait_s)} s."
         )
     else:
-        log.warning("A wrong token was shown", address=address)
-        st.error("That is not the token.")
+        log.warning("Login with a wrong token", address=address)
+        st.error("Wrong token.")

@@ -60,9 +60,9 @@ class Rule:
 def stop_rules(
     config: Run, version: int, elapsed_s: float, update_s: float | None, worst: float | None
 ) -> list[Rule]:
-    """The rules of a run's configuration. `update_s`: seconds from one update to the next of late.
+    """Return the stop rules of a run. `update_s`: recent seconds between two updates.
 
-    `worst`: success of the task that does worst; when it will suffice, nobody can tell.
+    `worst`: lowest success of a task. The time until it suffices is unknown.
     """
     found = []
     if config.stop_updates:
@@ -81,12 +81,12 @@ def stop_rules(
 
 
 def left_s(rules: Sequence[Rule]) -> float | None:
-    """Seconds until the first rule that can be told ends the run."""
+    """Return the seconds until the first stop rule ends the run; None if unknown."""
     return min((rule.left_s for rule in rules if rule.left_s is not None), default=None)
 
 
 def duration(seconds: float | None) -> str:
-    """Such as `3 h 20 min`, `12 min` or `40 s`; a dash for what nobody knows."""
+    """Return a text such as `3 h 20 min`, `12 min` or `40 s`; a dash if unknown."""
     if seconds is None:
         return "–"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""Which pages there are, and which run they show.
+"""The pages, and the choice of the run that they show.
 
     ?run=NAME, or the configured run ─▶ the sidebar's choice ─▶ ?run=NAME ─▶ page(store, run_id)
 
@@ -22,7 +22,7 @@ IN_URL = "run in the URL"  # of the session's state: the name that was written t
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`name` is in the menu and, in small letters, the address."""
+    """A page. Its `name` is in the menu and, in lower case, in the address."""
 
     name: str
     icon: str
@@ -41,7 +41,7 @@ PAGES = (
 
 
 def show(store: Store, configured: str) -> None:
-    """The menu, the choice of a run, and the chosen page."""
+    """Show the menu, the choice of a run, and the chosen page."""
     with store.read() as session:
         known = run_names(session)
     if not known:
@@ -69,7 +69,7 @@ def show(store: Store, configured: str) -> None:
 
 
 def show_instead(draw: Callable[[], None]) -> None:
-    """One thing in place of every page, whichever the address names, and no menu."""
+    """Show one thing instead of every page, without a menu."""
     pages = [
         st.Page(draw, title=each.name, url_path=each.name.lower(), default=each.name == FIRST)
         for each in PAGES
@@ -78,9 +78,9 @@ def show_instead(draw: Callable[[], None]) -> None:
 
 
 def _choice(names: list[str], configured: str) -> str | None:
-    """The run's name: as the URL says where that is new, else as chosen in the sidebar.
+    """Return the name of the run: from the URL if it has changed, else from the sidebar.
 
-    None where the URL names a run that is not there, until one is chosen.
+    None: the URL names an unknown run, and none has been chosen yet.
     """
     asked, state = st.query_params.get("run", ""), st.session_state
     if asked and asked != state.get(IN_URL):
@@ -97,4 +97,4 @@ def _choice(names: list[str], configured: str) -> str | None:
 
 
 def _unknown() -> None:
-    st.error("This store has no run of the name in the address — choose one in the sidebar")
+    st.error("The database has no run with the name in the address. Choose one in the sidebar.")

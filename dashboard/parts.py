@@ -1,11 +1,11 @@
-"""What every page is made of: figures in a row, charts with their table, live parts, errors."""
+"""Building blocks of every page: figures, charts with their table, live parts, errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
-from agentrl.core.errors import AgentRLError
+from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.types import RunState
 from agentrl.dashboard import markup
 from agentrl.dashboard.markup import Row
@@ -22,12 +22,12 @@ STATE_COLOURS = {
 
 
 def tell(error: AgentRLError) -> None:
-    """One line, with its hint."""
-    st.error(f"{error}{f' — {error.hint}' if error.hint else ''}")
+    """Show an error with its hint."""
+    st.error(with_hint(str(error), error.hint))
 
 
 def live(draw: Callable[[], None], *, over: bool, every_s: float = EVERY_S) -> None:
-    """Draw now, and again and again while the run goes on; an error is one line in its place."""
+    """Draw now, and repeatedly while the run is active. An error is shown in its place."""
 
     @st.fragment(run_every=None if over else every_s)
     def again() -> None:
@@ -40,13 +40,13 @@ def live(draw: Callable[[], None], *, over: bool, every_s: float = EVERY_S) -> N
 
 
 def title(name: str, state: RunState, told: str) -> None:
-    """The name, the state and what there is to say of it."""
+    """Show the name and the state of a run, and a remark about the state."""
     st.title(name)
     st.markdown(f":{STATE_COLOURS.get(state, 'blue')}-background[**{state}**]{told}")
 
 
 def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
-    """Large figures, four side by side. `helps`: what a label means, on hovering."""
+    """Show large figures, four in a row. `helps`: explanation of a label, shown on hovering."""
     left = list(values.items())
     across = min(len(left), ACROSS)
     while left:
@@ -56,20 +56,20 @@ def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -
 
 
 def chart(spec: Mapping[str, Any], caption: str) -> None:
-    """A Vega-Lite chart, what it shows, and its values as a table that a keyboard reaches."""
+    """Show a Vega-Lite chart, its caption, and its values as a keyboard-accessible table."""
     st.vega_lite_chart(dict(spec))
     st.caption(caption)
-    st.html(markup.folded("The values", spec["data"]["values"]))
+    st.html(markup.folded("Values", spec["data"]["values"]))
 
 
 def bars(counts: Mapping[str, float], caption: str) -> None:
-    """A bar and a number for each name, and what they show."""
+    """Show a bar and a number for each name, and a caption."""
     st.html(markup.bars(counts))
     st.caption(caption)
 
 
 def table(rows: Sequence[Row], nothing: str) -> None:
-    """Rows, or what it means that there are none."""
+    """Show rows, or the text `nothing` if there are none."""
     if rows:
         st.html(markup.table(rows, low=True))
     else:

@@ -1,7 +1,7 @@
 """Connections: one Store per process, `read()` and `write()` transactions, the database's clock.
 
-A database that is away, read-only, full, locked or silent is no failure of the work: `transact` and
-`ask` wait for it (core/retry.py). `classify` says which errors those are, for both databases.
+If the database is unavailable, read-only, full, locked or silent, `transact` and `ask` wait for it
+(core/retry.py). `classify` decides which errors are of this kind, for both databases.
 """
 
 import math
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class now(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
-    """Seconds since the epoch on the database's clock."""
+    """SQL function: seconds since the epoch on the database's clock."""
 
     type = Float(53)
     inherit_cache = True
@@ -60,7 +60,7 @@ def _postgres_now(_element: now, _compiler: SQLCompiler, **_kw: Any) -> str:
 
 
 class whole(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
-    """A number ≥ 0 without its fraction."""
+    """SQL function: a number ≥ 0 without its fraction."""
 
     type = Integer()
     inherit_cache = True
@@ -79,17 +79,17 @@ def _postgres_whole(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Bounds of one connection, in seconds. A transaction that needs longer sets its own.
+    """Timeouts of one connection, in seconds. A transaction that needs longer sets its own.
 
-    `connect_s`: to open it. `tcp_s`: until a peer that acknowledges nothing is given up. `lock_s`:
-    to wait for a lock, on SQLite for the file's. `statement_s`: one statement on the server, twice
-    as long each time that it is repeated because of that, up to `longest_s`; the client gives up
-    `answer_s` later. `idle_s`: between two statements of one transaction, whose
-    locks hold up everybody else. `pool_s`: to wait for a free connection of the process.
+    `connect_s`: to connect. `tcp_s`: until a peer without acknowledgements counts as dead.
+    `lock_s`: to wait for a lock, on SQLite for the file lock. `statement_s`: one statement on the
+    server; a statement that timed out gets twice the time when it is repeated, up to `longest_s`.
+    The client gives up `answer_s` later. `idle_s`: between two statements of a transaction, whose
+    locks block others. `pool_s`: to wait for a free connection of the process.
 
-    `stopping_s`: how long a server may stay silent once the process is told to stop. What cannot be
-    cut short (a free connection, a lock of SQLite) a process of a run never waits for longer; it
-    asks again.
+    `stopping_s`: how long a server may stay silent when the process is told to stop. A process of a
+    run never waits longer for anything that cannot be interrupted (a free connection, a lock of
+    SQLite); it tries again.
     """
 
     connect_s: float = 10.0
@@ -107,7 +107,7 @@ LEASE = Timeouts(connect_s=3.0, tcp_s=5.0, lock_s=3.0, statement_s=5.0, idle_s=5
 
 
 class Failure(StrEnum):
-    """What an error of the database calls for."""
+    """The class of a database error, which decides how it is handled."""
 
     TRANSIENT = "transient"  # wait and repeat: the database is away, full, read-only, locked, slow
     PERMANENT = "permanent"  # a person must act: wrong login, no such database, a damaged file
@@ -161,7 +161,7 @@ PERMANENT_SQLITE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def classify(error: BaseException) -> Failure | None:
-    """What an error of SQLAlchemy or of a driver calls for; None for any other error."""
+    """Classify an error of SQLAlchemy or a driver; None: another error."""
     if isinstance(error, PoolTimeoutError):
         return Failure.TRANSIENT
     driver = error.orig if isinstance(error, DBAPIError) else error
@@ -203,17 +203,17 @@ def _classify_postgres(error: psycopg.Error) -> Failure:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether to wait and repeat."""
+    """Return whether the call may succeed later."""
     return classify(error) is Failure.TRANSIENT
 
 
 class Store:
-    """The database of truth. Safe for many threads; a Session belongs to one."""
+    """The database. Thread-safe; a Session belongs to one thread."""
 
     def __init__(
         self, engine: Engine, retry: Retry | None = None, timeouts: Timeouts = Timeouts()
     ) -> None:
-        """`retry`: how long `transact` and `ask` wait for a database that is away.
+        """`retry`: how long `transact` and `ask` wait for an unavailable database.
 
         `timeouts`: of the engine's connections.
         """
@@ -225,11 +225,12 @@ class Store:
 
     @property
     def url(self) -> str:
-        """The URL without its password."""
+        """Return the URL without its password."""
         return shown(self.engine.url)
 
     def one_thread(self, timeouts: Timeouts = LEASE) -> "Store":
-        """The same database over one connection more, for a thread that must not queue for one.
+        """Open the same database with a separate connection, for a thread that must not wait for
+        the pool.
 
         The caller closes it.
         """
@@ -238,30 +239,30 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that changes nothing. Raises StoreError while the database is away."""
+        """A read-only transaction. Raises StoreError if the database is unavailable."""
         with self._named(), self._read() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that commits at its end; on SQLite it takes the write lock at once.
+        """A transaction that commits at its end. On SQLite it takes the write lock at once.
 
-        Raises StoreError while the database is away.
+        Raises StoreError if the database is unavailable.
         """
         with self._named(), self._write.begin() as session:
             yield session
 
     def transact(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
-        """`work` in one write transaction, again while the database is away or refuses the turn.
+        """Run `work` in a write transaction; repeat it while the database is unavailable.
 
-        `work` must be a compare-and-set or otherwise safe to repeat: a commit whose answer was lost
-        is repeated too. Raises StoreUnavailable after `patience_s` seconds, by default those of
-        `self.retry`.
+        `work` must be a compare-and-set or otherwise safe to repeat, because a commit whose answer
+        was lost is repeated too. Raises StoreUnavailable after `patience_s` seconds, by default the
+        limit of `self.retry`.
         """
         return self._patiently(self._write.begin, work, patience_s)
 
     def ask(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
-        """As `transact`, in a transaction that changes nothing."""
+        """Like `transact`, in a read-only transaction."""
         return self._patiently(self._read, work, patience_s)
 
     def _patiently(
@@ -289,7 +290,7 @@ class Store:
 
     @contextmanager
     def _allowed(self, session: Session, statement_s: float) -> Iterator[None]:
-        """Statements of this transaction may take so long, where that is more than they may."""
+        """Extend the statement timeout of this transaction."""
         more_s = statement_s - self._timeouts.statement_s
         connection = session.connection().connection.driver_connection if more_s else None
         if not isinstance(connection, BoundedConnection):
@@ -305,13 +306,13 @@ class Store:
     def _too_slow(self, error: DBAPIError, allowed_s: float) -> StoreError:
         statement = " ".join((error.statement or "").split())
         return StoreError(
-            f"store {self.url}: a statement did not end within {allowed_s:g} s: {statement[:300]}",
-            hint="see what slows the database down: its load, its disk, bloat (agentrl db stats)",
+            f"database {self.url}: after {allowed_s:g} s the database cancelled {statement[:300]}",
+            hint="check its load, its disk and its bloat (`agentrl db stats CONFIG`)",
         )
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the database, except those of our statements, as errors of this store."""
+        """Convert errors of the database to StoreError, except errors of our own statements."""
         try:
             yield
         except (DBAPIError, PoolTimeoutError) as error:
@@ -321,16 +322,16 @@ class Store:
             reason = driver_words(error)
             kind = StoreUnavailable if failure is Failure.TRANSIENT else StoreError
             raise kind(
-                f"store {self.url}: {reason}", hint=hint_for(self.engine.url, reason)
+                f"database {self.url}: {reason}", hint=hint_for(self.engine.url, reason)
             ) from error
 
     def check(self) -> None:
-        """Raises what SQLAlchemy raises where the database cannot be asked."""
+        """Query the database. Raises SQLAlchemy's error if that fails."""
         with self.engine.execution_options(agentrl_write=False).connect() as connection:
             connection.execute(text("SELECT 1"))
 
     def clock(self) -> float:
-        """Now, on the database's clock."""
+        """Return the time on the database's clock."""
         return self.ask(lambda session: float(session.scalar(select(now())) or 0.0))
 
     def close(self) -> None:
@@ -344,10 +345,10 @@ def open_store(
     stop: threading.Event | None = None,
     timeouts: Timeouts = Timeouts(),
 ) -> Store:
-    """Connect. Raises StoreError that names the store and how to correct it.
+    """Connect. Raises StoreError.
 
-    `stop`: of a process of a run, which waits for the database as long as it is away, here and in
-    each transaction, until `stop` is set. Without it a database that is away is an error at once.
+    `stop`: given by processes of a run. They wait for an unavailable database, here and in each
+    transaction, until `stop` is set. Without it an unavailable database is an error at once.
     """
     parsed = parse_url(url)
     try:
@@ -365,7 +366,7 @@ def open_store(
 
 
 def parse_url(url: str) -> URL:
-    """Raises StoreError, which tells nothing of a password."""
+    """Parse a URL. Raises StoreError, without the password."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -373,7 +374,7 @@ def parse_url(url: str) -> URL:
     beside = f"{parsed.username}{parsed.host}{parsed.database}"
     if not _is_sqlite(parsed) and "@" in beside:
         raise StoreError(
-            "store.url holds a sign that must be percent-encoded",
+            "store.url contains a character that must be percent-encoded",
             hint="in user and password write @ as %40, / as %2F, : as %3A",
         )
     return parsed
@@ -381,36 +382,36 @@ def parse_url(url: str) -> URL:
 
 def _no_url() -> StoreError:
     return StoreError(
-        "store.url is no database URL",
-        hint="sqlite:////a/path/store.db, or postgresql+psycopg://user@host/database; "
+        "store.url is not a database URL",
+        hint="use sqlite:////PATH/store.db or postgresql+psycopg://USER@HOST/DATABASE; "
         "in a password write @ as %40, / as %2F, : as %3A",
     )
 
 
 def shown(url: URL) -> str:
-    """A URL without its password."""
+    """Return a URL without its password."""
     return url.difference_update_query(["password"]).render_as_string(hide_password=True)
 
 
 def driver_words(error: BaseException) -> str:
-    """The first line of what the driver says of an error."""
+    """Return the first line of a driver's error text."""
     said = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     lines = str(said).strip().splitlines()
     return lines[0] if lines else type(said).__name__
 
 
 def unreachable(url: URL, error: DBAPIError) -> StoreError:
-    """What to raise where a store cannot be opened."""
+    """Create the error for a database that cannot be opened."""
     reason = driver_words(error)
     kind = StoreUnavailable if is_transient(error) else StoreError
     return kind(
-        f"store {shown(url)} is unreachable: {reason}",
+        f"database {shown(url)} is unreachable: {reason}",
         hint=f"{hint_for(url, reason)}, or correct store.url",
     )
 
 
 def hint_for(url: URL, reason: str) -> str:
-    """What a person does about a store that cannot be used. `reason`: the driver's words."""
+    """Return the hint for a database that cannot be used. `reason`: the driver's text."""
     if url.get_backend_name() != "sqlite":
         return "start the database"
     if "locked" in reason:
@@ -423,7 +424,7 @@ def _is_sqlite(url: URL) -> bool:
 
 
 def _engine(url: URL, threads: int, timeouts: Timeouts, stop: threading.Event | None) -> Engine:
-    """Connected to nothing yet. `threads`: how many use it at once without waiting."""
+    """Create an engine, not yet connected. `threads`: number that use it without waiting."""
     if stop is not None:
         timeouts = replace(timeouts, pool_s=min(timeouts.pool_s, timeouts.stopping_s))
     if _is_sqlite(url):
@@ -442,7 +443,7 @@ def _engine(url: URL, threads: int, timeouts: Timeouts, stop: threading.Event | 
 
     @event.listens_for(engine, "handle_error")
     def _leave_standby(context: ExceptionContext) -> None:
-        """A session of a server that only reads stays one: the next may reach the new primary."""
+        """Discard a connection to a read-only server: the next one may reach the new primary."""
         if isinstance(context.original_exception, psycopg.errors.ReadOnlySqlTransaction):
             context.is_disconnect = True
 
@@ -450,7 +451,7 @@ def _engine(url: URL, threads: int, timeouts: Timeouts, stop: threading.Event | 
 
 
 def connect_args(timeouts: Timeouts) -> dict[str, Any]:
-    """What libpq is told, so that a peer that vanished without a word is given up."""
+    """Return libpq arguments with timeouts for a vanished peer."""
     return {
         "connect_timeout": max(2, round(timeouts.connect_s)),
         "tcp_user_timeout": round(1000 * timeouts.tcp_s),
@@ -464,10 +465,10 @@ def connect_args(timeouts: Timeouts) -> dict[str, Any]:
 def bound_connections(
     engine: Engine, timeouts: Timeouts, stop: threading.Event | None = None
 ) -> None:
-    """Bound what each connection of a Postgres engine waits for; `stop` makes all of it short.
+    """Set timeouts on each connection of a Postgres engine; `stop` shortens them.
 
-    A page that an index names costs what the next page does: what a run asks for is of late, and in
-    memory. By the server's own figure, meant for disks, it would read whole tables instead.
+    random_page_cost is that of a sequential page, because a run queries recent rows, which are in
+    memory. With the server's default, meant for disks, it would scan whole tables.
     """
     settings = {
         "statement_timeout": timeouts.statement_s,
@@ -490,14 +491,14 @@ def bound_connections(
 
 
 class ServerSilent(psycopg.OperationalError):
-    """The server let us wait for too long."""
+    """The server did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long a server may let us wait: `statement_s` seconds for one statement.
+    """How long a server may stay silent: `statement_s` seconds for one statement.
 
-    Once `stop` is set it may say nothing for `stopping_s`, also while we connect.
+    After `stop` is set it may stay silent for `stopping_s`, also while we connect.
     """
 
     statement_s: float
@@ -506,7 +507,7 @@ class Silence:
     clock: Callable[[], float] = time.monotonic
 
     def bound(self, gen: Generator[Any, Any, T], limit_s: float) -> Generator[Any, Any, T]:
-        """What `gen` yields and returns; psycopg resumes it several times a second.
+        """Run `gen` with a timeout; psycopg resumes it several times a second.
 
         Raises ServerSilent.
         """
@@ -530,14 +531,14 @@ class Silence:
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed when the server takes longer than it said it would."""
+    """A connection that is closed if the server exceeds its own statement timeout."""
 
     silence: ClassVar[Silence]
     more_s: float = 0.0  # that a statement may take beyond that
 
     @classmethod
     def _connect_gen(cls, *arguments: Any, **named: Any) -> Generator[Any, Any, Self]:
-        """Psycopg waits here while there is no connection; `connect_timeout` bounds it."""
+        """Wait for a connection; `connect_timeout` limits it."""
         return cls.silence.bound(super()._connect_gen(*arguments, **named), math.inf)
 
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **named: Any) -> T:

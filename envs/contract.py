@@ -4,8 +4,8 @@
                                     │
                     calls ─▶ call(calls) ─▶ Outcome ─▶ … until done, then close()
 
-An Environment serves one episode. Everything it raises that is not the agent's fault is an
-`EnvironmentFailure`; whatever the agent did wrong is an answer the agent can read.
+An Environment serves one episode. A failure that is not the agent's fault raises
+`EnvironmentFailure`; a mistake of the agent is answered with a message that it can read.
 """
 
 import re
@@ -91,13 +91,13 @@ class Item:
         shown = f"{self.task}: the item id {self.item_id[:40]!r}"
         if len(self.item_id) > ID_LENGTH:
             raise ItemError(
-                f"{shown}… has {len(self.item_id)} characters, at most {ID_LENGTH} can be stored",
+                f"{shown}… has {len(self.item_id)} characters, the limit is {ID_LENGTH}",
                 hint="give the item a shorter id",
             )
         if UNSTORABLE.search(self.item_id):
             raise ItemError(
-                f"{shown} holds NUL or half a character, which no database stores",
-                hint="give the item an id of ordinary text",
+                f"{shown} contains NUL or a lone surrogate, which databases cannot store",
+                hint="give the item an id of printable text",
             )
 
 

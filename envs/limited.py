@@ -1,10 +1,10 @@
-"""Environments whose calls end: one that takes too long is given up, and its episode with it.
+"""Limits the time of environment calls: if a call takes too long, its episode fails.
 
     the episode's thread ─ a request ─▶ the environment's thread ─ its answer ─▶
                                               └─ none within the limit: EnvironmentFailure
 
-An environment is called by one thread, so it has one of its own; where that hangs nothing can end
-it, and it is left behind. Should it come back, it closes the environment.
+Each environment has its own thread, because it is called by one thread only. A hanging thread
+cannot be killed, so it is abandoned. If it returns, it closes the environment.
 """
 
 import threading
@@ -92,7 +92,7 @@ class LimitedEnvironment:
             self._over = f"a call of the environment took over {self._limit_s:g} s"
             self._requests.put(lambda inner: inner.close())
             self._requests.put(None)
-            raise EnvironmentFailure(self._over, hint="envs.call_timeout_s") from None
+            raise EnvironmentFailure(self._over, hint="raise envs.call_timeout_s") from None
         if error is not None:
             raise error
         return found

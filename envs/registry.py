@@ -1,7 +1,7 @@
-"""Tasks by name: the ones in this tree, and those of the entry points group `agentrl.tasks`.
+"""Tasks by name: the built-in ones and those of the entry point group `agentrl.tasks`.
 
-An entry point is a callable that takes the task's options and returns its TaskSource. One with the
-name of a task in this tree is passed over, with a warning.
+An entry point is a callable that takes the task's options and returns its TaskSource. If it has the
+name of a built-in task, it is ignored with a warning.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from agentrl.envs.contract import TaskSource
 from agentrl.envs.tasks.datasets import Dataset
 
 GROUP = "agentrl.tasks"
-MEND = "pip install 'agentrl-system[tasks]'"
+MEND = "run `pip install 'agentrl-system[tasks]'`"
 TASKS = {
     "alfworld": "agentrl.envs.tasks.alfworld.source:AlfworldSource",
     "dbbench": "agentrl.envs.tasks.dbbench.source:DbbenchSource",
@@ -86,7 +86,11 @@ def _warn_of_namesakes(task: str) -> None:
     """Once in a process."""
     for entry in entry_points(group=GROUP, name=task):
         configure_unless_done()
-        log.warning("an entry point has a built-in task's name", task=task, ignored=entry.value)
+        log.warning(
+            "Entry point ignored: its name belongs to a built-in task",
+            task=task,
+            ignored=entry.value,
+        )
 
 
 def _outside(task: str) -> Any:

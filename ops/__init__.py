@@ -1,1 +1,1 @@
-"""What composes the others: processes, supervision, evaluation, the quickstart."""
+"""Composes the other packages: processes, supervision, evaluation, quickstart."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that keep what they have done: never in the middle of a step."""
+"""Handles Ctrl-C and SIGTERM for commands that keep their progress: they stop between two steps."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Tables that verbs print: as wide as the terminal, or as they are themselves without one."""
+"""Tables that commands print: as wide as the terminal, or unlimited without one."""
 
 from rich.console import Console
 from rich.table import Table

@@ -1,11 +1,12 @@
-"""A checkpoint on an engine: whole, loaded, and sane.
+"""Loads a checkpoint into an engine and verifies it.
 
 row ─▶ here (checkpoints/checkpoint_store.py) ─▶ digests ─▶ Engine.load ─▶ Engine.score of a text ─▶
                  held └─────────────────────┴────────────┴─────────────┴─▶ refused, said once;
                                                                       the engine keeps what it had
 
-Bytes prove a checkpoint: its files have the manifest's digests, and an engine compares what it
-loaded with the files. Log-probabilities are a sanity check: their median, within a wide bound.
+A checkpoint is verified by bytes: its files match the digests of the manifest, and the engine
+compares the loaded weights with the files. Log-probabilities are only a sanity check of their
+median.
 """
 
 import math
@@ -33,40 +34,43 @@ log = get_logger()
 
 
 class Loads(Engine, Protocol):
-    """An engine whose policies can be exchanged. `places`: how many it holds at once.
+    """The interface of an engine that can load policies. `places`: how many it holds at once.
 
-    None: as many as memory holds; 1: weights are exchanged in place.
+    None: limited by memory only. 1: weights are exchanged in place.
     """
 
     @property
     def places(self) -> int | None: ...
 
     def load(self, name: str, path: Path) -> None:
-        """Raises EngineAway while it starts, CheckpointError for what never will do, PolicyError.
+        """Load a policy. On an error the engine still holds what it held before.
 
-        What it held before is then held still.
+        Raises EngineAway while it starts, CheckpointError for a checkpoint that cannot work,
+        PolicyError.
         """
 
     def unload(self, name: str) -> None:
-        """Its unfinished requests fail, or end with what they have (finish reason `abort`)."""
+        """Unload a policy. Its requests fail, or end with their tokens so far (finish reason
+        `abort`).
+        """
 
     def names(self) -> list[str]:
-        """What it holds: nothing after it was started again."""
+        """Return the loaded policies: none after a restart."""
 
     def problem(self) -> str:
-        """Why it serves nothing for now, for people to read; empty where it could."""
+        """Return why the engine cannot serve now; empty: it can."""
 
     def score(self, name: str, token_ids: Sequence[int], /) -> list[float] | None:
         """logprobs[i] = log p(token_ids[i + 1] | token_ids[: i + 1]) at temperature 1, fp32.
 
-        None: there is nothing to compare. Raises PolicyError.
+        None: there are no weights to compare. Raises PolicyError.
         """
 
     def close(self) -> None: ...
 
 
 class Holder:
-    """What an engine holds for us; belongs to one thread."""
+    """Loads and verifies checkpoints of an engine. For one thread."""
 
     def __init__(
         self,
@@ -91,9 +95,9 @@ class Holder:
         self._problem: tuple[str, str] = ("", "")  # of the checkpoint that was refused last
 
     def whole(self, row: Checkpoint) -> bool:
-        """Whether its files are here and what its manifest says; looked at once.
+        """Return whether the checkpoint's files are local and match its manifest; checked once.
 
-        If not, it is refused, for a while where they may come yet.
+        If not, it is refused, for a while if the files may still arrive.
         """
         name = row.checkpoint_id
         if self.refuses(name):
@@ -103,7 +107,9 @@ class Holder:
                 path = checkpoint_store.fetch(row.path, self._cache, self._stop)
                 found = manifest.verify(path)
                 if (found.checkpoint_id, found.version) != (name, row.version):
-                    raise CheckpointError(f"{row.path}: holds {found.checkpoint_id}, not {name}")
+                    raise CheckpointError(
+                        f"{row.path} contains checkpoint {found.checkpoint_id} instead of {name}"
+                    )
             except CheckpointError as error:
                 # A disk of ours that takes no file is mended while this process goes on.
                 away = isinstance(error, WeightsAway) or isinstance(error.__cause__, OSError)
@@ -113,7 +119,7 @@ class Holder:
         return True
 
     def load(self, row: Checkpoint) -> bool:
-        """Whether the engine holds the checkpoint, proven. One that it does not may be refused."""
+        """Load the checkpoint; return whether the engine holds it, verified."""
         name = row.checkpoint_id
         if name in self._held:
             return True
@@ -150,11 +156,11 @@ class Holder:
         return self._clock() < self._refused.get(name, -math.inf)
 
     def problem(self) -> str:
-        """Why a checkpoint is not served; empty once it, or another one after it, is."""
+        """Return why the newest checkpoint is not served; empty: one is served."""
         return self._problem[1]
 
     def lost(self) -> list[str]:
-        """What the engine held and does not any more, told once."""
+        """Return policies that the engine has lost, each once."""
         gone = sorted(self._held.difference(self._engine.names()))
         self._held.difference_update(gone)
         return gone
@@ -164,21 +170,19 @@ class Holder:
         self._problem = (name, f"checkpoint {name} is not served: {error}")
         metrics.REFUSED.set(1)
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
-        log.error(
-            "A checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again
-        )
+        log.error("Checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again)
 
 
 def tolerance(dtype: str, configured: float | None = None) -> float:
-    """The median |Δlogp| that rounding alone may explain, many times over."""
+    """Return a bound of the median |Δlogp|, far above the effect of rounding."""
     return MOST_OFF.get(dtype, 0.15) if configured is None else configured
 
 
 def prove(engine: Loads, name: str, path: Path, probe: Probe | None, most_off: float) -> None:
-    """Score the probe's text: a sanity check, for bytes are compared while they are loaded.
+    """Score the probe text: a sanity check, because bytes are compared during loading.
 
-    Raises PolicyError, once the policy is unloaded, where the median |Δlogp| exceeds `most_off`:
-    the checkpoint is tried again later, since the engine may be at fault.
+    If the median |Δlogp| exceeds `most_off`, unloads the policy and raises PolicyError. The
+    checkpoint is tried again later, because the engine may be at fault.
     """
     try:
         found = None if probe is None else engine.score(name, probe.token_ids)
@@ -187,7 +191,7 @@ def prove(engine: Loads, name: str, path: Path, probe: Probe | None, most_off: f
         off = median_gap(found, probe.logprobs)
         if not off <= most_off:
             raise PolicyError(
-                f"{path}: median |Δlogp| of the probe's text is {off:.2g}, above {most_off:g}",
+                f"{path}: median |Δlogp| on the probe text is {off:.2g}, above {most_off:g}",
                 hint="compare model.dtype and the engine's version with the trainer's",
             )
     except (CheckpointError, PolicyError):
@@ -197,7 +201,7 @@ def prove(engine: Loads, name: str, path: Path, probe: Probe | None, most_off: f
 
 
 def median_gap(one: Sequence[float], other: Sequence[float]) -> float:
-    """The median difference of two lists of log-probabilities; infinite where one is undefined."""
+    """Return the median difference of two lists of log-probabilities; infinite if undefined."""
     if len(one) != len(other):
         return math.inf
     gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]

@@ -1,13 +1,15 @@
-"""The track follower: the registry decides, the server serves, the registry hears of it.
+"""The track follower: loads the checkpoint that the registry assigns to a track, and records it.
 
     live lineage ─▶ wanted(track) ─▶ verify, load, probe ─▶ row `serving` ─▶ requests accepted
                                      former checkpoint: refused, drained, unloaded ─▶ row closed
 
-An engine that exchanges weights in place does the lower line first; what drains too long aborts.
+An engine that exchanges weights in place does the lower line first. Requests that drain too long
+are aborted.
 
-A row opens before the first request and closes after the last, so every sampled token lies inside
-one. What cannot be loaded is said once and the former checkpoint stays, or is loaded again. What an
-engine lost, because it was started again, is closed at once and loaded anew.
+A serving row is opened before the first request and closed after the last, so every sampled token
+lies inside one. If a checkpoint cannot be loaded, this is logged once and the former checkpoint
+stays or is loaded again. If an engine lost a checkpoint in a restart, its row is closed at once and
+the checkpoint is loaded again.
 """
 
 import threading
@@ -34,9 +36,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Whose rows a follower writes. `drain_s`: of a former checkpoint; `tolerance`: see `prove`.
+    """Settings of a follower. `drain_s`: for a replaced checkpoint. `tolerance`: see `prove`.
 
-    `cache`: folder of local copies of checkpoints that lie under a URL; `stop` ends a fetch.
+    `cache`: folder for local copies of checkpoints under a URL. `stop` ends a download.
     """
 
     server_id: str
@@ -49,14 +51,14 @@ class Seat:
 
 @dataclass(slots=True)
 class Leaving:
-    """A checkpoint on its way out, the tracks it served, and until when it may drain."""
+    """A replaced checkpoint, its tracks, and the time until which it may drain."""
 
     deadline: float
     tracks: list[str] = field(default_factory=list)
 
 
 class Follower:
-    """Belongs to one thread; `step` waits for no request that may still be sampled."""
+    """Follows the tracks of a server. For one thread. `step` does not wait for running requests."""
 
     def __init__(
         self,
@@ -66,12 +68,12 @@ class Follower:
         seat: Seat,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ConfigError for a track that is not understood, or more than the engine holds."""
+        """Raises ConfigError for an unknown track, or for more tracks than the engine holds."""
         for track in seat.tracks:
             parse(track)
         if engine.places is not None and len(seat.tracks) > engine.places:
             raise ConfigError(
-                f"policy.tracks: {len(seat.tracks)} tracks, and the engine serves {engine.places}",
+                f"policy.tracks: {len(seat.tracks)} tracks, but the engine serves {engine.places}",
                 hint="give each track a [[policy]] of its own",
             )
         self._in_place = engine.places is not None
@@ -86,7 +88,7 @@ class Follower:
 
     @property
     def soon(self) -> bool:
-        """Whether something drains: step again without waiting for news."""
+        """Return whether a checkpoint drains, so that `step` must be called again soon."""
         return bool(self._leaving)
 
     def problem(self) -> str:
@@ -94,7 +96,7 @@ class Follower:
         return self._holder.problem()
 
     def step(self, live: Sequence[Checkpoint]) -> None:
-        """Bring every track to what it wants of the live lineage, and let go what nobody wants."""
+        """Move every track to its checkpoint of the live lineage, and drop unused checkpoints."""
         self._lose()
         for track in self._seat.tracks:
             checkpoint = self._wanted(track, live)
@@ -106,7 +108,7 @@ class Follower:
         self._let_go()
 
     def _bring(self, track: str, checkpoint: Checkpoint | None) -> None:
-        """One track to one checkpoint, as far as it goes in this step."""
+        """Move one track to one checkpoint, as far as possible in this step."""
         if checkpoint is None:
             return
         name = checkpoint.checkpoint_id
@@ -126,7 +128,7 @@ class Follower:
             self._leave(track, held.checkpoint_id)
 
     def _wanted(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
-        """What a track wants; what it had where that is refused."""
+        """Return the checkpoint of a track; its former one if the new one is refused."""
         try:
             name = wanted(track, [(row.version, row.checkpoint_id) for row in live])
         except ConfigError:  # nothing is live yet
@@ -137,11 +139,11 @@ class Follower:
         return rows.get(name) or self._elsewhere(name)
 
     def _elsewhere(self, checkpoint_id: str) -> Checkpoint | None:
-        """A pinned checkpoint outside the live lineage."""
+        """Return a pinned checkpoint outside the live lineage."""
         row = self._store.ask(lambda session: checkpoints.find_checkpoint(session, checkpoint_id))
         if row is None and checkpoint_id not in self._missing:
             self._missing.add(checkpoint_id)
-            log.error("A pinned checkpoint does not exist", checkpoint_id=checkpoint_id)
+            log.error("Pinned checkpoint does not exist", checkpoint_id=checkpoint_id)
         return row
 
     def _serve(self, track: str, checkpoint: Checkpoint) -> None:
@@ -153,7 +155,7 @@ class Follower:
         self._last[track] = checkpoint
         metrics.SWAPS.add(track=track)
         metrics.SERVED.set(checkpoint.version, track=track)
-        log.info("Serving", track=track, version=checkpoint.version)
+        log.info("Serving track", track=track, version=checkpoint.version)
 
     def _leave(self, track: str, checkpoint_id: str) -> None:
         leaving = Leaving(self._clock() + self._seat.drain_s)
@@ -162,7 +164,7 @@ class Follower:
             self._served.retire(checkpoint_id, timeout_s=0.0)
 
     def _let_go(self) -> None:
-        """Close the rows of what still serves another track; drain and unload the rest."""
+        """Close rows of checkpoints that still serve another track; drain and unload the others."""
         kept = {serving.checkpoint_id for serving in self._served.tracks().values()}
         for name, leaving in list(self._leaving.items()):
             if name not in kept:
@@ -175,14 +177,14 @@ class Follower:
             del self._leaving[name]
 
     def _lose(self) -> None:
-        """Close what the engine lost; its requests have failed."""
+        """Close the rows of checkpoints that the engine lost; their requests have failed."""
         tracks = self._served.tracks()
         for name in self._holder.lost():
             on = [track for track, serving in tracks.items() if serving.checkpoint_id == name]
             self._served.retire(name, timeout_s=0.0)
             leaving = self._leaving.pop(name, None)
             self._retired(name, [*on, *(leaving.tracks if leaving else [])])
-            log.error("A checkpoint is no longer served: the engine lost it", checkpoint_id=name)
+            log.error("Engine lost a checkpoint", checkpoint_id=name)
 
     def _retired(self, checkpoint_id: str, tracks: Sequence[str]) -> None:
         server_id = self._seat.server_id

@@ -1,9 +1,9 @@
-"""The policy server's process: follows its tracks and answers requests until told to stop.
+"""The policy server process: follows its tracks and answers requests until told to stop.
 
 consumes  checkpoints of the live lineage, requests over HTTP
 produces  completions, rows of policy_servers and servings
-waits for the registry, looked at when an event says so, and every LOOK_S
-ends      when told to stop: refuses, drains, marks itself gone; a run that is over may be measured
+waits for the registry, which it reads on events and every LOOK_S
+ends      when told to stop: refuses, drains, closes its row; it stays after the end of a run
 """
 
 import threading
@@ -42,14 +42,14 @@ log = get_logger()
 
 
 class EngineDied(PolicyError):
-    """Nothing computes any more; another process will."""
+    """The engine has died; the supervisor starts another process."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The run whose checkpoints are served. `broker`: wakes us and is told; else we only look."""
+    """The run whose checkpoints are served. `broker`: for events; without it we only poll."""
 
     run_id: str
     store: Store
@@ -106,7 +106,7 @@ def serve_policy(
 
 
 class Watch:
-    """The live lineage, read when an event says that it grew, else every LOOK_S."""
+    """The live lineage, read on events and every LOOK_S."""
 
     def __init__(self, run: Followed, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
@@ -121,7 +121,7 @@ class Watch:
             self._announcer = Announcer(run.broker, run.run_id, event)
 
     def live(self) -> Sequence[Checkpoint]:
-        """The lineage at the last look; that of the look before while the store is away."""
+        """Return the live lineage; the last known one while the database is unavailable."""
         if self._wake.is_set() or self._clock() >= self._look_at:
             self._wake.clear()
             with suppress(StoreUnavailable):  # the store has said so
@@ -133,7 +133,7 @@ class Watch:
         self._wake.wait(timeout_s)
 
     def changed(self) -> None:
-        """Tell the pools that a serving row changed; never waits for the broker."""
+        """Announce that a serving row changed, without waiting for the broker."""
         if self._announcer is not None:
             self._announcer.announce()
 
@@ -144,7 +144,7 @@ class Watch:
 
 
 def _live(store: Store, run_id: str) -> Sequence[Checkpoint]:
-    """The live lineage. Raises StoreUnavailable within the time-outs of a connection."""
+    """Read the live lineage. Raises StoreUnavailable within a connection's timeouts."""
 
     def read(session: Session) -> Sequence[Checkpoint]:
         live = checkpoints.live_checkpoints(session, run_id)
@@ -164,21 +164,21 @@ def _register(store: Store, server: ServerConfig, server_id: str, run_id: str, u
             lease_s=server.lease_s,
         )
     )
-    log.info("Policy server is up", server_id=server_id, url=url)
+    log.info("Policy server started", server_id=server_id, url=url)
 
 
 def _end(store: Store, server_id: str) -> None:
-    """Whatever ended the server is what is told, not that the store is away."""
+    """End the server's rows; a database error does not replace the original error."""
     try:
         store.transact(lambda session: checkpoints.end_server(session, server_id))
     except StoreUnavailable as error:
-        log.warning("Lease ends by itself", error=str(error))
+        log.warning("Lease not released; it expires by itself", error=str(error))
 
 
 def _beat(
     store: Store, server: ServerConfig, server_id: str, served: Served, ended: threading.Event
 ) -> None:
-    """Extend the lease until the server ended; while the store is away, requests are served on."""
+    """Extend the lease until the server ends; requests are served also without the database."""
     while not ended.wait(server.beat_s):
         try:
             store.transact(
@@ -187,4 +187,4 @@ def _beat(
                 )
             )
         except StoreUnavailable as error:
-            log.warning("Lease not extended", error=str(error))
+            log.warning("Lease not renewed", error=str(error))

@@ -1,4 +1,4 @@
-"""What an engine is asked and what it answers: tokens in, tokens out."""
+"""The engine interface: requests and results in tokens."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ COLDEST, HOTTEST = 0.01, 100.0  # temperatures that fp32 logits survive
 
 
 class RequestError(PolicyError):
-    """A request that cannot be served as it stands. `field`: what is wrong with it."""
+    """A request is invalid. `field`: the wrong field."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(f"{field}: {text}")
@@ -18,16 +18,16 @@ class RequestError(PolicyError):
 
 
 class EngineAway(PolicyError):
-    """The engine is starting, or starting again: what it is asked for now may be asked later."""
+    """The engine is starting or restarting. The same call may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Continue `prompt` with a policy.
 
-    temperature: 0 is greedy. stop_ids: any of them ends the completion. seed: None draws freely;
-    a seed draws the same uniforms whatever shares the batch. session: names the conversation
-    whose earlier turns may be reused, empty for none.
+    temperature: 0 is greedy. stop_ids: each of them ends the completion. seed: None is random; a
+    seed gives the same samples in any batch. session: conversation whose cached prefix may be
+    reused; empty: none.
     """
 
     policy: str
@@ -41,11 +41,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The sampled tokens, a sampled stop token included.
+    """The sampled tokens, including a sampled stop token.
 
     logprobs: natural log, of the distribution each token was sampled from, log_softmax(logits / T)
-    in fp32; at temperature 0 of T = 1. finish_reason: stop | length | abort: what there was of one
-    that had to end early. cached_tokens: prompt tokens whose keys and values were at hand.
+    in fp32; at temperature 0 of T = 1. finish_reason: stop, length, or abort (ended
+    early). cached_tokens: prompt tokens that were in the KV cache.
     """
 
     token_ids: list[int]
@@ -56,30 +56,30 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """vocabulary: token ids are below it. context: most tokens of prompt plus completion."""
+    """vocabulary: token ids are below it. context: largest prompt plus completion, in tokens."""
 
     vocabulary: int
     context: int
 
 
 class Engine(Protocol):
-    """What the server stands before; every method may be called from any thread."""
+    """The engine interface. Thread-safe."""
 
     def limits(self, policy: str) -> Limits:
-        """Raises PolicyError for a policy that is not loaded."""
+        """Return the limits of a policy. Raises PolicyError if it is not loaded."""
 
     def alive(self) -> bool:
-        """Whether anyone computes; an engine that died answers nothing, ever."""
+        """Return whether the engine works; a dead engine never answers again."""
 
     def submit(self, request: Request) -> Future[Completion]:
-        """Raises RequestError; PolicyError for a policy that is not loaded.
+        """Submit a request. Raises RequestError, and PolicyError if the policy is not loaded.
 
         The future may fail with PolicyError; cancelling it ends the request at its next token.
         """
 
 
 def check(request: Request, limits: Limits) -> None:
-    """Raise RequestError unless the request fits."""
+    """Raise RequestError if the request exceeds the limits."""
     if not request.prompt:
         raise RequestError("prompt", "empty")
     if min(request.prompt) < 0 or max(request.prompt) >= limits.vocabulary:

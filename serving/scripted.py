@@ -1,4 +1,4 @@
-"""A scripted engine: no model, the same interface, for tests behind the same real HTTP."""
+"""A scripted engine for tests: no model, but the same interface behind the real HTTP server."""
 
 import math
 import random
@@ -19,12 +19,12 @@ LIMITS = Limits(vocabulary=768, context=4096)
 
 
 class ScriptedEngine:
-    """Answers at once. Without a script: uniform tokens, the same for the same request and seed."""
+    """An engine that answers at once. Without a script it samples uniform tokens, seeded."""
 
     def __init__(
         self, script: Script | None = None, *, seed: int = 0, limits: Limits = LIMITS
     ) -> None:
-        """script: the tokens that answer a request, cut after a stop token and at max_tokens."""
+        """script: returns the tokens for a request; cut at a stop token and max_tokens."""
         self._script = script or self._uniform
         self._seed = seed
         self._limits = limits
@@ -59,7 +59,7 @@ class ScriptedEngine:
         return self._limits
 
     def score(self, policy: str, token_ids: Sequence[int]) -> list[float] | None:  # noqa: ARG002
-        """None: there are no weights to tell apart."""
+        """Return None: there are no weights to compare."""
         self.limits(policy)
         return None
 
@@ -77,7 +77,7 @@ class ScriptedEngine:
             self._names.clear()
 
     def _uniform(self, request: Request) -> list[int]:
-        """One to eight tokens and a stop token where there is one."""
+        """Sample one to eight tokens, and a stop token if there is one."""
         rng = random.Random(f"{self._seed} {request.seed} {request.policy} {request.prompt}")
         count = min(rng.randint(1, 8), request.max_tokens) if request.stop_ids else None
         tokens = [
@@ -96,7 +96,7 @@ def make(
 
 
 def cut(tokens: Sequence[int], request: Request) -> tuple[list[int], str]:
-    """The tokens up to the first stop token or max_tokens, and the finish reason."""
+    """Return the tokens up to the first stop token or max_tokens, and the finish reason."""
     for index, token in enumerate(tokens[: request.max_tokens]):
         if token in request.stop_ids:
             return list(tokens[: index + 1]), "stop"
@@ -104,7 +104,7 @@ def cut(tokens: Sequence[int], request: Request) -> tuple[list[int], str]:
 
 
 def limits_of(model: Path) -> Limits:
-    """The limits a model's config.json names. Raises CheckpointError."""
+    """Read the limits in a model's config.json. Raises CheckpointError."""
     path = model / "config.json"
     try:
         config = msgspec.json.decode(path.read_bytes(), type=_ModelConfig)

@@ -1,4 +1,4 @@
-"""Which checkpoints this server answers for. No completion begins on one that is being retired."""
+"""The checkpoints that this server serves. No completion starts on one that is being replaced."""
 
 import threading
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from agentrl.core.errors import PolicyError
 
 
 class NotServedError(PolicyError):
-    """The checkpoint is not served here, or no longer; another may be drawn."""
+    """The checkpoint is not served here (any more). Another policy may be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a track is served from."""
+    """The checkpoint that a track serves."""
 
     checkpoint_id: str
     version: int
 
 
 class Served:
-    """Tracks, the checkpoints they are served from, and the requests under way on each."""
+    """The served tracks, their checkpoints, and the running requests."""
 
     def __init__(self) -> None:
         self.problem = ""  # why less is served than should be, for people to read
@@ -31,15 +31,15 @@ class Served:
         self._changed = threading.Condition()
 
     def serve(self, track: str, checkpoint_id: str, version: int) -> None:
-        """Answer for a loaded checkpoint under this track; the track's former one stays open."""
+        """Serve a loaded checkpoint on a track; the former checkpoint stays open."""
         with self._changed:
             self._tracks[track] = Serving(checkpoint_id, version)
             self._open.add(checkpoint_id)
 
     def retire(self, checkpoint_id: str, timeout_s: float) -> bool:
-        """Refuse new requests for a checkpoint, on every track, and wait for those under way.
+        """Refuse new requests for a checkpoint on every track, and wait for running ones.
 
-        Returns whether all of them ended within the seconds given.
+        Returns whether all of them ended in time.
         """
         with self._changed:
             self._open.discard(checkpoint_id)
@@ -50,7 +50,7 @@ class Served:
             )
 
     def close(self, timeout_s: float) -> bool:
-        """Refuse everything and wait for what is under way; as `retire`."""
+        """Refuse all requests and wait for running ones, like `retire`."""
         with self._changed:
             self._open.clear()
             self._tracks.clear()
@@ -61,7 +61,7 @@ class Served:
         """Hold a checkpoint for one request. Raises NotServedError."""
         with self._changed:
             if checkpoint_id not in self._open:
-                raise NotServedError(f"checkpoint {checkpoint_id} is not served here")
+                raise NotServedError(f"this server does not serve checkpoint {checkpoint_id}")
             self._under_way[checkpoint_id] = self._under_way.get(checkpoint_id, 0) + 1
         try:
             yield
@@ -77,6 +77,6 @@ class Served:
             return dict(self._tracks)
 
     def checkpoints(self) -> list[str]:
-        """Those that are open."""
+        """Return the open checkpoints."""
         with self._changed:
             return sorted(self._open)

@@ -1,9 +1,9 @@
-"""The policy server's HTTP face: `/v1/completions`, `/v1/models`, `/health`.
+"""The HTTP application of the policy server: `/v1/completions`, `/v1/models`, `/health`.
 
     HTTP ─▶ token, size, JSON, fields ─▶ Served.request(checkpoint) ─▶ Engine.submit ─▶ answer
 
-Refusals carry OpenAI's error body: 400 names the field, 401 the token, 404 `model_not_found`,
-413 the size, 503 an engine that failed. A client that hangs up ends what is sampled for it (499).
+Refusals have OpenAI's error body: 400 names the field, 401 a wrong token, 404 `model_not_found`,
+413 the size, 503 a failed engine. If a client disconnects, its sampling stops (499).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
 class Face:
-    """The handlers, before one engine."""
+    """The request handlers of one engine."""
 
     def __init__(self, engine: Engine, served: Served, token: str) -> None:
         self._engine = engine
@@ -55,7 +55,7 @@ class Face:
         return guarded
 
     async def _measured(self, request: HttpRequest) -> Response:
-        """A completion, counted however it ends."""
+        """Count and time a completion."""
         began = time.perf_counter()
         with tracing.served("completion", request.headers.get("traceparent")) as fields:
             response = await self._guarded(self._completions)(request)
@@ -92,7 +92,7 @@ class Face:
                 sampling.cancel()
                 hung_up.cancel()
             if not completion.token_ids:
-                raise PolicyError(f"checkpoint {body.model} left before the first token")
+                raise PolicyError(f"checkpoint {body.model} was replaced before the first token")
         metrics.TOKENS.add(len(body.prompt), kind="read")
         metrics.TOKENS.add(len(completion.token_ids), kind="sampled")
         return _json(200, wire.encode(next(self._numbers), body, completion))
@@ -111,16 +111,16 @@ class Face:
 
 
 async def _hung_up(request: HttpRequest) -> None:
-    """Return once the client is gone; its body was read before."""
+    """Wait until the client disconnects; its body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 class Server(HttpServer):
-    """The face on a socket."""
+    """Serves the application on a socket."""
 
     def __init__(self, face: Face, host: str, port: int, *, guarded: bool) -> None:
-        """Bind and answer. Raises ConfigError, as `HttpServer`."""
+        """Bind and start. Raises ConfigError, like `HttpServer`."""
         super().__init__("policy", host, port, guarded=guarded)
         self.start(face.application())
 

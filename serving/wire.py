@@ -1,4 +1,4 @@
-"""The part of OpenAI's `/v1/completions` that vLLM serves and we speak: token ids in and out."""
+"""The subset of OpenAI's `/v1/completions` that we and vLLM support: token ids in and out."""
 
 import re
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ MAX_BODY = 4 * 1024 * 1024  # bytes
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request. `model`: a checkpoint_id; `user`: the session whose prefix may be reused.
 
-    `return_token_ids` must be true: there is no tokenizer here, so the text stays empty.
+    `return_token_ids` must be true: the server has no tokenizer, so the text is empty.
     """
 
     model: str
@@ -74,7 +74,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """OpenAI's error body. `param`: the field that is wrong; `code`: for programs."""
+    """OpenAI's error body. `param`: the wrong field. `code`: error code for programs."""
 
     message: str
     type: str
@@ -87,7 +87,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(content: bytes) -> Body:
-    """The request of an HTTP body. Raises RequestError."""
+    """Decode a request body. Raises RequestError."""
     try:
         body = _decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ def decode(content: bytes) -> Body:
 
 
 def encode(number: int, body: Body, completion: Completion) -> bytes:
-    """The HTTP body of a completion."""
+    """Encode a completion as an HTTP body."""
     tokens, count = completion.token_ids, len(body.prompt)
     logprobs = None
     if body.logprobs is not None:
@@ -116,6 +116,6 @@ def encode_fault(fault: Fault) -> bytes:
 
 
 def _field(message: str) -> str:
-    """The field in msgspec's words: `$.prompt[2]`, unknown field `x`, required field `model`."""
+    """Return the field in an error of msgspec: `$.prompt[2]`, unknown field `x`, …."""
     match = re.search(r"`\$\.(\w+)", message) or re.search(r"field `([^`]*)`", message)
     return re.sub(r"\W", "_", match[1]) if match else "body"

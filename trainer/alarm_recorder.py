@@ -3,7 +3,7 @@
     metrics + groups since the last update ─▶ trainer/algorithm/alarms.py ─▶ rows, in the
     update's transaction (trainer/ledger.py) or in a look's ─▶ one line of the log each
 
-A run whose every group is without spread has no update; that is why it also looks in between.
+A run in which no group has spread has no updates; the check between updates notices it.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ log = get_logger()
 
 
 class Watch:
-    """Of one run; used by one thread."""
+    """Records the alarms of one run. For one thread."""
 
     def __init__(self, config: Alarms, max_grad_norm: float, run_id: str) -> None:
         """`max_grad_norm`: of the trainer, which an alarm's bound is a multiple of."""
@@ -57,9 +57,9 @@ class Watch:
         return new, edges(readings, standing)
 
     def look(self, store: Store, version: int, epoch: int) -> None:
-        """Raise what groups tell while no update comes; the next one knows whether it ends.
+        """Raise alarms about groups between two updates; the next update decides whether they end.
 
-        Groups that have become ready this moment may yet turn out to have no spread.
+        Groups that have just become ready may still turn out to have no spread.
         """
         if store.ask(self._seen):
             tell(store.transact(lambda session: self._record(session, version, epoch)), version)
@@ -80,9 +80,9 @@ class Watch:
 
 
 def tell(told: Sequence[Reading], version: int, reason: str = "") -> None:
-    """A warning where an alarm begins, a notice where it ends. `reason`: of a skipped update."""
+    """Log a warning for a raised alarm, a notice for its end. `reason`: of a skipped update."""
     for each in told:
-        say, what = (log.warning, "alarm raised") if each.raised else (log.info, "alarm ended")
+        say, what = (log.warning, "Alarm raised") if each.raised else (log.info, "Alarm ended")
         say(
             what,
             alarm=each.name,

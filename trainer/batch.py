@@ -27,9 +27,9 @@ FEWEST_TRAJECTORIES = 2  # of a task, to normalise over them
 
 @dataclass(frozen=True, slots=True)
 class TrainableGroup:
-    """The members of a group that survived; all belong to `task`.
+    """The finished members of a group; all belong to `task`.
 
-    `advantages`: of each member's loss tokens, once assembled; None for a member without any.
+    `advantages`: of each member's loss tokens, after assembly; None for a member without any.
     """
 
     group_id: str
@@ -40,13 +40,13 @@ class TrainableGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The M trajectories of one update, end to end: N tokens.
+    """The M trajectories of one update, packed end to end: N tokens.
 
     Per token [N]: `tokens`, `loss_mask` (sampled by a trainable policy, never a first token),
     `behaviour` log-probabilities, `temperature` (1 where it was 0), `advantages`, `fresh` (sampled
     by the track `current`), `shares` of the loss (they sum to 1). Per trajectory [M]: `lengths`,
     `task_ids` into `tasks`, `rewards` as trained, `successes`. `unnormalised`: tasks with too few
-    tokens or trajectories to be normalised.
+    tokens or trajectories for normalisation.
     """
 
     tokens: Ints
@@ -65,33 +65,35 @@ class Batch:
 
     @property
     def token_tasks(self) -> Ints:
-        """[N] index into `tasks`."""
+        """Return [N] indices into `tasks`."""
         return np.repeat(self.task_ids, self.lengths)
 
 
 def shaped_reward(trajectory: Trajectory, abnormal_reward: float | None) -> float:
-    """The reward that trains: `abnormal_reward`, where given, replaces that of abnormal ends."""
+    """Return the reward for training; `abnormal_reward` replaces that of abnormal ends."""
     if abnormal_reward is not None and trajectory.status in ABNORMAL:
         return abnormal_reward
     return trajectory.reward
 
 
 def trained_reward(trajectory: Trajectory, settings: Settings) -> float:
-    """`shaped_reward` less what its steps and sampled tokens cost."""
+    """Return `shaped_reward` minus the penalties for steps and sampled tokens."""
     cost = settings.turn_penalty * trajectory.turns
     cost += settings.token_penalty * int(trajectory.mask().sum())
     return shaped_reward(trajectory, settings.abnormal_reward) - cost
 
 
 def spread(group: TrainableGroup, abnormal_reward: float | None = None) -> bool:
-    """Whether the members' rewards differ, penalties apart: a group without spread is no lesson."""
+    """Return whether the members' rewards differ, without penalties. Otherwise there is no
+    gradient.
+    """
     return len({shaped_reward(member, abnormal_reward) for member in group.members}) > 1
 
 
 def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
-    """The Batch of the groups, in their order. Groups need not have spread or equal sizes.
+    """Assemble the Batch of groups, in order. Groups need not have spread or equal sizes.
 
-    Raises ConfigError for a trajectory of several policies under a sequence-level loss.
+    Raises ConfigError for a trajectory of several policies with a sequence-level loss.
     """
     members = [member for group in groups for member in group.members]
     _refuse_mixed(members, settings)
@@ -128,7 +130,7 @@ def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
 
 
 def taught(groups: Sequence[TrainableGroup], batch: Batch) -> list[TrainableGroup]:
-    """The groups that were assembled, with the mean advantage of each member's loss tokens."""
+    """Return the groups with the mean advantage of each member's loss tokens."""
     ends = np.cumsum(batch.lengths)
     means = iter(
         float(batch.advantages[start:end][mask].mean()) if mask.any() else None
@@ -141,10 +143,10 @@ def taught(groups: Sequence[TrainableGroup], batch: Batch) -> list[TrainableGrou
 def _normalised(
     advantages: Floats, task_ids: Ints, masks: Sequence[Bools], settings: Settings
 ) -> tuple[Floats, frozenset[int]]:
-    """[N] advantages of the tokens, and the tasks left as they were.
+    """Return [N] token advantages, and the tasks that were not normalised.
 
-    advantages, task_ids: [M]. `task`: over loss tokens; `environment`: over trajectories that have
-    one, so that a long trajectory weighs no more than a short one.
+    advantages, task_ids: [M]. `task`: over loss tokens. `environment`: over trajectories with loss
+    tokens, so that a long trajectory has the same weight as a short one.
     """
     lengths = np.array([mask.size for mask in masks], np.int64)
     if settings.normalise == "environment":
@@ -166,7 +168,7 @@ def _normalised(
 
 
 def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
-    """Shares of one sequence's ratio mean nothing where its tokens have several policies."""
+    """Refuse trajectories of several policies: a sequence ratio has no meaning for them."""
     if settings.mixed_sequences or not known_losses()[settings.loss].of_sequence:
         return
     for member in members:
@@ -175,7 +177,7 @@ def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
             raise ConfigError(
                 f'trainer.loss = "{settings.loss}": '
                 f"episode {member.episode_id} has several policies",
-                hint="sampling.sticky_steps, or trainer.mixed_sequences = true",
+                hint="raise sampling.sticky_steps, or set trainer.mixed_sequences = true",
             )
 
 
@@ -191,7 +193,7 @@ def _fresh(trajectory: Trajectory) -> Bools:
 
 
 def _of_policy(trajectory: Trajectory, values: list[bool]) -> Bools:
-    """[T] the value of the policy that sampled each token; False where none did."""
+    """Return [T]: for each token the value of the policy that sampled it; False without one."""
     table = np.array(values or [False], np.bool_)
     return table[trajectory.sampled_by()] & trajectory.mask().astype(np.bool_)
 

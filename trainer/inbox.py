@@ -1,11 +1,11 @@
-"""The trainer's inbox: ready groups, whole, verified, fresh and with spread.
+"""The trainer's inbox: selects ready groups that are complete, verified, fresh and have spread.
 
     trainer.trajectories.<run> ─▶ bodies held in memory (acknowledged on receipt)
     database: which groups are ready ─▶ bodies by fence and hash, missing ones from `trajectories`
              ─▶ zero spread: filtered · too old: stale · the rest: a batch of min to max groups
 
-The broker only brings bodies early; the database alone says which of them may be trained. While the
-broker is away, every body is read from the database.
+The broker only delivers bodies early; the database decides which of them are trained. While the
+broker is unavailable, bodies are read from the database.
 """
 
 import threading
@@ -43,10 +43,10 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a batch must satisfy. Staleness and lag in updates.
+    """Limits of a batch. Staleness and lag in updates.
 
-    `held_bytes`: of bodies in memory; the oldest make room, and are read from the database when a
-    batch needs them. Those of the batch that is being gathered stay, even beyond the bound.
+    `held_bytes`: memory for bodies. The oldest are dropped, and read from the database when a batch
+    needs them. Bodies of the current batch stay, even beyond the limit.
     """
 
     min_groups: int
@@ -59,7 +59,7 @@ class Bounds:
 
 
 class Inbox:
-    """Batches of one run; used by one thread."""
+    """Collects the batches of one run. For one thread."""
 
     def __init__(self, store: Store, consumer: Consumer, run_id: str, bounds: Bounds) -> None:
         self._store = store
@@ -76,11 +76,11 @@ class Inbox:
     def next_groups(
         self, version: int, epoch: int, stop: threading.Event, end_if_due: Callable[[], bool]
     ) -> Sequence[TrainableGroup]:
-        """The groups of the update from `version`; empty when `stop` is set or the run is over.
+        """Return the groups of the update from `version`; empty if `stop` is set or the run is
+        over.
 
-        `end_if_due`: ends the run by its stop rules, which hold whether or not groups come. Raises
-        TrainerReplaced once `epoch` is no longer the run's: to a trainer that slept, what another
-        learns from may seem too old.
+        `end_if_due`: ends the run by its stop rules, also if no groups come. Raises TrainerReplaced
+        if `epoch` is outdated: a trainer that slept must not discard groups of its successor.
         """
         look_at = time.monotonic()
         while not stop.is_set():
@@ -100,7 +100,9 @@ class Inbox:
         return ()
 
     def _take(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
-        """Keep others from re-issuing what is learned from now; False where one has already."""
+        """Mark the groups as taken, so that their episodes are not re-issued; False: one was
+        re-issued.
+        """
         names = [group.group_id for group in chosen]
         return self._store.transact(lambda session: groups.take(session, names, epoch))
 
@@ -110,13 +112,13 @@ class Inbox:
         return state, updates.ready_members(session, self._run_id, limit=limit)
 
     def forget(self, trained: Sequence[TrainableGroup]) -> None:
-        """Free the bodies of groups that are closed."""
+        """Free the bodies of closed groups."""
         for group in trained:
             for member in group.members:
                 self._drop((member.episode_id, member.fence))
 
     def _receive(self) -> None:
-        """Hold and acknowledge what has arrived. A broker that is away brings nothing."""
+        """Hold and acknowledge the received bodies. An unavailable broker delivers none."""
         with suppress(BrokerError):  # which is told of once: bodies come from the database
             self._retry.call(self._drain, limit_s=RECEIVE_S)
         metrics.HELD.set(self._held_bytes)
@@ -138,7 +140,7 @@ class Inbox:
             self._unacknowledged = []
 
     def _hold(self, trajectory: Trajectory) -> None:
-        """Keep a body. One that nobody asked for is passed over while the pinned ones fill all."""
+        """Hold a body. It is ignored if pinned bodies fill the memory and it is not needed."""
         key = (trajectory.episode_id, trajectory.fence)
         if key in self._held:
             return
@@ -149,7 +151,7 @@ class Inbox:
         self._held_bytes += size
 
     def _make_room(self, size: int) -> bool:
-        """Drop the oldest bodies that are not pinned; whether `size` bytes fit then."""
+        """Drop the oldest unpinned bodies; return whether `size` bytes fit then."""
         while self._held_bytes + size > self._bounds.held_bytes:
             oldest = next((key for key in self._held if key not in self._pinned), None)
             if oldest is None:
@@ -165,10 +167,10 @@ class Inbox:
     def _choose(
         self, members: Sequence[ReadyMember], version: int, epoch: int
     ) -> list[TrainableGroup]:
-        """At most `max_groups` whole groups, fresh and with spread, the oldest first.
+        """Return at most `max_groups` complete groups, fresh and with spread, oldest first.
 
-        The others that were looked at are closed with their reason. Only what may be chosen is
-        read, and it is pinned, so that a batch larger than `held_bytes` comes together too.
+        Other inspected groups are closed with their reason. Only candidates are read, and they are
+        pinned, so a batch larger than `held_bytes` can be collected, too.
         """
         if self._forks is None:
             self._forks = self._store.ask(lambda session: updates.forks(session, self._run_id))
@@ -196,7 +198,9 @@ class Inbox:
         return chosen
 
     def _fetch(self, members: Sequence[ReadyMember]) -> None:
-        """Read bodies that the broker has not brought from the store; damaged ones are given up."""
+        """Read bodies that the broker has not delivered from the database; damaged ones are given
+        up.
+        """
         missing = {
             (member.episode_id, member.fence): member.sha256
             for member in members
@@ -212,21 +216,23 @@ class Inbox:
                 self._give_up(key, error)
 
     def _give_up(self, key: Key, error: MessageError) -> None:
-        """Its episode is played again: no later look will find another body under this fence."""
+        """Give up a damaged body; its episode is played again."""
         given_up = self._store.transact(
             lambda session: bodies.give_up(session, *key, max_attempts=self._bounds.max_attempts)
         )
-        log.error("stored body given up", episode_id=key[0], again=given_up, error=str(error))
+        log.error(
+            "Stored trajectory cannot be read", episode_id=key[0], again=given_up, error=str(error)
+        )
 
     def _whole(self, group_id: str, rows: Sequence[ReadyMember]) -> TrainableGroup | None:
-        """The group if every member's body is here and is the one its row names."""
+        """Return the group if every member's body is here and matches its row."""
         found = [self._held.get((row.episode_id, row.fence)) for row in rows]
         held = [each for each in found if each is not None]
         if len(held) < len(rows):
             return None
         for row, each in zip(rows, held, strict=True):
             if each.sha256 != row.sha256:
-                log.error("body is not the one its row names", episode_id=row.episode_id)
+                log.error("Trajectory does not match its row", episode_id=row.episode_id)
                 self._drop((row.episode_id, row.fence))
                 return None
         return TrainableGroup(group_id, rows[0].task, tuple(held))
@@ -251,7 +257,7 @@ def _keys(chosen: Iterable[TrainableGroup]) -> set[Key]:
 
 
 def _bytes(trajectory: Trajectory) -> int:
-    """About what a trajectory takes in memory: its arrays and its steps' texts."""
+    """Estimate the memory of a trajectory: its arrays and its steps' texts."""
     texts = sum(len(step.call) + len(step.answer) for step in trajectory.steps)
     return 10 * len(trajectory) + texts
 
@@ -259,7 +265,7 @@ def _bytes(trajectory: Trajectory) -> int:
 def verdict(
     group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int]
 ) -> GroupState:
-    """READY for what the update from `version` may learn from, else FILTERED or STALE."""
+    """Return READY if the update from `version` may train on the group, else FILTERED or STALE."""
     if not spread(group, bounds.abnormal_reward):
         return GroupState.FILTERED
     return GroupState.STALE if too_old(group, version, bounds, forks) else GroupState.READY
@@ -268,10 +274,10 @@ def verdict(
 def too_old(
     group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int] | None = None
 ) -> bool:
-    """Whether a policy whose tokens would train is further behind than its bound allows.
+    """Return whether a policy with trainable tokens exceeds its bound of staleness or lag.
 
-    `forks`: where the lines of rolled-back policies left the live one. Such a policy is as many
-    updates away as lie on both lines since then.
+    `forks`: versions at which the lines of rolled-back policies left the live lineage. The distance
+    of such a policy is the number of updates on both lines since then.
     """
     for member in group.members:
         for policy in member.policies:

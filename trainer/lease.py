@@ -1,5 +1,5 @@
-"""The trainer's lease: while it holds, others know that a trainer is at work, however long an
-update takes.
+"""The trainer's lease. While it is valid, other processes know that a trainer is running, even
+during a long update.
 """
 
 import threading
@@ -23,7 +23,9 @@ log = get_logger()
 def trainer_lease(
     store: Store, run_id: str, epoch: Callable[[], int], beat_s: float = BEAT_S
 ) -> Iterator[None]:
-    """Beat on a thread and a connection of its own. `epoch`: 0 until the trainer has begun one."""
+    """Extend the lease on its own thread and connection. `epoch`: 0 until the trainer has started
+    one.
+    """
     ended = threading.Event()
     with closing(store.one_thread()) as own:
 
@@ -45,11 +47,11 @@ def _extend(store: Store, run_id: str, epoch: int) -> None:
     try:
         store.transact(lambda session: runs.hold_trainer(session, run_id, epoch, lease_s=LEASE_S))
     except StoreUnavailable as error:  # it is told to stop: the lease runs out by itself
-        log.warning("Trainer's lease was not extended", error=str(error))
+        log.warning("Trainer lease not renewed", error=str(error))
 
 
 def _drop(store: Store, run_id: str, epoch: int) -> None:
     try:
         store.transact(lambda session: runs.drop_trainer(session, run_id, epoch), patience_s=LAST_S)
     except StoreUnavailable as error:
-        log.warning("Trainer's lease was not given back", error=str(error))
+        log.warning("Trainer lease not released", error=str(error))

@@ -1,11 +1,11 @@
-"""The ledger: publishes a checkpoint, then commits the update, its groups and hashes in one go.
+"""The ledger: publishes a checkpoint, then commits the update with its groups and hashes.
 
     save weights ─▶ (snapshot when due) ─▶ one transaction ─▶ CheckpointPublished ─▶ retention
                                            (with alarms: trainer/alarm_recorder.py)
 
-It waits for a disk or an object store that is full or away until the trainer is told to stop; a
-snapshot that could not be saved is tried again at the next update. A trainer whose epoch is no
-longer the run's commits nothing and ends.
+It waits while a disk or an object store is full or unavailable, until the trainer is told to stop.
+A snapshot that could not be saved is tried again at the next update. A trainer whose epoch is
+outdated commits nothing and ends.
 """
 
 import uuid
@@ -43,7 +43,7 @@ log = get_logger()
 
 
 class Ledger:
-    """Writes one run's updates; used by one thread."""
+    """Writes the updates of one run. For one thread."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Ledger:
         announce: Callable[[Message], object],
         shelf: Shelf,
     ) -> None:
-        """`announce`: publishes an event, and does not wait for a broker that is away.
+        """`announce`: publishes an event without waiting for an unavailable broker.
 
-        `shelf`: where this run's checkpoints are kept; snapshots stay in its folder here.
+        `shelf`: storage of the run's checkpoints; snapshots stay in the local folder.
         """
         self._config = config
         self._run_id = run_id
@@ -69,10 +69,10 @@ class Ledger:
         self._stop_rules = StopRules(config.run, config.tasks, config.min_groups, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
-        """Begin a new epoch from the newest snapshot; later updates leave the live lineage.
+        """Start a new epoch from the newest snapshot; later updates are rolled back.
 
-        Where there is no snapshot the run begins at its first checkpoint, which the learner holds.
-        Raises CheckpointError where no snapshot that there is can be used.
+        Without a snapshot the run starts at its first checkpoint, which the learner has loaded.
+        Raises CheckpointError if snapshots exist but none can be used.
         """
         self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
         self._commit_kept()
@@ -93,11 +93,11 @@ class Ledger:
         present = partial(checkpoints.present_checkpoints, run_id=self._run_id)
         left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
         retention.remove(left, self._shelf.stop)
-        log.info("trainer begins", version=checkpoint.version, epoch=self.epoch, undone=undone)
+        log.info("Trainer started", version=checkpoint.version, epoch=self.epoch, undone=undone)
         return Position(checkpoint.version, checkpoint.checkpoint_id, found.trained_hash)
 
     def _live(self, session: Session) -> Sequence[Checkpoint]:
-        """The live lineage, oldest first. Raises CheckpointError where it is empty."""
+        """Return the live lineage, oldest first. Raises CheckpointError if it is empty."""
         live = checkpoints.live_checkpoints(session, self._run_id)
         if not live:
             raise CheckpointError(f"run {self._run_id} has no first checkpoint")
@@ -105,7 +105,7 @@ class Ledger:
         return live
 
     def started(self) -> float:
-        """The start of an update, on the database's clock."""
+        """Return the start time of an update, on the database's clock."""
         return self._store.clock()
 
     def commit(
@@ -116,11 +116,11 @@ class Ledger:
         metrics: Metrics,
         started_at: float,
     ) -> Position:
-        """Publish and record the update from `at`; returns where the trainer stands then.
+        """Publish and commit the update from `at`; return the new position.
 
-        Raises UpdateRefused: nothing was committed, and the weights are those of no checkpoint.
-        StoreUnavailable and WeightsAway, once the trainer is told to stop, and any other StoreError
-        say the same; the update is kept for the next trainer, if the disk here takes it.
+        Raises UpdateRefused: nothing was committed, and the weights match no checkpoint. The same
+        holds for StoreUnavailable and WeightsAway (only when the trainer is told to stop) and any
+        other StoreError; the update is then kept for the next trainer, if the local disk allows.
         """
         version = at.version + 1
         members = pending.members(trained)
@@ -167,40 +167,40 @@ class Ledger:
         return then
 
     def _write(self, record: UpdateRecord, session: Session) -> list[Reading]:
-        """The update's transaction; what is to be told of it."""
+        """Run the update's transaction; return the readings to log."""
         return commit(session, record.rows(self._run_id, self.epoch), self._watch)
 
     def _keep(self, learner: Learner, then: Position, record: UpdateRecord) -> None:
-        """Leave an update to the next trainer, which commits it."""
+        """Save an update for the next trainer."""
         path = record.snapshot_path or self._writer.snapshot(learner, then)
         if path is None:
             return
         try:
             pending.keep(record, Path(path))
         except OSError as error:
-            log.error("Update not kept for the next trainer", path=path, error=str(error))
+            log.error("Pending update not saved", path=path, error=str(error))
 
     def _commit_kept(self) -> None:
-        """Commit the update that the trainer before this one could not; what is refused is lost."""
+        """Commit the pending update of the previous trainer; a refused update is lost."""
         live = self._store.ask(self._live)
         record = pending.find(self._shelf.home, self._run_id, live[-1].checkpoint_id)
         if record is None:
             return
         if not record.arrived:
             if not self._writer.holds(record.checkpoint_id):
-                log.error("Update of the last trainer has lost its weights", version=record.version)
+                log.error("Pending update lost its weights", version=record.version)
                 return
             self._writer.upload(record.checkpoint_id)
         try:
             tell(self._store.transact(partial(self._write, record)), record.version)
         except UpdateRefused as error:
-            log.warning("Update of the last trainer refused", reason=str(error))
+            log.warning("Pending update refused", reason=str(error))
         else:
-            log.info("Update of the last trainer committed", version=record.version)
+            log.info("Pending update committed", version=record.version)
 
     @contextmanager
     def _counted(self, transition: Transition) -> Iterator[None]:
-        """What is refused inside leaves a row, in a transaction of its own."""
+        """Record a refusal inside this context, in a separate transaction."""
         try:
             yield
         except UpdateRefused as error:
@@ -211,7 +211,7 @@ class Ledger:
             raise
 
     def _retain(self) -> None:
-        """Remove the files that nothing needs any more; what cannot be now, later."""
+        """Delete files that are no longer needed; failures are retried later."""
         keep, tracks = self._config.keep_checkpoints, self._config.tracks
         try:
             doomed = self._store.transact(
@@ -220,24 +220,24 @@ class Ledger:
                 )
             )
         except StoreUnavailable as error:
-            log.warning("Old checkpoints stay for now", error=str(error))
+            log.warning("Old checkpoints not deleted", error=str(error))
             return
         retention.remove(doomed, self._shelf.stop)
 
     def _announce(self, then: Position) -> None:
-        """Wake whoever waits for a checkpoint; the row stands, so a lost event only delays."""
+        """Announce the checkpoint. The row is committed, so a lost event only delays."""
         event = CheckpointPublished(
             run_id=self._run_id, version=then.version, checkpoint_id=then.checkpoint_id
         )
         try:
             self._announce_event(event)
         except BrokerError as error:
-            log.warning("checkpoint not announced", version=then.version, error=str(error))
+            log.warning("Checkpoint not announced", version=then.version, error=str(error))
 
     def snapshot(self, learner: Learner, at: Position) -> None:
-        """Make the last update resumable before the trainer stops.
+        """Save a snapshot of the last update before the trainer stops.
 
-        While the database is away no row names the snapshot; the next start finds it all the same.
+        If the database is unavailable, no row names the snapshot; the next start finds it anyway.
         """
         if at.version == max(self._snapshot, 0):
             return
@@ -249,12 +249,12 @@ class Ledger:
                 lambda session: checkpoints.name_snapshot(session, at.checkpoint_id, path)
             )
         except StoreUnavailable as error:
-            log.warning("Snapshot is saved, its row does not name it yet", error=str(error))
+            log.warning("Snapshot saved, but not yet in the database", error=str(error))
 
     def end_if_due(self, at: Position) -> bool:
-        """End the run where a stop rule of its configuration is met; look at alarms till then.
+        """End the run if a stop rule is met; otherwise check alarms.
 
-        Raises TrainerReplaced: what another has learned since may meet none.
+        Raises TrainerReplaced if another trainer has taken over.
         """
         rule = self._stop_rules.met(at.version)
         if rule:
@@ -268,7 +268,7 @@ class Ledger:
         runs.move_run(session, self._run_id, RunState.COMPLETED, rule)
 
     def _save_snapshot(self, learner: Learner, at: Position) -> str | None:
-        """The directory of a new snapshot; None where the disk has no room, older ones dropped."""
+        """Save a snapshot and return its directory; None: the disk is full."""
         path = self._writer.snapshot(learner, at)
         if path is None and self._drop_older_snapshots():
             path = self._writer.snapshot(learner, at)
@@ -277,7 +277,7 @@ class Ledger:
         return path
 
     def _drop_older_snapshots(self) -> bool:
-        """Make room by all but the newest snapshot; whether there were any."""
+        """Delete all snapshots except the newest; return whether there were any."""
         drop = partial(retention.drop_snapshots, run_id=self._run_id, keep=1, epoch=self.epoch)
         try:
             doomed = self._store.transact(drop)

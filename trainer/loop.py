@@ -2,7 +2,7 @@
 
 consumes  ready groups (trainer/inbox.py)
 produces  one update, one checkpoint and one CheckpointPublished a round (trainer/ledger.py)
-waits for groups; for a database, a broker, a disk or an object store that is away, however long
+waits for groups; for a database, broker, disk or object store that is unavailable, without limit
 ends      with the run, or when told to stop, after a snapshot
 """
 
@@ -30,7 +30,9 @@ log = get_logger()
 def train(
     inbox: Inbox, learner: Learner, ledger: Ledger, settings: Settings, stop: threading.Event
 ) -> None:
-    """Raises TrainerReplaced when a newer trainer has taken over, UpdateRefused to begin again."""
+    """Train until the run ends.
+
+    Raises TrainerReplaced if a newer trainer has taken over, and UpdateRefused to start again."""
     at = ledger.resume(learner)
     while ready := _next_update(inbox, ledger, at, stop):
         groups, started_at = ready
@@ -40,26 +42,26 @@ def train(
         try:
             at = ledger.commit(learner, at, taught(groups, batch), figures, started_at)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
-            log.info("last update not committed", reason=str(error))
+            log.info("Last update not committed", reason=str(error))
             return
         except (StoreUnavailable, WeightsAway) as error:
             if not stop.is_set():
                 raise
-            log.warning("Told to stop before the last update was committed", error=str(error))
+            log.warning("Stopped before the last update was committed", error=str(error))
             return
         inbox.forget(groups)
         count(groups, figures, began)
         traced(groups, began, at.version)
-        log.info("update committed", version=at.version, skipped=figures.skipped)
+        log.info("Update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)
 
 
 def _next_update(
     inbox: Inbox, ledger: Ledger, at: Position, stop: threading.Event
 ) -> tuple[Sequence[TrainableGroup], float] | None:
-    """The groups of the next update and its start, on the database's clock.
+    """Return the groups of the next update and its start time, on the database's clock.
 
-    None once the run is over or `stop` is set, also while the database is away.
+    None: the run is over or `stop` is set, also if the database is unavailable.
     """
     try:
         groups = inbox.next_groups(at.version, ledger.epoch, stop, partial(ledger.end_if_due, at))
@@ -71,7 +73,7 @@ def _next_update(
 
 
 def count(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
-    """One update, for whoever watches; `began`: seconds since the epoch."""
+    """Count one update in the metrics. `began`: seconds since the epoch."""
     metrics.UPDATES.add(status="skipped" if figures.skipped else "committed")
     metrics.UPDATE.observe(time.time() - began)
     metrics.CLOSED.add(len(groups), status=GroupState.TRAINED)
@@ -81,7 +83,7 @@ def count(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> N
 
 
 def traced(groups: Sequence[TrainableGroup], began: float, version: int) -> None:
-    """The update that made `version`, in the trace of each attempt that it learned from."""
+    """Record the update to `version` in the trace of each attempt that it trained on."""
     ended = time.time()
     for member in (member for group in groups for member in group.members):
         mark = tracing.of_attempt(member.run_id, member.episode_id, member.fence)

@@ -1,14 +1,14 @@
-"""What is committed of an update, and how it outlives a trainer that cannot commit it.
+"""A pending update: it survives a trainer that was stopped before it could commit it.
 
-The database, or the object store of its checkpoints, was away until the trainer was told to stop:
+If the database or the object store was unavailable until the trainer was told to stop:
 
     commit, told to stop ─▶ snapshot directory + update.json ─▶ the next trainer commits it first
 
-A disk here that takes no checkpoint takes no snapshot either: then the update is lost, its groups
-are ready still, and the next trainer learns from them again.
+If the local disk cannot take a snapshot, the update is lost; its groups are still ready, and the
+next trainer trains on them again.
 
-The transaction decides as ever: where groups, bodies or lineage are not what they were, it refuses
-the update, and the next trainer begins from the last one that was committed.
+The transaction decides as usual: if groups, bodies or lineage have changed, it refuses the update,
+and the next trainer resumes from the last committed one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ log = get_logger()
 
 
 class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is committed of an update. `path`, `snapshot_path`: of its checkpoint and snapshot.
+    """The data of an update's commit. `path`, `snapshot_path`: of its checkpoint and snapshot.
 
-    `arrived`: whether the checkpoint is where `path` says; else it is in the folder of copies here.
+    `arrived`: whether the checkpoint is at `path`; else it is in the local cache.
     """
 
     checkpoint_id: str
@@ -50,7 +50,9 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrived: bool = True
 
     def rows(self, run_id: str, epoch: int) -> NewUpdate:
-        """What one transaction writes; made anew for each, for its rows belong to a session."""
+        """Create the rows of the transaction. They belong to one session, so each try creates new
+        ones.
+        """
         return NewUpdate(
             update_id=f"{self.checkpoint_id}.update",
             run_id=run_id,
@@ -75,7 +77,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
-    """What an update learned from, as the database keeps it."""
+    """Return the members that an update trained on, for the database."""
     return [
         TrainedMember(
             episode_id=member.episode_id,
@@ -91,7 +93,7 @@ def members(trained: Sequence[TrainableGroup]) -> list[TrainedMember]:
 
 
 def keep(record: UpdateRecord, snapshot: Path) -> None:
-    """For the next trainer. Raises OSError."""
+    """Save the update for the next trainer. Raises OSError."""
     kept = msgspec.structs.replace(record, snapshot_path=str(snapshot))
     partial = snapshot / f".{FILE}.partial"
     partial.write_bytes(msgspec.json.encode(kept))
@@ -99,7 +101,7 @@ def keep(record: UpdateRecord, snapshot: Path) -> None:
 
 
 def find(home: Path, run_id: str, parent_id: str) -> UpdateRecord | None:
-    """The update that was to follow the checkpoint `parent_id`, its snapshot whole; or None."""
+    """Find the pending update after checkpoint `parent_id` with a complete snapshot; None: none."""
     for path in sorted(home.glob(f"{run_id}-v*.snapshot/{FILE}")):
         try:
             record = msgspec.json.decode(path.read_bytes(), type=UpdateRecord)
@@ -107,7 +109,7 @@ def find(home: Path, run_id: str, parent_id: str) -> UpdateRecord | None:
                 continue
             verify(path.parent)
         except (OSError, msgspec.MsgspecError, CheckpointError) as error:
-            log.error("An update that was kept cannot be used", path=str(path), error=str(error))
+            log.error("Pending update cannot be used", path=str(path), error=str(error))
             continue
         return record
     return None

@@ -1,7 +1,7 @@
-"""The text of a checkpoint's probe: natural language, in the policy's own tokens.
+"""The probe text of a checkpoint: natural language, in the policy's own tokens.
 
-Random tokens are improbable, and the log-probabilities of improbable tokens differ most between two
-sound implementations. Of natural text the median differs by 0.01 to 0.03 in bfloat16 (SmolLM2).
+Random tokens are improbable, and log-probabilities of improbable tokens differ most between two
+correct implementations. On natural text the median differs by 0.01 to 0.03 in bfloat16 (SmolLM2).
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a trainer begins: the newest checkpoint of the live lineage that has a sound snapshot."""
+"""Finds where a trainer resumes: the newest live checkpoint with a valid snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """`state`, `path`: of the snapshot; None at the run's first checkpoint, which has none.
+    """Where a trainer resumes. `state`, `path`: of the snapshot; None at the first checkpoint.
 
-    `trained_hash`: of the bodies that its weights have learned from.
+    `trained_hash`: hash of the trajectories that its weights were trained on.
     """
 
     checkpoint: Checkpoint
@@ -30,11 +30,11 @@ class Restart:
 
 
 def find_restart(live: Sequence[Checkpoint], home: Path) -> Restart:
-    """The newest of `live`, oldest first, whose snapshot is whole and learned what its row says.
+    """Find the newest of `live` (oldest first) with a complete snapshot that matches its row.
 
-    A snapshot in `home` whose row does not name it counts too: the database was away when its
-    trainer ended. Raises CheckpointError where rows name snapshots and none of them is sound: to
-    begin at the first checkpoint would undo all updates.
+    A snapshot in `home` without a row counts, too: the database was unavailable when its trainer
+    ended. Raises CheckpointError if rows name snapshots but none is valid, because starting at the
+    first checkpoint would undo all updates.
     """
     error: CheckpointError | None = None
     for checkpoint in reversed(live):
@@ -54,15 +54,15 @@ def find_restart(live: Sequence[Checkpoint], home: Path) -> Restart:
         return Restart(checkpoint, state, path, manifest.trained_hash)
     if error is not None:
         raise CheckpointError(
-            f"no snapshot of the run can be used; the newest: {error}",
-            hint="bring its folder back, or delete the named snapshots to begin at version 0",
+            f"no snapshot of the run can be used; error of the newest: {error}",
+            hint="restore its folder, or delete the snapshots to start again at version 0",
         )
     return Restart(live[0])
 
 
 def _refuse_other_line(path: Path, manifest: Manifest, checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError where weights and row have not learned from the same bodies."""
+    """Raise CheckpointError if weights and row were not trained on the same trajectories."""
     if checkpoint.trained_hash not in (None, manifest.trained_hash):
         raise CheckpointError(
-            f"{path}: learned from other bodies than version {checkpoint.version} of the database"
+            f"{path} and version {checkpoint.version} in the database learned from different data"
         )

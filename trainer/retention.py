@@ -1,9 +1,9 @@
-"""Which checkpoints and snapshots stay on disk: the row goes first, then the directory.
+"""Decides which checkpoints and snapshots are kept. The row is deleted first, then the directory.
 
-Kept: the newest `keep`, version 0, all that a track can want now or after a return to the newest
-snapshot, the two newest snapshots with their checkpoints, and what a server or an open group still
-uses. A crash between row and directory leaves a directory that no row names; the next trainer
-removes it.
+Kept are the newest `keep`, version 0, every checkpoint that a track needs now or after a return to
+the newest snapshot, the two newest snapshots with their checkpoints, and those that a server or an
+open group still uses. A crash between row and directory leaves an orphaned directory, which the
+next trainer deletes.
 """
 
 import threading
@@ -29,9 +29,9 @@ log = get_logger()
 def retain(
     session: Session, run_id: str, *, keep: int, tracks: Sequence[str], epoch: int
 ) -> list[str]:
-    """Mark what is not needed as deleted; its directories, to remove after the commit.
+    """Mark unneeded checkpoints as deleted; return their directories, to delete after the commit.
 
-    Nothing where a newer trainer has begun.
+    Does nothing if a newer trainer has started.
     """
     if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
         return []
@@ -50,9 +50,9 @@ def retain(
 
 
 def drop_snapshots(session: Session, run_id: str, *, keep: int, epoch: int) -> list[str]:
-    """Take all but the newest `keep` live snapshots from their rows; their directories, to remove.
+    """Remove all but the newest `keep` live snapshots from rows; return their directories.
 
-    Nothing where a newer trainer has begun.
+    Does nothing if a newer trainer has started.
     """
     if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
         return []
@@ -68,22 +68,22 @@ def drop_snapshots(session: Session, run_id: str, *, keep: int, epoch: int) -> l
 
 
 def orphans(rows: Sequence[Checkpoint], shelf: Shelf, run_id: str) -> list[str]:
-    """The run's directories on its shelf that no row names: what a crash left."""
+    """Return directories of the run's storage without a row, left by a crash."""
     named = {Path(path).name for row in rows for path in (row.path, row.snapshot_path) if path}
     found = [*shelf.home.glob(f"{run_id}-v*"), *shelf.home.glob(f".{run_id}-v*")]
     left = [str(path) for path in found if path.is_dir() and path.name not in named]
     try:
         names = [name for name in shelf.names() if name.startswith(f"{run_id}-v")]
     except CheckpointError as error:
-        log.warning("Orphans were not looked for", error=str(error))
+        log.warning("Orphaned checkpoints not listed", error=str(error))
         names = []
     return [*left, *(shelf.path(name) for name in names if name not in named)]
 
 
 def remove(paths: Sequence[str], stop: threading.Event | None = None) -> None:
-    """Delete directories and what lies under URLs; what cannot be deleted now is an orphan.
+    """Delete directories and URLs; those that cannot be deleted now become orphans.
 
-    stop: waits for no store any more.
+    stop: when set, do not wait for the storage.
     """
     for path in paths:
         try:
@@ -92,4 +92,4 @@ def remove(paths: Sequence[str], stop: threading.Event | None = None) -> None:
             else:
                 directories.remove(Path(path))
         except (CheckpointError, OSError) as error:
-            log.warning("A checkpoint stays, although no row names it", error=str(error))
+            log.warning("Orphaned checkpoint not deleted", error=str(error))

@@ -1,4 +1,4 @@
-"""What a trainer resumes from, bit by bit, without pickle: safetensors and JSON."""
+"""Snapshots, from which a trainer resumes exactly: safetensors and JSON, without pickle."""
 
 import json
 import random
@@ -24,7 +24,7 @@ VALUES = "state.json"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`tensors` by flat name, `values` that JSON can hold."""
+    """The state of a snapshot: `tensors` by flat name, `values` in JSON."""
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
@@ -39,7 +39,7 @@ def save(  # noqa: PLR0913 - what a manifest says
     parent: str | None,
     trained_hash: str = ROOT,
 ) -> Manifest:
-    """Publish the state as a directory of its own. Raises CheckpointError."""
+    """Write the state to a new directory. Raises CheckpointError."""
 
     def write(target: Path) -> None:
         tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
@@ -57,17 +57,17 @@ def save(  # noqa: PLR0913 - what a manifest says
 
 
 def load(directory: Path) -> tuple[State, Manifest]:
-    """A verified snapshot's state and manifest. Raises CheckpointError that names the file."""
+    """Load and verify a snapshot; return state and manifest. Raises CheckpointError."""
     manifest = verify(directory)
     try:
         values = json.loads((directory / VALUES).read_text())
         return State(load_file(directory / TENSORS), values), manifest
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: not a snapshot: {error}") from error
+        raise CheckpointError(f"{directory} is not a snapshot: {error}") from error
 
 
 def random_state() -> State:
-    """The generators of python, numpy and torch, on every device that is in use."""
+    """Return the state of the random generators of python, numpy and torch on all used devices."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     version, words, following = random.getstate()
     tensors = {"random/torch": torch.get_rng_state()}
@@ -81,7 +81,7 @@ def random_state() -> State:
 
 
 def set_random_state(state: State) -> None:
-    """The inverse of `random_state`; other names in the state are passed over."""
+    """Restore the output of `random_state`; other names are ignored."""
     version, words, following = state.values["random/python"]
     random.setstate((version, tuple(words), following))
     name, keys, *rest = state.values["random/numpy"]

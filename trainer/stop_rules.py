@@ -1,4 +1,4 @@
-"""When a run ends by itself: after so many updates or hours, or once every task is solved."""
+"""Stop rules: a run ends after a number of updates or hours, or when every task is solved."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class StopRules:
         self._store = store
 
     def met(self, version: int) -> str:
-        """The rule that ends the run at this version; empty where it goes on."""
+        """Return the rule that ends the run at this version; empty: none."""
         run = self._run
         if run.stop_updates is not None and version >= run.stop_updates:
             return f"{run.stop_updates} updates"
@@ -38,7 +38,7 @@ class StopRules:
         return ""
 
     def _is_solved(self, version: int, share: float) -> bool:
-        """Whether every task has that success, over enough groups to tell."""
+        """Return whether every task has that success over enough groups."""
 
         def look(session: Session) -> tuple[int, dict[str, float]]:
             closed = progress.recent_groups(session, self._run_id, SUCCESS_UPDATES)

@@ -1,4 +1,4 @@
-"""Writes checkpoints and snapshots. A disk or an object store that is full or away is waited for.
+"""Writes checkpoints and snapshots. Waits while a disk or an object store is full or unavailable.
 
 learner ─▶ directory, whole ─▶ shelf (a folder or a URL)   until it is there, or told to stop
 learner ─▶ snapshot in the run's folder here               once: the next update tries again
@@ -25,9 +25,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a trainer stands: the checkpoint its weights are.
+    """The position of a trainer: the checkpoint of its weights.
 
-    `trained_hash`: the running hash over all bodies that they learned from (core/trained_hash.py).
+    `trained_hash`: running hash over all trained trajectories (core/trained_hash.py).
     """
 
     version: int
@@ -36,17 +36,17 @@ class Position:
 
 
 class CheckpointWriter:
-    """Writes what one trainer learned; used by one thread."""
+    """Writes checkpoints and snapshots of one trainer. For one thread."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._retry = Retry("checkpoints", _is_away, stop=shelf.stop, backoff=BACKOFF)
 
     def publish(self, learner: Learner, then: Position, parent: str) -> str:
-        """The checkpoint `then` on its shelf: what its row names.
+        """Write the checkpoint `then` and upload it; return its path for the row.
 
-        Raises CheckpointError; WeightsAway only once it is told to stop: then the checkpoint is
-        whole here, unless it was the disk here that was away.
+        Raises CheckpointError, and WeightsAway only when told to stop: then the checkpoint is
+        complete on the local disk, unless that disk was unavailable.
         """
 
         def fill(target: Path) -> Probe:
@@ -67,9 +67,9 @@ class CheckpointWriter:
         return self.upload(then.checkpoint_id)
 
     def upload(self, checkpoint_id: str) -> str:
-        """Bring a checkpoint that is whole here to its shelf: what its row names.
+        """Upload a complete local checkpoint; return its path for the row.
 
-        Raises CheckpointError; WeightsAway, once it is told to stop, which leaves it whole here.
+        Raises CheckpointError, and WeightsAway when told to stop; the local copy stays.
         """
         try:
             return self._retry.call(partial(self._shelf.put, checkpoint_id))
@@ -80,7 +80,7 @@ class CheckpointWriter:
             raise
 
     def holds(self, checkpoint_id: str) -> bool:
-        """Whether a checkpoint is whole here."""
+        """Return whether a local checkpoint is complete."""
         try:
             directories.verify(self._shelf.local(checkpoint_id))
         except CheckpointError:
@@ -88,7 +88,7 @@ class CheckpointWriter:
         return True
 
     def snapshot(self, learner: Learner, at: Position) -> str | None:
-        """The directory of a new snapshot; None where the disk is full or away."""
+        """Save a snapshot and return its directory; None: the disk is full or unavailable."""
         directory = snapshot_directory(self._shelf.home, at.checkpoint_id)
         try:
             snapshots.save(
@@ -100,13 +100,13 @@ class CheckpointWriter:
                 trained_hash=at.trained_hash,
             )
         except WeightsAway as error:
-            log.error("Snapshot could not be saved", version=at.version, error=str(error))
+            log.error("Snapshot not saved", version=at.version, error=str(error))
             return None
         return str(directory)
 
 
 def snapshot_directory(home: Path, checkpoint_id: str) -> Path:
-    """Where the snapshot of a checkpoint lies in the run's folder of checkpoints."""
+    """Return the directory of a checkpoint's snapshot in the run's folder."""
     return home / f"{checkpoint_id}.snapshot"
 
 

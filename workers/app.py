@@ -1,8 +1,8 @@
-"""Celery: the thin task, its queue, and who sends to it. Nothing but RunEpisode travels here.
+"""The Celery application: one thin task, its queue and its sender. It carries only RunEpisode.
 
     dispatcher ─send─▶ worker.episodes.<run> ─▶ a thread of a worker ─▶ EpisodeWorker.run(command)
 
-Deliveries are acknowledged early: leases in the database recover what a dead worker held.
+Deliveries are acknowledged early: leases in the database recover the episodes of a dead worker.
 """
 
 import os
@@ -37,7 +37,7 @@ HEARTBEAT_S = 30.0  # a worker's connection over which nothing came for twice as
 
 
 def celery_app(url: str, run_id: str) -> Celery:
-    """The Celery application of a run, connected to nothing yet. `url`: of the tasks' broker."""
+    """Create the Celery application of a run, not yet connected. `url`: of the tasks' broker."""
     embedded = url.startswith("filesystem://")
     arguments = {} if embedded else {"x-queue-type": "quorum"}
     app = Celery("agentrl", broker="filesystem://" if embedded else url, set_as_current=False)
@@ -65,17 +65,19 @@ def celery_app(url: str, run_id: str) -> Celery:
 
 
 class Sender:
-    """What the dispatcher sends commands with, over a connection of its own; for one thread."""
+    """Sends the dispatcher's commands over its own connection. For one thread."""
 
     def __init__(self, app: Celery, *, expires_s: float | None = None) -> None:
-        """`expires_s`: after which the broker drops a command that no worker has taken."""
+        """`expires_s`: time after which the broker drops an unclaimed command."""
         self._app = app
         self._expires_s = expires_s
         self._connection: Any = None
         self._producer: Any = None
 
     def __call__(self, command: RunEpisode) -> None:
-        """Raises BrokerUnavailable within seconds: the command's row is due again."""
+        """Send a command. Raises BrokerUnavailable within seconds; the dispatcher sends it again
+        later.
+        """
         try:
             self._app.send_task(
                 TASK,
@@ -89,7 +91,7 @@ class Sender:
         except (OperationalError, OSError) as error:
             self.close()
             raise BrokerUnavailable(
-                f"tasks broker: {error}", hint="see that it runs and has room"
+                f"Celery broker: {error}", hint="check that it runs and has free disk space"
             ) from error
 
     def _opened(self) -> Any:
@@ -99,7 +101,7 @@ class Sender:
         return self._producer
 
     def close(self) -> None:
-        """Leave without a word to the broker: it may be silent, and its confirm come late."""
+        """Close without waiting for the broker, which may not answer."""
         if self._connection is not None:
             self._connection.collect()
         self._connection = self._producer = None
@@ -110,8 +112,8 @@ def serve(
 ) -> None:
     """Consume until SIGTERM, which sets `stop` at once; running episodes must end then.
 
-    `stop` may be set before Celery has put its own signal handlers up. Raises RuntimeError where
-    Celery gives up by itself: the supervisor starts the process again.
+    `stop` may be set before Celery has installed its signal handlers. Raises RuntimeError if Celery
+    gives up by itself; the supervisor restarts the process.
     """
 
     @app.task(name=TASK)  # type: ignore[untyped-decorator]
@@ -149,7 +151,7 @@ def serve(
 
 
 def purge(app: Celery, run_id: str) -> None:
-    """Remove the run's queue and what waits in it."""
+    """Delete the run's queue with its messages."""
     with app.connection_for_write() as connection:
         connection.default_channel.queue_delete(episodes_queue(run_id))
 
@@ -159,7 +161,7 @@ def _queue(run_id: str, arguments: dict[str, Any]) -> Queue:
 
 
 def _folders(url: str) -> dict[str, Any]:
-    """The filesystem transport's folders, made where missing."""
+    """Return the folders of the filesystem transport; create missing ones."""
     root = Path(url.removeprefix("filesystem://"))
     for name in ("messages", "control"):
         (root / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One attempt as others see it: its ids in every log line, its counts, its trace."""
+"""Telemetry of one attempt: ids in every log line, counters, trace."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from agentrl.db.transitions.episodes import Claimed
 
 
 def watched(run_id: str, claimed: Claimed, attempt: Callable[[], str]) -> None:
-    """`attempt`: returns how it ended, in a word."""
+    """Run an attempt with telemetry. `attempt`: returns its outcome as one word."""
     mark = tracing.of_attempt(run_id, claimed.episode_id, claimed.fence)
     ids: dict[str, str | int] = {
         "episode_id": claimed.episode_id,

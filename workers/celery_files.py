@@ -1,8 +1,8 @@
-"""Celery's broker of the embedded default: kombu's filesystem transport with whole messages.
+"""The embedded Celery broker: kombu's filesystem transport with atomic messages.
 
-kombu writes a message under its final name, so a consumer that looks at the wrong moment reads half
-of it and dies. Here a message gets its name once it is complete, and what is none is passed over:
-the row that it was to move is sent again in time.
+kombu writes a message under its final name, so a consumer may read half of it and die. Here a
+message gets its name when it is complete, and a malformed file is ignored: the dispatcher sends its
+episode again later.
 """
 
 import json
@@ -22,12 +22,12 @@ PRUNE_S = 60.0  # between two looks for messages that have expired
 
 
 class Channel(filesystem.Channel):
-    """A channel whose messages appear at once, and go once they have expired."""
+    """A channel with atomic messages that expire."""
 
     pruned_at = 0.0
 
     def _put(self, queue: str, payload: Any, **_options: Any) -> None:  # type: ignore[override]
-        """Raises ChannelError where the disk refuses."""
+        """Write a message. Raises ChannelError on a disk error."""
         folder = Path(self.data_folder_out)
         name = f"{monotonic_ns() // 1000:020}_{uuid.uuid4()}"
         partial = folder / f".{name}.partial"
@@ -42,7 +42,7 @@ class Channel(filesystem.Channel):
             raise ChannelError(f"{folder}: {error.strerror}") from error
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:  # noqa: ARG002 - kombu's
-        """The next message that is one; a file of ours that is none never comes again.
+        """Return the next valid message; malformed files are deleted.
 
         Raises queue.Empty.
         """
@@ -51,13 +51,15 @@ class Channel(filesystem.Channel):
                 payload = super()._get(queue)  # type: ignore[no-untyped-call]
                 virtual.Message(payload, channel=self)  # type: ignore[no-untyped-call]
             except (ValueError, TypeError, LookupError, AttributeError) as error:
-                get_logger().warning("command passed over", queue=queue, error=repr(error))
+                get_logger().warning(
+                    "Celery control command ignored", queue=queue, error=repr(error)
+                )
             else:
                 return payload
 
 
 def _expires_s(payload: Any) -> float:
-    """After how many seconds a message expires; 0: never. AMQP says it in milliseconds, as text."""
+    """Return the expiry of a message in seconds; 0: never. AMQP has milliseconds, as text."""
     return float(payload["properties"].get("expiration") or 0) / 1000
 
 
@@ -71,15 +73,15 @@ def _prune(folder: Path, queue: str, older_s: float) -> None:
 
 
 class Transport(filesystem.Transport):
-    """What `Celery(broker_transport=…)` names."""
+    """The transport for `Celery(broker_transport=…)`."""
 
     Channel = Channel
 
     def drain_events(self, connection: Any, timeout: float | None = None, **_options: Any) -> None:
         """Deliver one message. Raises TimeoutError after `timeout` seconds, or LOOK_S.
 
-        Celery's loop asks for 2 s, looks whether it shall end, and asks once more before it does:
-        up to 4 s, more than a worker has.
+        Celery's loop waits 2 s, checks whether to stop, and waits once more: up to 4 s, longer than
+        a stopping worker has.
         """
         soon = None if timeout is None else min(timeout, LOOK_S)
         super().drain_events(connection, timeout=soon)  # type: ignore[no-untyped-call]

@@ -1,11 +1,11 @@
-"""The episode: policy and environment in turn, until one of them ends it.
+"""The episode loop: policy and environment take turns until one of them ends the episode.
 
     env.start() ─▶ conversation ─▶ draw a policy ─▶ sample ─▶ parse calls ─▶ env.call() ─┐
                         ▲              ▲              │ broke off                         │
                         │              └── its span ◀─┘                                   │
                         └────────────────────── observation ◀───────────────────────────┘
 
-No queue, no database, no Celery here: only its collaborators.
+This module knows no queue, no database and no Celery.
 """
 
 import threading
@@ -39,7 +39,7 @@ log = get_logger()
 
 
 class OutOfTime(AgentRLError):
-    """The attempt's own deadline passed: an infrastructure failure, never a reward."""
+    """The deadline of the attempt has passed: an infrastructure failure, never a reward."""
 
 
 class Stopped(AgentRLError):
@@ -48,7 +48,7 @@ class Stopped(AgentRLError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one attempt. `deadline_s`: wall clock; `policy_wait_s`: for one step's policy.
+    """Limits of one attempt. `deadline_s`: wall clock. `policy_wait_s`: wait for a policy per step.
 
     `completion_timeout_s`: for one completion, within the deadline.
     """
@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What every episode of a process shares. `clock`: seconds, the database's."""
+    """Objects that all episodes of a process share. `clock`: the database's, in seconds."""
 
     template: ChatTemplate
     style: Style
@@ -74,7 +74,7 @@ class Kit:
 
 
 class EpisodeLoop:
-    """One attempt at one item; single use, one thread."""
+    """Runs one attempt at one item. Single use, one thread."""
 
     def __init__(
         self, claimed: Claimed, run_id: str, env: Environment, sampler: Sampler, kit: Kit
@@ -92,16 +92,16 @@ class EpisodeLoop:
         self._steps: list[StepRecord] = []
 
     def run(self, limits: Limits) -> Trajectory:
-        """Steps until the environment is done or turns or tokens run out.
+        """Run steps until the environment is done, or the turn or token limit is reached.
 
-        Raises EnvironmentFailure, PolicyError, OutOfTime, Stopped, ConfigError where no step has
-        room; nothing of the attempt is kept.
+        Raises EnvironmentFailure, PolicyError, OutOfTime, Stopped, and ConfigError if no step fits;
+        the attempt is then discarded.
         """
         if self._room() <= 0:
             raise ConfigError(
                 f"sampling.max_tokens: the first prompt of {self._claimed.task} "
                 f"{self._claimed.item_id} alone has {len(self._conversation)} tokens",
-                hint=f"more than {self._kit.sampling.max_tokens}",
+                hint=f"raise sampling.max_tokens above {self._kit.sampling.max_tokens}",
             )
         started, self._deadline = self._kit.clock(), time.monotonic() + limits.deadline_s
         outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
@@ -117,7 +117,9 @@ class EpisodeLoop:
         return self._trajectory(outcome, started)
 
     def _turn(self, limits: Limits) -> Outcome:
-        """A policy call and the environment's answer; others go on where a policy broke off."""
+        """Run one turn: a policy call and the environment's answer. If a policy aborts, others
+        continue.
+        """
         said: list[int] = []
         while (span := self._span(said, limits)).finish_reason == ABORT:
             self._steps.append(span)
@@ -140,7 +142,7 @@ class EpisodeLoop:
         return outcome
 
     def _span(self, said: list[int], limits: Limits) -> StepRecord:
-        """One policy call, appended to the conversation and to what the turn has said so far."""
+        """Run one policy call and append it to the conversation and the turn."""
         self._check(limits)
         requested_at, began = self._kit.clock(), time.perf_counter()
         prompt, redrawn = self._conversation.prompt(), self._redrawn
@@ -170,7 +172,7 @@ class EpisodeLoop:
         )
 
     def _end(self, completion: Completion, said: Sequence[int]) -> str:
-        """How a span ended; one that broke off where its turn ends anyway did not break off."""
+        """Return how a span ended; an abort at the end of a turn does not count as one."""
         if completion.finish_reason != ABORT:
             return completion.finish_reason
         if said[-1] in self._kit.stop_ids:
@@ -186,10 +188,10 @@ class EpisodeLoop:
     def _sample(
         self, prompt: list[int], said: Sequence[int], limits: Limits
     ) -> tuple[LivePolicy, Completion]:
-        """A completion of the policy drawn; one that refuses or died is replaced at this step.
+        """Sample a completion; replace a policy that refuses or died.
 
-        `said`: the turn's tokens so far; only a policy that reads tokens can go on with them. What
-        completions take is no wait for a policy.
+        `said`: tokens of the turn so far; only a policy that reads tokens can continue them. The
+        time of completions does not count as waiting for a policy.
         """
         deadline, pause_s = time.monotonic() + limits.policy_wait_s, REDRAW_S
         while True:
@@ -220,7 +222,9 @@ class EpisodeLoop:
                 return policy, completion
 
     def _drawn(self, wait_s: float, *, exact: bool) -> LivePolicy:
-        """Raises NoLivePolicy at the first step, which costs no attempt; PolicyError later."""
+        """Draw a policy. Raises NoLivePolicy at the first step (no attempt is counted), later
+        PolicyError.
+        """
         try:
             return self._sampler.draw(wait_s=wait_s, stop=self._kit.stop, exact=exact)
         except NoLivePolicy as error:
@@ -231,7 +235,7 @@ class EpisodeLoop:
             ) from error
 
     def _asked(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:
-        """Tokens of ours for tokens of ours; a policy that reads none is sent the messages."""
+        """Send tokens, or messages to a policy that does not read our tokens."""
         if policy.exact:
             return self._kit.client.complete(policy, ask, timeout_s=timeout_s)
         kit = self._kit
@@ -239,11 +243,11 @@ class EpisodeLoop:
         return interpreter.complete(policy, self._conversation.history(), ask, timeout_s)
 
     def _replaced(self, policy: LivePolicy, error: NotServed) -> None:
-        """Another policy is drawn for this step, and everybody can see it."""
+        """Record that another policy is drawn for this step."""
         self._redrawn += 1
         metrics.REDRAWS.add()
         log.info(
-            "policy replaced",
+            "Policy replaced",
             server_id=policy.server_id,
             track=policy.track,
             checkpoint_id=policy.checkpoint_id,
@@ -252,13 +256,13 @@ class EpisodeLoop:
         self._sampler.failed()
 
     def _room(self, said: Sequence[int] = ()) -> int:
-        """Tokens that a policy may sample for the turn that has said so much."""
+        """Return how many more tokens may be sampled in this turn."""
         sampling = self._kit.sampling
         in_turn = sampling.max_step_tokens - len(said)
         return min(in_turn, sampling.max_tokens - len(self._conversation))
 
     def _index(self, policy: LivePolicy, *, masked: bool) -> int:
-        """The policy's place in the table of those used."""
+        """Return the index of the policy in the trajectory's policy table."""
         reference = PolicyRef(
             checkpoint_id=policy.checkpoint_id,
             version=policy.version,
@@ -296,7 +300,7 @@ class EpisodeLoop:
         )
 
     def _metrics(self) -> dict[str, float]:
-        """What sampling says about itself: policies replaced, weights drawn by."""
+        """Return the sampling metrics: replaced policies, track weights."""
         weights = self._sampler.weights()
         metrics = {f"weight/{track}": weight for track, weight in weights.items()}
         return metrics | ({"redrawn": float(self._redrawn)} if self._redrawn else {})

@@ -1,9 +1,9 @@
-"""The recorder: bodies from the broker into `trajectories` and `steps`, in bulk.
+"""The recorder: stores bodies from the broker in `trajectories` and `steps`, in bulk.
 
 consumes  EpisodeFinished from recorder.trajectories.<run>
-produces  rows of trajectories and steps; dead letters of what the store cannot hold
+produces  rows of trajectories and steps; dead letters for bodies that cannot be stored
 waits for the broker
-ends      when told to stop, after what it holds is stored and acknowledged
+ends      when told to stop, after received bodies are stored and acknowledged
 """
 
 import math
@@ -42,13 +42,13 @@ log = get_logger()
 def record(
     store: Store, consumer: Consumer, run_id: str, stop: threading.Event, *, drain: bool = False
 ) -> None:
-    """Store, then acknowledge, until `stop`; with `drain` until the queue is empty.
+    """Store bodies, then acknowledge them, until `stop`; with `drain` until the queue is empty.
 
     A lease says that the recorder lives, so that nobody deletes the run meanwhile, and up to when
     it has stored all that was published: what is not there then is lost. Raises StoreError where
     the run was deleted.
     """
-    log.info("recorder begins", run_id=run_id)
+    log.info("Recorder started", run_id=run_id)
     owner, beaten_at = f"{socket.gethostname()}, pid {os.getpid()}", -math.inf
 
     def beat(at: float) -> None:
@@ -58,7 +58,8 @@ def record(
         )
         if not held:
             raise StoreError(
-                f"run {run_id} was deleted while its recorder ran", hint="agentrl up CONFIG"
+                f"run {run_id} was deleted while its recorder ran",
+                hint="start a new run with `agentrl up CONFIG`",
             )
 
     while not stop.is_set():
@@ -81,9 +82,9 @@ def record(
 
 
 def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refused]:
-    """Store bodies of the run in one transaction, doubles passed over; what could not be, and why.
+    """Store bodies in one transaction, without duplicates; return those that failed, with reasons.
 
-    One body that does not fit spares the others: then each is stored alone.
+    If one body cannot be stored, each is stored in its own transaction.
     """
     foreign = [(each, why) for each in deliveries if (why := _foreign(each, run_id))]
     ours = [each for each in deliveries if not _foreign(each, run_id)]
@@ -97,7 +98,7 @@ def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refu
 
 
 def _foreign(delivery: Delivery, run_id: str) -> str:
-    """Why this is no body of the run; empty where it is one."""
+    """Return why a message is not a body of the run; empty: it is one."""
     message = delivery.message
     if not isinstance(message, EpisodeFinished):
         return f"{type(message).__name__} is no message for a recorder"
@@ -106,7 +107,7 @@ def _foreign(delivery: Delivery, run_id: str) -> str:
 
 
 def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
-    """Raises Unfit."""
+    """Store bodies. Raises Unfit."""
     received_at, began = store.clock(), time.time()
     finished = [
         (delivery.message.trajectory, delivery.wire)
@@ -118,7 +119,7 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     unknown = store.transact(lambda session: bodies.keep(session, stored, steps))
     metrics.BODIES.add(len(stored) - unknown, status="stored")
     if unknown:
-        log.warning("Bodies of attempts that the database does not know", bodies=unknown)
+        log.warning("Trajectories of unknown attempts ignored", bodies=unknown)
     for body, _ in finished:
         mark = tracing.of_attempt(body.run_id, body.episode_id, body.fence)
         tracing.told("record", mark, began, time.time(), bodies=len(stored))
@@ -159,5 +160,5 @@ def _step_rows(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 def _readable(text: str) -> str:
-    """Postgres refuses NUL in a text, which a policy may well sample; the body keeps it."""
+    """Remove NUL from a text, which Postgres refuses; the body keeps it."""
     return text.replace("\0", "\N{SYMBOL FOR NULL}")

@@ -1,4 +1,4 @@
-"""What the environment makes of a policy's turn."""
+"""Passes a policy's turn to the environment and checks the outcome."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from agentrl.workers.conversation.toolcalls import Style, parse
 def act(
     token_ids: Sequence[int], environment: Environment, template: ChatTemplate, style: Style
 ) -> tuple[list[ToolCall] | str, Outcome]:
-    """Read a turn's calls, or its text where it makes none, and apply them."""
+    """Apply the calls of a turn, or its text if it has none, to the environment."""
     ended = bool(token_ids) and token_ids[-1] in template.stop_ids
     text = template.decode(token_ids[:-1] if ended else token_ids)
     tools = environment.tools
@@ -24,10 +24,10 @@ def act(
 
 
 def of_agent(outcome: Outcome) -> Outcome:
-    """The outcome, if the agent brought it about, every number of it a float.
+    """Return the outcome with all numbers as floats.
 
-    Raises EnvironmentFailure, which is no reward, also for what is no number: a hash is taken of
-    what travels, and an int or a bool would come back as another value.
+    Raises EnvironmentFailure if the agent did not cause the end, or if a value is not a number: the
+    body is hashed, and an int or a bool would be decoded as another value.
     """
     if outcome.status not in TRAINABLE:
         raise EnvironmentFailure(f"the environment ended as {outcome.status}")
@@ -40,7 +40,7 @@ def of_agent(outcome: Outcome) -> Outcome:
 
 
 def _number(name: str, value: object) -> float:
-    """Raises EnvironmentFailure."""
+    """Convert to float. Raises EnvironmentFailure."""
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             if math.isfinite(number := float(value)):

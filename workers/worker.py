@@ -1,4 +1,4 @@
-"""A worker process: claims episodes, drives them, publishes their bodies, then moves their rows.
+"""A worker process: claims episodes, runs them, publishes their bodies, then updates their rows.
 
 consumes  RunEpisode (Celery threads call `run`)
 produces  EpisodeFinished, with a confirm; then the row running → finished
@@ -66,15 +66,15 @@ def leave_in_time(
     *,
     grace_s: float = GRACE_S,
 ) -> None:
-    """On a thread of its own: end the process after `stop`, whatever its episodes wait for."""
+    """Exit the process after `stop`, whatever its episodes wait for. Runs on its own thread."""
     stop.wait()
     worker.stop.set()
     threading.Event().wait(grace_s)
     try:
         released = worker.give_back()
-        log.warning("end not waited for", given_back=released)
+        log.warning("Exit without waiting for running work", given_back=released)
     except StoreError as error:
-        log.warning("attempts left to their lease", error=str(error))
+        log.warning("Attempts left until their lease expires", error=str(error))
     tracing.flush(FLUSH_S)
     leave(0)
 
@@ -82,7 +82,7 @@ def leave_in_time(
 def kit(
     model: Model, sampling: Sampling, client: Completes, clock: "Clock", stop: threading.Event
 ) -> Kit:
-    """What every episode of a process shares. Raises ConfigError for an unfit model directory."""
+    """Create the objects that all episodes share. Raises ConfigError for a wrong model."""
     prepare_structs()
     template = ChatTemplate.load(Path(model.path), model.chat_template)
     template.check(model.call_style)
@@ -98,9 +98,9 @@ def kit(
 
 
 class Clock:
-    """The database's clock, estimated from the offset that each beat measures.
+    """The database's clock, estimated from the offset that each heartbeat measures.
 
-    `clock`: seconds since any moment; one that nobody sets back.
+    `clock`: a monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -131,7 +131,7 @@ class EpisodeWorkerConfig:
 
 
 class EpisodeWorker:
-    """Drives episodes for Celery's threads until `stop`."""
+    """Runs episodes on Celery's threads until `stop`."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class EpisodeWorker:
         self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
-        """Register and begin to beat."""
+        """Register the worker and start the heartbeat."""
         worker = Worker(
             worker_id=self._worker_id,
             run_id=self._run_id,
@@ -184,9 +184,9 @@ class EpisodeWorker:
         self._beat.start()
 
     def close(self) -> None:
-        """End the lease; whatever still runs is given back by its own thread before.
+        """Release the lease. Running attempts are given back by their own threads before.
 
-        Of a store that is away the lease ends by itself.
+        If the database is unavailable, the lease expires by itself.
         """
         self.stop.set()
         self._closed.set()
@@ -195,13 +195,13 @@ class EpisodeWorker:
         try:
             self._store.transact(lambda session: runs.end_worker(session, self._worker_id))
         except StoreUnavailable as error:
-            log.warning("Lease ends by itself", error=str(error))
+            log.warning("Lease not released; it expires by itself", error=str(error))
         self._lease_store.close()
         self._pool.close()
         self._client.close()
 
     def give_back(self) -> int:
-        """Every running attempt and the lease, in one transaction; how many attempts."""
+        """Give back all running attempts and the lease in one transaction; return their number."""
 
         def release(session: Session) -> int:
             released = episodes.release_all(session, self._worker_id)
@@ -211,7 +211,7 @@ class EpisodeWorker:
         return self._store.transact(release, patience_s=LAST_WORD_S)
 
     def run(self, command: RunEpisode) -> None:
-        """One attempt from claim to its next row."""
+        """Run one attempt, from its claim to its final row."""
         if self.stop.is_set() or command.run_id != self._run_id:
             return
         key = command.episode_id, command.fence
@@ -228,7 +228,7 @@ class EpisodeWorker:
                 self._driving.discard(key)
 
     def _claim(self, command: RunEpisode) -> Claimed | None:
-        """The attempt, if it is ours to take, or was taken by a try whose answer was lost."""
+        """Claim the attempt. A claim whose answer was lost also counts as ours."""
         named = command.episode_id, command.fence, self._worker_id
         tries = 0
 
@@ -242,7 +242,7 @@ class EpisodeWorker:
         return self._store.transact(work)
 
     def _driven(self, claimed: Claimed) -> str:
-        """An attempt and its row; how it ended."""
+        """Run an attempt and update its row; return the outcome."""
         try:
             return self._finish(claimed, self._attempt(claimed))
         except Exception as error:  # the episode is one of the three places that catch
@@ -272,12 +272,12 @@ class EpisodeWorker:
             _close(environment)
 
     def _turns(self, claimed: Claimed, most: int) -> int:
-        """The task's limit, `most` where the configuration has none, within the group's horizon."""
+        """Return the turn limit: the configured one or `most`, at most the group's horizon."""
         turns = self._config.tasks[claimed.task].max_turns or most
         return min(turns, claimed.horizon or turns)
 
     def _finish(self, claimed: Claimed, trajectory: Trajectory) -> str:
-        """The body first, with a confirm; then the claim that it exists. How it ended."""
+        """Publish the body with a confirm, then update the row. Return the outcome."""
         trajectory = as_received(trajectory)
         with tracing.span("publish"):
             self._publish(claimed, trajectory)
@@ -297,15 +297,15 @@ class EpisodeWorker:
             patience_s=FOREVER,  # its body is published: nobody need play it again
         )
         if not moved:
-            log.warning("claim lapsed before its end")
+            log.warning("Claim expired before the attempt ended")
             return "lapsed"
         metrics.SAMPLED.add(result.loss_tokens, task=claimed.task)
         return result.status
 
     def _publish(self, claimed: Claimed, trajectory: Trajectory) -> None:
-        """Return once the broker holds the body, however long it is away.
+        """Publish the body; wait as long as the broker is unavailable.
 
-        Meanwhile the attempt's deadline is put off: the episode is over. Raises Stopped,
+        The deadline of the attempt does not apply, because the episode is over. Raises Stopped,
         MessageRefused.
         """
         key = claimed.episode_id, claimed.fence
@@ -324,18 +324,18 @@ class EpisodeWorker:
             self._unpublished.discard(key)
 
     def _failed(self, claimed: Claimed, error: Exception) -> str:
-        """Give the episode back, or count a failed attempt; what became of it."""
+        """Give the episode back, or count a failed attempt; return the outcome."""
         if isinstance(error, StoreUnavailable):  # only once told to stop: else it waits
-            log.warning("Attempt left to its lease", error=str(error))
+            log.warning("Attempt left until its lease expires", error=str(error))
             return "left"
         if self.stop.is_set() or _is_no_fault_of_the_attempt(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
             told = log.info if isinstance(error, Stopped) else log.warning
-            told("episode given back", error=str(error))
+            told("Episode given back", error=str(error))
             return "given_back"
         reason, status = _reason(error)
         known = isinstance(error, AgentRLError)
-        log.warning("attempt failed", reason=reason, error=in_words(error), exc_info=not known)
+        log.warning("Attempt failed", reason=reason, error=in_words(error), exc_info=not known)
         limit = self._config.dispatch.max_attempts
         self._store.transact(
             lambda session: episodes.retry(
@@ -345,12 +345,12 @@ class EpisodeWorker:
         return reason
 
     def _keep_lease(self) -> None:
-        """Beat until closed; while the store is away, try on until it answers."""
+        """Send heartbeats until closed; retry while the database is unavailable."""
         while not self._closed.wait(self._config.worker.beat_s):
             try:
                 self._lease_store.transact(self._extend)
             except StoreUnavailable as error:
-                log.warning("Lease not extended", error=str(error))
+                log.warning("Lease not renewed", error=str(error))
 
     def _extend(self, session: Session) -> None:
         beat = runs.beat_worker(session, self._worker_id, lease_s=self._config.worker.lease_s)
@@ -361,13 +361,13 @@ class EpisodeWorker:
 
 
 def _is_no_fault_of_the_attempt(error: Exception) -> bool:
-    """What every episode meets alike, until a person or the supervisor mends it."""
+    """Return whether the error affects every episode until a person or the supervisor fixes it."""
     absent_broker = isinstance(error, BrokerError) and not isinstance(error, MessageRefused)
     return absent_broker or isinstance(error, Stopped | NoLivePolicy)
 
 
 def _reason(error: Exception) -> tuple[Reason, Status]:
-    """An infrastructure error and what its attempt's row says."""
+    """Return the failure reason for an error."""
     match error:
         case PolicyError():
             return Reason.POLICY_ERROR, Status.POLICY_ERROR
@@ -380,8 +380,8 @@ def _reason(error: Exception) -> tuple[Reason, Status]:
 
 
 def _close(environment: Environment) -> None:
-    """Close it; a failure is logged, because the attempt has ended, one way or the other."""
+    """Close the environment. A failure is only logged, because the attempt has ended."""
     try:
         environment.close()
     except Exception as error:  # an environment is other people's code
-        log.warning("Environment did not close", error=f"{type(error).__name__}: {error}")
+        log.warning("Environment not closed", error=f"{type(error).__name__}: {error}")

@@ -1,1 +1,1 @@
-"""What a process says of itself: metrics and traces."""
+"""Metrics and traces of a process."""

@@ -1,8 +1,8 @@
-"""The metrics of one process over HTTP, as Prometheus reads them; the home of prometheus-client.
+"""Serves the metrics of one process to Prometheus. The only module that imports prometheus-client.
 
     GET /metrics ─▶ one of PLACES threads ─▶ token ─▶ the registry as text
 
-A scrape that hangs holds one of a few threads, for SCRAPE_S of silence; the process never waits.
+A hanging scrape occupies one of a few threads for at most SCRAPE_S; the process never waits.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ log = get_logger()
 def exported(
     config: Metrics, run: str, role: str, process: str = "", *, scrape_s: float = SCRAPE_S
 ) -> Iterator[str]:
-    """Metrics of the role are counted and answered for within; the URL, empty where none are.
+    """Count and serve the metrics of a role inside this context. Yields the URL; empty: no metrics.
 
-    `process`: the label; the role where empty. `scrape_s`: of a client's silence. Raises
-    ConfigError: no prometheus-client, no token off loopback, an address not to be had.
+    `process`: value of the label, by default the role. `scrape_s`: timeout of a silent client.
+    Raises ConfigError: no prometheus-client, no token although not loopback, address not available.
     """
     if not config.port:
         yield ""
@@ -46,8 +46,8 @@ def exported(
     token = secret(config.token_env)
     if not token and not loopback(config.host):
         raise ConfigError(
-            f"metrics server on {config.host}: a bearer token is required off loopback",
-            hint="name its variable in metrics.token_env",
+            f"the metrics server needs a bearer token: {config.host} is not loopback",
+            hint="set metrics.token_env to the name of the variable that contains the token",
         )
     registry = _registry()
     chosen = metrics.instruments(role)
@@ -66,23 +66,23 @@ def exported(
         thread.start()
         stack.callback(server.shutdown)
         url = address(config.host, config.port)
-        log.info("Metrics are served", url=url)
+        log.info("Metrics server started", url=url)
         yield url
 
 
 def address(host: str, port: int) -> str:
-    """What is scraped."""
+    """Return the URL that Prometheus scrapes."""
     return origin(host, port) + PATH
 
 
 def _registry() -> "CollectorRegistry":
-    """A new one, with the process's own memory and time. Raises ConfigError."""
+    """Create a registry with the memory and CPU metrics of the process. Raises ConfigError."""
     try:
         import prometheus_client
     except ImportError as error:
         raise ConfigError(
-            "metrics.port is set, and prometheus-client is not installed",
-            hint="pip install prometheus-client",
+            "metrics.port is set, but prometheus-client is not installed",
+            hint="run `pip install prometheus-client`",
         ) from error
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus_client.CollectorRegistry()
@@ -117,14 +117,14 @@ def _unbind(each: Instrument) -> None:
 
 
 class _PassedOn:
-    """A collector of prometheus-client's: asks the program at every scrape."""
+    """A prometheus-client collector that reads another program at every scrape."""
 
     def __init__(self, program: Foreign, own: Mapping[str, str]) -> None:
         self._program = program
         self._own = own
 
     def collect(self) -> "Iterable[Metric]":
-        """Its metrics with our labels; none where it cannot be read."""
+        """Yield the metrics with our labels; none if they cannot be read."""
         from prometheus_client.parser import text_string_to_metric_families
 
         read = self._program.read  # once: its program may end meanwhile
@@ -136,7 +136,7 @@ class _PassedOn:
                 if each.name.startswith(self._program.start)
             ]
         except ValueError as error:
-            log.warning("Metrics of another program cannot be read", error=str(error))
+            log.warning("Metrics of another program could not be read", error=str(error))
             return []
         for family in found:
             family.samples = [
@@ -152,7 +152,7 @@ def _page(registry: "CollectorRegistry") -> Callable[[], tuple[str, bytes]]:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """A thread a scrape, PLACES of them."""
+    """An HTTP server with one thread per scrape, at most PLACES."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -171,7 +171,7 @@ class _Server(socketserver.ThreadingTCPServer):
             self.places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is nobody's error."""
+        """Ignore disconnected clients."""
 
 
 def _listen(
@@ -198,7 +198,7 @@ def _listen(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """A scrape is no news."""
+            """Do nothing: scrapes are not logged."""
 
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
@@ -208,7 +208,7 @@ def _listen(
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"metrics server: cannot listen on {config.host}:{config.port}: {why}",
-            hint="choose another metrics.port; each process needs one of its own",
+            f"the metrics server cannot listen on {config.host}:{config.port}: {why}",
+            hint="choose another metrics.port; each process needs its own port",
         ) from error
     return made

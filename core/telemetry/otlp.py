@@ -1,8 +1,8 @@
-"""Spans to a collector, as OTLP over HTTP; the home of OpenTelemetry.
+"""Exports spans as OTLP over HTTP. The only module that imports OpenTelemetry.
 
     take ─▶ a bounded queue ─▶ a thread ─▶ POST endpoint
 
-A collector that is away, slow or full costs counted spans, and no process waits for it.
+If the collector is unavailable, slow or full, spans are dropped and counted; no process waits.
 """
 
 import logging
@@ -31,7 +31,7 @@ log = get_logger()
 
 @contextmanager
 def exported(config: Tracing, run: str, role: str, process: str = "") -> Iterator[None]:
-    """Spans of this process go to `endpoint` within. Raises ConfigError."""
+    """Send the spans of this process to `endpoint` inside this context. Raises ConfigError."""
     if not config.endpoint:
         yield
         return
@@ -46,10 +46,10 @@ def exported(config: Tracing, run: str, role: str, process: str = "") -> Iterato
 
 
 class Sender:
-    """Sends spans from a thread of its own; safe for many threads. `dropped`, `sent`: counts."""
+    """Sends spans on its own thread. Thread-safe. `dropped`, `sent`: counts."""
 
     def __init__(self, endpoint: str, resource: Mapping[str, str], *, held: int = HELD) -> None:
-        """`held`: spans that may wait. Raises ConfigError: no OpenTelemetry, no URL."""
+        """`held`: size of the queue. Raises ConfigError: no OpenTelemetry, no URL."""
         self._make = _converter(resource)
         self._exporter = _exporter(endpoint)
         self._spans: queue.Queue[Span] = queue.Queue(held)
@@ -60,27 +60,27 @@ class Sender:
         self._thread.start()
 
     def take(self, span: Span) -> None:
-        """Never waits."""
+        """Queue a span without waiting."""
         try:
             self._spans.put_nowait(span)
         except queue.Full:
             self._count(0, 1)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until what is held now has been sent or dropped, at most so long."""
+        """Wait until the queued spans are sent or dropped, but not longer than the limit."""
         deadline = time.monotonic() + timeout_s
         while self._spans.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def close(self, timeout_s: float) -> None:
-        """Send what is held, at most so long; the rest is dropped."""
+        """Send queued spans until the limit, then drop the rest."""
         self._ended.set()
         self.flush(timeout_s)
         self._exporter.shutdown()
         if left := self._spans.unfinished_tasks:
             self._count(0, left)
         if self.dropped:
-            log.warning("Spans were dropped", dropped=self.dropped, sent=self.sent)
+            log.warning("Spans dropped", dropped=self.dropped, sent=self.sent)
 
     def _run(self) -> None:
         while batch := self._batch():
@@ -92,7 +92,7 @@ class Sender:
                 self._ended.wait(GATHER_S)
 
     def _batch(self) -> list[Span]:
-        """At least one; none once all is sent and the end has come."""
+        """Return at least one span; none after the last one was sent and the sender was closed."""
         while not self._spans.qsize():
             if self._ended.wait(0.1) and not self._spans.qsize():
                 return []
@@ -107,7 +107,7 @@ class Sender:
         try:
             result = self._exporter.export([self._make(span) for span in batch])
         except Exception as error:  # whatever a library makes of a collector: spans are dropped
-            log.info("spans not sent", error=f"{type(error).__name__}: {error}")
+            log.info("Spans not sent", error=f"{type(error).__name__}: {error}")
             return False
         return bool(result is SpanExportResult.SUCCESS)
 
@@ -123,22 +123,22 @@ def _exporter(endpoint: str) -> Any:
     """Raises ConfigError."""
     if urlsplit(endpoint).scheme not in ("http", "https"):
         raise ConfigError(
-            f"tracing.endpoint: {endpoint!r} is no http(s) URL",
-            hint="such as http://127.0.0.1:4318/v1/traces",
+            f"tracing.endpoint: {endpoint!r} is not an http(s) URL",
+            hint="use a URL such as http://127.0.0.1:4318/v1/traces",
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise ConfigError(
-            "tracing.endpoint is set, and OpenTelemetry is not installed",
-            hint="pip install 'agentrl-system[tracing]'",
+            "tracing.endpoint is set, but OpenTelemetry is not installed",
+            hint="run `pip install 'agentrl-system[tracing]'`",
         ) from error
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # drops are counted and told
     return OTLPSpanExporter(endpoint=endpoint, timeout=POST_S)
 
 
 def _converter(own: Mapping[str, str]) -> Any:
-    """Span → OpenTelemetry's."""
+    """Return a converter from our spans to OpenTelemetry's."""
     try:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import ReadableSpan

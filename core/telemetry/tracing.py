@@ -1,4 +1,4 @@
-"""Traces of attempts, across every process that takes part, without a field in any message.
+"""Traces of attempts across all processes, without a field in any message.
 
     episode ─┬─ send      dispatcher      step ─┬─ policy ── completion   policy server
              ├─ queued    worker                └─ environment ── session env server
@@ -8,9 +8,9 @@
              ├─ record    recorder
              └─ train     trainer
 
-An attempt's trace and root span follow from (run, episode, fence), so every process knows them;
-servers hear theirs in W3C's `traceparent`. Until core/telemetry/otlp.py gives a sink, nothing is
-recorded.
+The trace id and root span id of an attempt are computed from (run, episode, fence), so every
+process knows them; servers get them in the W3C header `traceparent`. Nothing is recorded until
+core/telemetry/otlp.py sets a sink.
 """
 
 import hashlib
@@ -28,19 +28,19 @@ PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01\Z")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A span's place. `trace`: 128 bits; `span`: 64, not 0."""
+    """The ids of a span. `trace`: 128 bits; `span`: 64 bits, not 0."""
 
     trace: int
     span: int
 
     def traceparent(self) -> str:
-        """As the header of W3C's Trace Context says it; always sampled."""
+        """Return the W3C Trace Context header; the sampled flag is always set."""
         return f"00-{self.trace:032x}-{self.span:016x}-01"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What took from `began` to `ended`, seconds since the epoch. `parent`: 0 for a root."""
+    """A span from `began` to `ended` (seconds since the epoch). `parent`: 0 for a root span."""
 
     name: str
     mark: Mark
@@ -52,7 +52,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where spans go. `share`: of attempts that are traced; `flush`: what is held, in so many s."""
+    """Receiver of spans. `share`: share of traced attempts. `flush`: sends queued spans within a
+    time.
+    """
 
     take: Callable[[Span], None]
     share: float
@@ -64,26 +66,26 @@ _current: ContextVar[Mark | None] = ContextVar("mark", default=None)
 
 
 def send_to(sink: Sink | None) -> None:
-    """From now on spans go there; None: nowhere."""
+    """Set the receiver of spans; None: spans are not recorded."""
     global _sink  # noqa: PLW0603 - one process, one sink
     _sink = sink
 
 
 def flush(timeout_s: float) -> None:
-    """Send what is held, for a process that is about to end without further ado."""
+    """Send queued spans, for a process that is about to exit immediately."""
     if _sink is not None:
         _sink.flush(timeout_s)
 
 
 def root(run_id: str, episode_id: str, fence: int) -> Mark:
-    """The root span of an attempt. Another fence is another trace."""
+    """Return the root span of an attempt. Each fence has its own trace."""
     digest = hashlib.sha256(f"{run_id}\0{episode_id}\0{fence}".encode()).digest()
     trace, span = int.from_bytes(digest[:16]), int.from_bytes(digest[16:24])
     return Mark(trace or 1, span or 1)
 
 
 def of_attempt(run_id: str, episode_id: str, fence: int) -> Mark | None:
-    """Its root, None where it is not traced; every process decides alike."""
+    """Return the root span, or None if the attempt is not traced. All processes decide alike."""
     if _sink is None:
         return None
     mark = root(run_id, episode_id, fence)
@@ -91,21 +93,21 @@ def of_attempt(run_id: str, episode_id: str, fence: int) -> Mark | None:
 
 
 def headers() -> dict[str, str]:
-    """What a request is sent with, for its server's spans."""
+    """Return the request headers that connect the server's spans to this trace."""
     mark = _current.get()
     return {} if mark is None else {"traceparent": mark.traceparent()}
 
 
 @contextmanager
 def attempt(mark: Mark | None) -> Iterator[dict[str, Field]]:
-    """The root span, of an attempt that is traced; `span`s within belong to it."""
+    """Record the root span of a traced attempt; spans inside this context belong to it."""
     with _recorded("episode", mark, 0) as fields:
         yield fields
 
 
 @contextmanager
 def span(name: str) -> Iterator[dict[str, Field]]:
-    """A part of what this thread is at. Fields that are added within are sent with it."""
+    """Record a span of this thread. Fields that are added inside are sent with it."""
     parent = _current.get()
     if parent is None:
         yield {}
@@ -116,7 +118,7 @@ def span(name: str) -> Iterator[dict[str, Field]]:
 
 @contextmanager
 def served(name: str, traceparent: str | None) -> Iterator[dict[str, Field]]:
-    """A server's part of a request that came with a header."""
+    """Record the server's span of a request with a trace header."""
     found = PARENT.match(traceparent or "") if _sink is not None else None
     mark = Mark(int(found[1], 16), _new()) if found else None
     with _recorded(name, mark, int(found[2], 16) if found else 0) as fields:
@@ -124,7 +126,7 @@ def served(name: str, traceparent: str | None) -> Iterator[dict[str, Field]]:
 
 
 def told(name: str, parent: Mark | None, began: float, ended: float, **fields: Field) -> None:
-    """A part of an attempt that was measured elsewhere; seconds since the epoch."""
+    """Record a span that was measured elsewhere (seconds since the epoch)."""
     if parent is not None and _sink is not None:
         mark = Mark(parent.trace, _new())
         _sink.take(Span(name, mark, parent.span, began, ended, fields))

@@ -1,4 +1,4 @@
-"""The page *Accounting*: was anything lost or trained twice, what was given up, who lives."""
+"""The page *Accounting*: whether anything was lost or trained twice, failures, leases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,21 +19,21 @@ BODIES = (Reason.BODY_LOST, Reason.BODY_DAMAGED, Reason.PUBLISH_FAILED)
 
 
 def page(store: Store, run_id: str) -> None:
-    """The proof of what is late, then of everything for who asks."""
+    """Check recent rows; check the whole run on request."""
     shown = head(store, run_id)
-    title(f"Accounting of {shown.name}", shown.state, f" — {shown.reason}" if shown.reason else "")
+    title(f"Accounting of {shown.name}", shown.state, f": {shown.reason}" if shown.reason else "")
     view = look(store, run_id)
     _proof(view.late)
-    st.caption(f"Of what is open and of the last {LATE_GROUPS} groups that closed.")
-    if st.button("Prove the whole run", help="Reads every row of it: 30 s for a million episodes."):
+    st.caption(f"Checks open groups and the last {LATE_GROUPS} closed groups.")
+    if st.button("Check the whole run", help="Reads every row: 30 s per million episodes."):
         with st.spinner("Reading the whole run"):
             _proof(whole(store, run_id))
-        st.caption("Of the whole run: the views `accounting` and `unserved_steps`.")
+        st.caption("Checks the whole run with the views `accounting` and `unserved_steps`.")
     _balance(view)
     _given_up(view)
     st.subheader("Leases")
-    table(lease_rows(view.leases), "No process has held a lease yet.")
-    st.caption(f"Of workers and of policy servers the {LEASES} that started last.")
+    table(lease_rows(view.leases), "No process has had a lease yet.")
+    st.caption(f"At most {LEASES} workers and {LEASES} policy servers, the newest first.")
     st.subheader("Refused transitions")
     table(
         [
@@ -45,25 +45,25 @@ def page(store: Store, run_id: str) -> None:
             }
             for each in view.refused
         ],
-        "None: nothing came too late.",
+        "None. No message or process was too late.",
     )
     st.caption(
-        "Moves that changed nothing. In a sound run: late duplicates, replaced attempts, and what "
-        "came after the run or its group had ended."
+        "State changes refused because the row had already changed. In a healthy run these are "
+        "late duplicates, replaced attempts, and messages after the end of the run or group."
     )
 
 
 def _proof(disagreements: Disagreements) -> None:
     if not disagreements:
-        st.success("Nothing lost, nothing trained twice: the witnesses agree.")
+        st.success("Nothing was lost and nothing was trained twice: all records agree.")
         return
-    st.error(f"{len(disagreements)} disagreements between episodes, trajectories and updates")
+    st.error(f"{len(disagreements)} disagreements between episodes, trajectories and updates.")
     rows = [{"kind": kind, "detail": detail} for kind, detail in disagreements[:SHOWN]]
     table(rows, "")
 
 
 def _balance(view: AccountingLook) -> None:
-    st.subheader("The balance")
+    st.subheader("Balance")
     found, members = sum(view.balance.episodes.values()), view.balance.members
     figures(
         {
@@ -72,15 +72,15 @@ def _balance(view: AccountingLook) -> None:
             "Episodes": f"{found:,}",
             "Finished": f"{view.balance.episodes.get(EpisodeState.FINISHED, 0):,}",
         },
-        {"Members": "The sizes of all groups together: each has one episode."},
+        {"Members": "Sum of the sizes of all groups. Each member has one episode."},
     )
     if found != members:
-        st.error(f"{members} members, {found} episodes: each member has one")
+        st.error(f"{members} members, but {found} episodes. Each member has one episode.")
     left, right = st.columns(2)
     with left:
-        _counted(view.groups, "groups", "All groups, by state.")
+        _counted(view.groups, "groups", "All groups by state.")
     with right:
-        _counted(view.balance.episodes, "episodes", "All episodes, by state.")
+        _counted(view.balance.episodes, "episodes", "All episodes by state.")
 
 
 def _counted(counts: Mapping[str, int], what: str, caption: str) -> None:
@@ -91,32 +91,32 @@ def _counted(counts: Mapping[str, int], what: str, caption: str) -> None:
 
 
 def _given_up(view: AccountingLook) -> None:
-    st.subheader("What was given up, and why")
+    st.subheader("Failed episodes and their reasons")
     lost = body_losses(view)
     if lost:
         st.warning(
-            f"{lost} episodes lost their body on the way. `agentrl dead list CONFIG` shows what "
-            "the broker holds as dead letters; the store knows only that a body did not come."
+            f"{lost} episodes lost their trajectory between worker and database. "
+            "`agentrl dead list CONFIG` lists messages that could not be processed."
         )
     rows: list[Row] = [
         {"state": state, "reason": reason, "episodes": episodes, "attempts": attempts}
         for state, reason, episodes, attempts in view.given_up
     ]
     rows += [
-        {"state": "repeated now", "reason": reason, "episodes": number, "attempts": None}
+        {"state": "retried now", "reason": reason, "episodes": number, "attempts": None}
         for reason, number in view.retried.items()
     ]
-    table(rows, "Nothing: every episode that ended has finished.")
+    table(rows, "None. Every episode that ended has finished.")
 
 
 def body_losses(view: AccountingLook) -> int:
-    """Episodes that failed, or are repeated, because their body did not arrive or was damaged."""
+    """Count episodes that failed or are retried because their trajectory was lost or damaged."""
     failed = sum(number for _, reason, number, _ in view.given_up if reason in BODIES)
     return failed + sum(number for reason, number in view.retried.items() if reason in BODIES)
 
 
 def lease_rows(found: Sequence[Lease]) -> list[dict[str, Any]]:
-    """A row a process: the dead first, then those that live, then those that ended."""
+    """Return a row per process: lost ones first, then live ones, then ended ones."""
     order = {"lost": 0, "live": 1, "ended": 2}
     return [
         {
@@ -131,9 +131,9 @@ def lease_rows(found: Sequence[Lease]) -> list[dict[str, Any]]:
 
 
 def told(lease: Lease) -> str:
-    """How long the lease still holds, or when it ran out."""
+    """Return how long the lease is still valid, or when it expired."""
     if lease.left_s is None:
         return ""
     if lease.left_s > 0:
         return f"{duration(lease.left_s)} left"
-    return f"ran out {duration(-lease.left_s)} ago"
+    return f"expired {duration(-lease.left_s)} ago"

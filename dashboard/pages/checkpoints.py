@@ -1,4 +1,4 @@
-"""The page *Checkpoints*: lineage, registry, who serves what, measurements. It only reads."""
+"""The page *Checkpoints*: lineage, serving, evaluations, registry. It only reads."""
 
 import streamlit as st
 
@@ -16,7 +16,7 @@ PAGE = checkpoints.PAGE
 
 
 def page(store: Store, run_id: str) -> None:
-    """The checkpoint that the URL names, then all; look again while the run goes on."""
+    """Show the checkpoint that the URL names, then all; refresh while the run is active."""
     with store.read() as session:
         over = run_state(session, run_id) in RUN_OVER
     here = Here(run_id, st.query_params.get("run", ""))
@@ -27,51 +27,51 @@ def page(store: Store, run_id: str) -> None:
 
 
 def draw(registry: Registry, here: Here) -> None:
-    """All of them for one moment."""
+    """Show all checkpoints."""
     st.subheader("Lineage")
-    st.html(markup.plain(checkpoints.tree(registry) or "no checkpoint"))
+    st.html(markup.plain(checkpoints.tree(registry) or "No checkpoint yet."))
     counts = ", ".join(f"{number} {state}" for state, number in sorted(registry.states.items()))
-    st.caption(f"{counts.replace('_', ' ')}. Of a deleted one the row stays, the files are gone.")
+    st.caption(f"{counts.replace('_', ' ')}. A deleted checkpoint keeps its row but has no files.")
     _serving(registry, here)
     _measured(registry)
     st.subheader("Registry")
     st.html(markup.table(checkpoints.rows(registry.newest, registry, here)))
-    st.caption(f"The newest {NEWEST}. A snapshot is what a trainer resumes from.")
+    st.caption(f"The newest {NEWEST} checkpoints. The trainer resumes from a snapshot.")
 
 
 def _serving(registry: Registry, here: Here) -> None:
-    st.subheader("Who serves what")
+    st.subheader("Serving now")
     now = [each for each in registry.servings if each.live]
     for each in now:
         st.markdown(
             f"**{each.server}** ({each.engine}) serves **v{each.version}** as *{each.track}*, "
-            f"for {each.until_min - each.from_min:.1f} minutes"
+            f"for {each.until_min - each.from_min:.1f} minutes."
         )
     if not now:
-        st.info("Nothing is served now.")
+        st.info("No policy server serves a checkpoint now.")
     if registry.servings:
         chart(
             checkpoints.serving_chart(registry.servings, here),
-            f"Each checkpoint on each server and track; the last {SERVINGS} stretches.",
+            f"Which server served which checkpoint, by track. At most the last {SERVINGS} periods.",
         )
 
 
 def _measured(registry: Registry) -> None:
-    st.subheader("Measurements")
+    st.subheader("Evaluations")
     if not registry.measured:
-        st.info("No evaluation yet. Measure a checkpoint with `agentrl eval CONFIG`.")
+        st.info("No evaluation yet. Evaluate a checkpoint with `agentrl eval CONFIG`.")
         return
     if any(each.version is not None for each in registry.measured):
         chart(
             checkpoints.evaluation_chart(registry.measured),
-            "Success by version; the bars are 95 % intervals.",
+            "Success by version. The bars are 95 % intervals.",
         )
     st.html(markup.table(checkpoints.evaluation_rows(registry.measured)))
-    st.caption(f"The latest {EVALUATIONS}.")
+    st.caption(f"The latest {EVALUATIONS} evaluations.")
 
 
 def _one(entry: Entry | None, here: Here, named: str) -> None:
-    """A checkpoint, the update that made it, and where to look further."""
+    """Show a checkpoint, the update that created it, and links to its episodes."""
     if entry is None:
         st.error(f"Run {here.run} has no checkpoint {named}.")
         return
@@ -82,24 +82,24 @@ def _one(entry: Entry | None, here: Here, named: str) -> None:
         "files": checkpoints.FILES[entry.state],
         "snapshot": "yes" if entry.snapshot else "–",
         "path": entry.path,
-        "came from": "–",
+        "parent": "–",
     }
     if entry.parent_id:
         parent = here.to(PAGE, checkpoint=entry.parent_id)
-        about["came from"] = markup.Link(here.short(entry.parent_id), parent)
+        about["parent"] = markup.Link(here.short(entry.parent_id), parent)
     st.html(markup.table([about]))
-    links = [markup.Link("episodes in which it acted", here.to("Episodes", checkpoint=named))]
+    links = [markup.Link("episodes that it sampled", here.to("Episodes", checkpoint=named))]
     if entry.update_state:
         learned = here.to("Episodes", learned_at=str(entry.version))
-        links.append(markup.Link("episodes that its update learned from", learned))
+        links.append(markup.Link("episodes that its update trained on", learned))
     st.html(markup.links(links))
     if not entry.update_state:
         return
     why = f" ({entry.reason})" if entry.reason else ""
     st.markdown(
-        f"Its update is **{entry.update_state.replace('_', ' ')}**{why}: {entry.groups} groups, "
+        f"The update is **{entry.update_state.replace('_', ' ')}**{why}: {entry.groups} groups, "
         f"{entry.episodes} episodes, {entry.loss_tokens:,} loss tokens."
     )
-    with st.expander("Its metrics"):
+    with st.expander("Metrics of the update"):
         rows = [{"metric": name, "value": value} for name, value in sorted(entry.metrics.items())]
         st.html(markup.table(rows))

@@ -1,4 +1,4 @@
-"""The page *Compare*: several runs by update, by tokens and by wall clock, and item by item."""
+"""The page *Compare*: several runs by update, by tokens, by wall clock and by item."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from agentrl.db.transitions.runs import run_names
 MOST = 6  # runs at once
 ALL = "all tasks together"
 ALONE = (
-    "This store has one run: nothing stands beside it. Runs of another `run.home` are in other "
-    "stores; each `agentrl quickstart` makes its own."
+    "This database has only one run, so there is nothing to compare. Runs with another `run.home` "
+    "have their own database; so does each `agentrl quickstart`."
 )
 AXES = {
     "By update": ("version", "version"),
-    "By tokens": ("tokens", "tokens learned"),
-    "By wall clock": ("hours", "hours since the run began"),
+    "By tokens": ("tokens", "trained tokens"),
+    "By wall clock": ("hours", "hours since the start of the run"),
 }
 
 
 def page(store: Store, run_id: str) -> None:
-    """The sidebar's run and those that are chosen beside it, which the address keeps as `with`."""
+    """Compare the sidebar's run with chosen runs, which the address keeps as `with`."""
     shown = head(store, run_id)
     title(f"{shown.name} and other runs", shown.state, "")
     with store.read() as session:
@@ -38,35 +38,35 @@ def page(store: Store, run_id: str) -> None:
     sides = {name: look(store, known[name]) for name in [shown.name, *others]}
     table([side_row(name, side) for name, side in sides.items()], "")
     st.caption(
-        f"Success of late: finished episodes of the {LATE_GROUPS} groups that closed last, with "
-        "the 95 % interval."
+        f"Success per task: finished episodes of the last {LATE_GROUPS} closed groups, with the "
+        "95 % interval."
     )
     _curves(sides)
     if len(known) == 1:
         st.info(ALONE)
         return
-    st.subheader("Evaluations of both, item by item")
+    st.subheader("Evaluations, compared by item")
     rows = [
         paired_row(shown.name, name, each)
         for name in others
         for each in paired(sides[shown.name], sides[name])
     ]
-    table(rows, "No evaluation is the same of both: `agentrl eval` makes them.")
+    table(rows, "The runs have no evaluation in common. Evaluate them with `agentrl eval`.")
     st.caption(
-        "Of each run's newest version that was evaluated with the same task, split, temperature "
-        "and settings: the mean difference over the items that both met, and its 95 % interval."
+        "Mean difference over the common items, with its 95 % interval. Each run is represented by "
+        "its newest version evaluated with the same task, split, temperature and settings."
     )
 
 
 def side_row(name: str, side: Side) -> dict[str, Any]:
-    """A run at a glance."""
+    """Return the overview row of a run."""
     row: dict[str, Any] = {
         "run": name,
         "state": side.head.state.value,
         "version": side.version,
-        "episodes learned": side.learned.episodes,
-        "tokens learned": side.learned.loss_tokens,
-        "ran": duration(side.seconds),
+        "trained episodes": side.learned.episodes,
+        "trained tokens": side.learned.loss_tokens,
+        "duration": duration(side.seconds),
     }
     for point in side.recent:
         won = success(point)
@@ -75,7 +75,7 @@ def side_row(name: str, side: Side) -> dict[str, Any]:
 
 
 def curve_rows(sides: Mapping[str, Side], task: str | None) -> list[dict[str, Any]]:
-    """A row a run and point, with all that it can be drawn against."""
+    """Return a row per run and point with every x value."""
     return [
         {
             "run": name,
@@ -94,7 +94,7 @@ def curve_rows(sides: Mapping[str, Side], task: str | None) -> list[dict[str, An
 
 
 def paired_row(first: str, second: str, each: Paired) -> dict[str, Any]:
-    """A row of the table of differences."""
+    """Return a row of the table of differences."""
     task, split, temperature, _ = each.kind
     one = each.difference
     sure = "" if math.isnan(one.low) else f"{one.low:+.1%} – {one.high:+.1%}"
@@ -129,10 +129,10 @@ def _curves(sides: Mapping[str, Side]) -> None:
 
 
 def _choice(others: Sequence[str]) -> list[str]:
-    """The runs of the address at first, else the newest other one; then those that are chosen."""
+    """Return the chosen runs; at first those of the address, else the newest other run."""
     asked = [name for name in st.query_params.get("with", "").split(",") if name in others]
     before = st.session_state.get("with", asked or list(others[:1]))
     st.session_state["with"] = [name for name in before if name in others]
-    chosen = st.multiselect("Beside", others, key="with", max_selections=MOST - 1)
+    chosen = st.multiselect("Compare with", others, key="with", max_selections=MOST - 1)
     st.query_params["with"] = ",".join(chosen)
     return list(chosen)

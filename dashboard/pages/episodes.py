@@ -1,6 +1,6 @@
-"""The page *Episodes*: find them, and look at one step by step beside its siblings. It only reads.
+"""The page *Episodes*: search episodes, and show one step by step with its group. It only reads.
 
-The URL says what is shown, so that every view can be linked to and kept.
+The URL contains what is shown, so every view can be linked.
 """
 
 import streamlit as st
@@ -19,7 +19,7 @@ ANY = "any"
 
 
 def page(store: Store, run_id: str) -> None:
-    """One episode where the URL names it, else the list."""
+    """Show the episode that the URL names, or the list."""
     here = Here(run_id, st.query_params.get("run", ""))
     if named := st.query_params.get("episode"):
         _one(store, here, named)
@@ -47,7 +47,7 @@ def _list(store: Store, here: Here) -> None:
 
 
 def _form(sought: Filter, known: list[str]) -> Filter | None:
-    """The filter as it was sent; None before it was."""
+    """Return the submitted filter; None: nothing was submitted."""
     with st.form("filter", border=True):
         above = st.columns(5)
         state = above[0].selectbox(
@@ -58,7 +58,7 @@ def _form(sought: Filter, known: list[str]) -> Filter | None:
         status = above[2].selectbox(
             "Status", [ANY, *statuses], index=_place(sought.status or "", statuses)
         )
-        words = above[3].text_input("Text in a call or an answer", sought.words)
+        words = above[3].text_input("Text in a call or answer", sought.words)
         orders = list(Order)
         order = above[4].selectbox("Order", orders, index=orders.index(sought.order))
         below = st.columns(6)
@@ -67,8 +67,8 @@ def _form(sought: Filter, known: list[str]) -> Filter | None:
         highest = below[2].number_input("Reward to", value=sought.reward_to)
         version = below[3].number_input("Admitted at version", 0, value=sought.version)
         checkpoint = below[4].text_input("Checkpoint", sought.checkpoint)
-        learned = below[5].number_input("Learned by update", 0, value=sought.learned_at)
-        if not st.form_submit_button("Find", type="primary"):
+        learned = below[5].number_input("Trained in update to version", 0, value=sought.learned_at)
+        if not st.form_submit_button("Search", type="primary"):
             return None
     return Filter(
         state=EpisodeState(str(state)),
@@ -90,7 +90,7 @@ def _place(chosen: str, known: list[str]) -> int:
 
 
 def _pages(found: Found, here: Here, sought: Filter, *, first: bool) -> None:
-    """Links to the first page and to the next, and how far this look went."""
+    """Show links to the first and the next page, and how many episodes were searched."""
     parameters, newest = episodes.parameters_of(sought), sought.order == Order.NEWEST
     links = []
     if not first:
@@ -100,10 +100,10 @@ def _pages(found: Found, here: Here, sought: Filter, *, first: bool) -> None:
         links.append(markup.Link("older ⟩" if newest else "next ⟩", older))
     st.html(markup.links(links))
     if newest:
-        told = f"Newest first; each page looks through at most {found.looked:,} episodes"
+        told = f"Newest first. Each page searches at most {found.looked:,} episodes"
     else:
-        told = f"The most {sought.order} first, of the newest {found.looked:,} episodes"
-    st.caption(told + " of the state.")
+        told = f"Most {sought.order} first, among the newest {found.looked:,} episodes"
+    st.caption(told + " of this state.")
 
 
 def _one(store: Store, here: Here, episode_id: str) -> None:
@@ -135,19 +135,19 @@ def _head(told: Story, here: Here) -> None:
     }
     st.html(markup.table([about]))
     if itself.lesson is None:
-        st.markdown(f"No update learned from it: its group is *{told.group_state}*.")
+        st.markdown(f"No update trained on this episode. The group is *{told.group_state}*.")
         return
     lesson = itself.lesson
     learned: dict[str, markup.Cell] = {
-        "learned by": f"update to v{lesson.version}, {lesson.state}",
+        "trained in": f"update to v{lesson.version}, {lesson.state}",
         "checkpoint": markup.Link(
             here.short(lesson.checkpoint_id),
             here.to("Checkpoints", checkpoint=lesson.checkpoint_id),
         ),
         "loss tokens": lesson.loss_tokens,
-        "advantage of each": lesson.advantage,
-        "beside it": markup.Link(
-            "all that this update learned from",
+        "advantage per token": lesson.advantage,
+        "other episodes": markup.Link(
+            "all episodes of this update",
             here.to(PAGE, learned_at=str(lesson.version)),
         ),
     }
@@ -157,7 +157,7 @@ def _head(told: Story, here: Here) -> None:
 def _steps(store: Store, run_id: str, told: Story) -> None:
     st.subheader("Steps")
     if not told.deeds:
-        st.info("No step is recorded yet." if told.body is None else "It has no step.")
+        st.info("No step is recorded yet." if told.body is None else "The episode has no step.")
         return
     body, why = episodes.trajectory_of(told)
     shown, mode = None, tokens.MODES[0]
@@ -168,24 +168,22 @@ def _steps(store: Store, run_id: str, told: Story) -> None:
         with st.spinner("Reading the vocabulary"):
             words = vocabulary.of(found) if found else vocabulary.NONE
         if not words.pieces:
-            st.caption("No tokenizer.json of this run can be read here: tokens stand as numbers.")
+            st.caption("No tokenizer.json of this run can be read, so tokens are shown as numbers.")
         lesson = told.itself.lesson
         shown = tokens.shown(body, words, lesson.advantage if lesson else None)
         mode = st.radio("Colour of sampled tokens", tokens.MODES, horizontal=True)
         st.html(markup.legend(tokens.legend(mode, body)))
         if mode == "advantage" and shown.advantage is None:
-            st.caption(
-                "No update learned from this episode, or it was before advantages were kept."
-            )
+            st.caption("No update trained on this episode, or its advantage was not stored.")
     for deed in told.deeds:
         st.markdown(f"**{episodes.headline(deed)}**")
         _step(shown, deed.number, mode, episodes.readable(deed.call), deed.answer)
 
 
 def _step(shown: Shown | None, number: int, mode: str, call: str, answer: str) -> None:
-    """What was said before it, what it sampled, what that called and what came back."""
+    """Show the prompt of a step, its sampled tokens, its call and the answer."""
     if shown is not None and number < len(shown.trajectory.steps):
-        with st.expander("What the policy was told", expanded=number == 0):
+        with st.expander("Prompt", expanded=number == 0):
             st.html(markup.tokens(shown.observed(number)))
         st.html(markup.tokens(shown.sampled(number, mode)))
     left, right = st.columns(2)
@@ -196,7 +194,7 @@ def _step(shown: Shown | None, number: int, mode: str, call: str, answer: str) -
 
 
 def _group(store: Store, told: Story, here: Here) -> None:
-    st.subheader("Its group")
+    st.subheader("Group")
     reason = f", {told.group_reason}" if told.group_reason else ""
     st.markdown(
         f"`{here.short(told.group_id)}` · {told.group_state}{reason} · admitted at version "
@@ -220,7 +218,7 @@ def _group(store: Store, told: Story, here: Here) -> None:
 
 
 def _sibling(store: Store, member: Member) -> None:
-    """All that a member did, from above to below."""
+    """Show all steps of a member, from top to bottom."""
     reward = "–" if member.reward is None else f"{member.reward:.3g}"
     st.markdown(f"**member {member.member}** · {member.status or member.state} · reward {reward}")
     with store.read() as session:

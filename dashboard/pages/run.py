@@ -1,4 +1,4 @@
-"""The page *Run*: how it goes, how fast, where time goes, who lives. It only reads."""
+"""The page *Run*: progress, speed, delays, processes and updates. It only reads."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,20 +32,20 @@ from agentrl.db.store import Store
 from agentrl.db.transitions.alarms import Raised
 from agentrl.db.transitions.lifecycle import UpdateSummary
 
-NO_POLICY = "No policy is live: episodes wait for one."
+NO_POLICY = "No policy is live. Episodes wait for one."
 CURVE_EVERY_S = 30.0  # it reads more than the rest, and changes less
 METRICS = ("loss", "entropy", "grad_norm", "clip_fraction", "mismatch_k3", "effective_sample_size")
 PARTS = {
-    "queued_s": ("generation: waits for a worker", ORANGE),
-    "playing_s": ("generation: plays", BLUE),
-    "siblings_s": ("queue: waits for its group", SKY),
-    "ready_s": ("queue: waits for the trainer", PURPLE),
-    "update_s": ("trainer: the update", VERMILION),
+    "queued_s": ("generation: waiting for a worker", ORANGE),
+    "playing_s": ("generation: running", BLUE),
+    "siblings_s": ("queue: waiting for the group", SKY),
+    "ready_s": ("queue: waiting for the trainer", PURPLE),
+    "update_s": ("trainer: update", VERMILION),
 }
 
 
 def page(store: Store, run_id: str) -> None:
-    """While the run goes on it looks again every three seconds, at the curves every thirty."""
+    """Refresh every three seconds while the run is active, the curves every thirty seconds."""
     over = head(store, run_id).over
     live(lambda: top(now(store, run_id)), over=over)
     live(lambda: learning(store, run_id), over=over, every_s=CURVE_EVERY_S)
@@ -53,8 +53,8 @@ def page(store: Store, run_id: str) -> None:
 
 
 def top(view: Now) -> None:
-    """State, figures, alarms, processes, success of late."""
-    reason = f" — {view.head.reason}" if view.head.reason else ""
+    """Show state, figures, alarms, processes and recent success."""
+    reason = f": {view.head.reason}" if view.head.reason else ""
     fork = f" · forked from `{view.head.forked_from}`" if view.head.forked_from else ""
     title(view.head.name, view.head.state, reason + fork)
     _figures(view)
@@ -63,13 +63,13 @@ def top(view: Now) -> None:
     st.subheader("Success and reward by task")
     table(recent_rows(view.recent), "No group has closed yet.")
     st.caption(
-        f"Finished episodes of the {LATE_GROUPS} groups that closed last, whatever became of "
-        "them. The 95 % intervals take episodes as independent."
+        f"Finished episodes of the last {LATE_GROUPS} closed groups, trained on or not. The 95 % "
+        "intervals assume independent episodes."
     )
 
 
 def learning(store: Store, run_id: str) -> None:
-    """Success and reward, version by version."""
+    """Show success and reward by version."""
     points = curve(store, run_id)
     if not points:
         return
@@ -78,18 +78,18 @@ def learning(store: Store, run_id: str) -> None:
     with left:
         chart(success_chart(points, known), f"{EACH_POINT} The band is the 95 % interval.")
     with right:
-        told = f"{EACH_POINT} The mean reward and its 95 % interval."
+        told = f"{EACH_POINT} Mean reward with its 95 % interval."
         chart(reward_chart(points, known), told)
 
 
 def under_way(view: Flow) -> None:
-    """What waits where, where time goes, who serves, the updates."""
+    """Show queues, delays, live policies and updates."""
     left, right = st.columns(2)
     with left:
-        st.subheader("Under way")
+        st.subheader("In progress")
         bars(
             queues(view),
-            "Episodes that are queued or run, finished ones that no update has learned from, and "
+            "Episodes that are queued or running, finished episodes that are not trained yet, and "
             "groups that wait for members or for the trainer.",
         )
     with right:
@@ -98,21 +98,21 @@ def under_way(view: Flow) -> None:
             lag = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(view.staleness.items()))
             bars(
                 view.mix,
-                f"Steps by track, of the {LATE_GROUPS} groups that closed last."
-                + (f" Updates from sampling to learning, last batch: {lag}." if lag else ""),
+                f"Steps by track in the last {LATE_GROUPS} closed groups."
+                + (f" Staleness of the last batch, in updates: {lag}." if lag else ""),
             )
         else:
             st.info("No step is recorded yet.")
     _delays(view.delays)
     st.subheader("Live policies")
-    nothing = "The run is over; nothing is served." if view.over else NO_POLICY
+    nothing = "The run is over. No policy is served." if view.over else NO_POLICY
     table([asdict(policy) for policy in view.policies], nothing)
     st.subheader("Updates")
     table(update_rows(view.updates), "No update yet.")
 
 
 def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A row a task, with intervals in words."""
+    """Return a row per task, with intervals."""
     return [
         {
             "task": p.task,
@@ -142,18 +142,18 @@ def queues(view: Flow) -> dict[str, int]:
 
 
 def health(view: Now) -> str:
-    """Who lives, in one line; where nothing should, that alone."""
+    """Return one line about the processes of the run."""
     if view.head.over:
-        return f"Processes: the run is over; {_count(view.leases, 'live')} still hold a lease."
+        return f"Processes: the run is over; {_count(view.leases, 'live')} still have a lease."
     held = {lease.role for lease in view.leases}
     told = [_of_role(view.leases, role) for role in ("dispatcher", "worker", "policy server")]
     told += [_of_role(view.leases, role) for role in ("trainer", "recorder") if role in held]
-    told += [f"{role} last worked {duration(idle)} ago" for role, idle in view.idle.items()]
+    told += [f"{role} active {duration(idle)} ago" for role, idle in view.idle.items()]
     return "Processes: " + " · ".join(told)
 
 
 def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
-    """Rows of the updates' table, with the metrics that any of them has."""
+    """Return the rows of the updates, with the metrics that any of them has."""
     shown = [name for name in METRICS if any(name in row.metrics for row in updates)]
     return [
         {
@@ -170,7 +170,7 @@ def update_rows(updates: Sequence[UpdateSummary]) -> list[dict[str, Any]]:
 
 
 def delay_rows(found: Sequence[Delay]) -> list[dict[str, Any]]:
-    """A row an update and part of its members' time."""
+    """Return a row per update and part of its episodes' time."""
     return [
         {"version": each.version, "part": name, "seconds": getattr(each, field)}
         for each in found
@@ -186,17 +186,17 @@ def _figures(view: Now) -> None:
         {
             "Version": f"{view.version}",
             "Updates": f"{view.learned.updates:,}",
-            "Episodes learned": f"{view.learned.episodes:,}",
-            "Tokens learned": f"{view.learned.loss_tokens:,}",
+            "Trained episodes": f"{view.learned.episodes:,}",
+            "Trained tokens": f"{view.learned.loss_tokens:,}",
             "Episodes/s": f"{pace.episodes / seconds:.2f}",
             "Sampled tokens/s": f"{pace.loss_tokens / seconds:,.0f}",
-            "Ran": duration(view.seconds),
-            "Left": left,
+            "Duration": duration(view.seconds),
+            "Time left": left,
         },
         {
-            "Episodes/s": f"Finished in the last {pace.seconds:.0f} s, or before the run ended.",
-            "Sampled tokens/s": "Tokens that policies sampled in the same episodes.",
-            "Left": "Until the first stop rule of the configuration, at the pace of late.",
+            "Episodes/s": f"Finished episodes in the last {pace.seconds:.0f} s, or before the end.",
+            "Sampled tokens/s": "Sampled tokens of the same episodes.",
+            "Time left": "Until the first stop rule of the configuration, at the recent speed.",
         },
     )
     for rule in view.rules:
@@ -205,12 +205,12 @@ def _figures(view: Now) -> None:
 
 
 def _alarms(raised: Sequence[Raised], *, over: bool) -> None:
-    """What is raised now, or was when the run ended; nothing where nothing is."""
+    """Show the alarms that are raised, or were raised when the run ended."""
     if not raised:
         return
     number = "1 alarm" if len(raised) == 1 else f"{len(raised)} alarms"
-    stand = "stood when the run ended" if over else f"{'is' if len(raised) == 1 else 'are'} raised"
-    st.warning(f"{number} {stand}; docs/alarms.md says what to do.")
+    stand = "raised when the run ended" if over else f"{'is' if len(raised) == 1 else 'are'} raised"
+    st.warning(f"{number} {stand}. See docs/alarms.md for what to do.")
     rows: list[Row] = [
         {
             "alarm": each.name,
@@ -237,15 +237,15 @@ def _delays(found: Sequence[Delay]) -> None:
             "Queue": duration(last.siblings_s + last.ready_s),
             "Trainer": duration(last.update_s),
         },
-        {"Generation": f"Of an episode that the update to version {last.version} learned from."},
+        {"Generation": f"Mean over the episodes of the update to version {last.version}."},
     )
     parts = dict(PARTS.values())
     spec = charts.stacked(delay_rows(found), ("version", "version"), "seconds", ("part", parts))
-    chart(spec, "Mean seconds of the episodes that each of the last updates learned from.")
+    chart(spec, "Mean seconds per episode, for the episodes of each recent update.")
 
 
 def _of_role(held: Sequence[Lease], role: str) -> str:
-    """Such as `worker: 2 live, 1 lost`."""
+    """Return a text such as `worker: 2 live, 1 lost`."""
     states = Counter(lease.state for lease in held if lease.role == role)
     told = ", ".join(f"{states[state]} {state}" for state in ("live", "lost") if states[state])
     return f"{role}: {told or 'none live'}"

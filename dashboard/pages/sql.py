@@ -1,4 +1,4 @@
-"""The page *SQL*: one statement that reads, its rows, and the rows as CSV."""
+"""The page *SQL*: one read-only statement, its rows, and the rows as CSV."""
 
 import csv
 import io
@@ -16,16 +16,16 @@ from agentrl.db.store import Store
 ROWS = 5_000  # of one answer
 MAX_BYTES = 2**25  # of one answer
 TIMEOUT_S = 15.0  # of one statement
-OWN = "of your own"
+OWN = "your own statement"
 FIRST = "SELECT task, status, COUNT(*) AS episodes\nFROM episodes\nGROUP BY task, status"
 
 
 def page(store: Store, run_id: str) -> None:
-    """Choose or write a statement, run it, take its rows along."""
+    """Choose or write a statement, run it, and download its rows."""
     st.title("SQL")
     st.caption(
-        f"It only reads, at most {ROWS:,} rows, {MAX_BYTES >> 20} MiB and {TIMEOUT_S:.0f} seconds. "
-        f"This run is `{run_id}`; questions tell of every run of the store."
+        f"Read-only; at most {ROWS:,} rows, {MAX_BYTES >> 20} MiB and {TIMEOUT_S:.0f} seconds. "
+        f"The id of this run is `{run_id}`. Prepared questions cover every run of the database."
     )
     known = {each.title: each for each in questions()}
     chosen = known.get(st.selectbox("Question", [OWN, *known]) or OWN)
@@ -40,17 +40,17 @@ def page(store: Store, run_id: str) -> None:
 
 
 def _run(store: Store, statement: str) -> None:
-    """The answer, or what is wrong with the statement."""
+    """Show the rows, or the error of the statement."""
     try:
         answer = ask(store, statement.strip().rstrip(";"), Bounds(TIMEOUT_S, ROWS, MAX_BYTES))
     except StoreError as error:
         tell(error)
         return
     if not answer.rows:
-        st.info("No row.")
+        st.info("The statement returned no rows.")
         return
     st.dataframe(records(answer), hide_index=True)
-    more = f"The first {len(answer.rows):,} rows; there are more."
+    more = f"The first {len(answer.rows):,} rows. There are more."
     st.caption(more if answer.more else _counted(answer))
     st.download_button("Download CSV", as_csv(answer), "answer.csv", "text/csv", on_click="ignore")
 
@@ -60,7 +60,7 @@ def _counted(answer: Answer) -> str:
 
 
 def records(answer: Answer) -> dict[str, list[object]]:
-    """Column by column, in order; a name that comes twice gets a number, bytes are their length."""
+    """Return the columns. A repeated name gets a number; bytes are shown as their length."""
     found: dict[str, list[object]] = {}
     for place, name in enumerate(answer.columns):
         once = name if name not in found else f"{name} ({place + 1})"
@@ -69,7 +69,7 @@ def records(answer: Answer) -> dict[str, list[object]]:
 
 
 def as_csv(answer: Answer) -> str:
-    """The rows with a head, RFC 4180."""
+    """Return the rows as CSV with a header (RFC 4180)."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(answer.columns)

@@ -1,4 +1,4 @@
-"""The page *Tasks*: what each task learned, how its episodes end, what nobody has solved."""
+"""The page *Tasks*: success per task, how episodes end, unsolved items."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,32 +30,32 @@ from agentrl.db.queries.attempts import Ended, Items
 from agentrl.db.queries.curves import Point
 from agentrl.db.store import Store
 
-OF_LATE = f"Episodes of the task's {TASK_GROUPS} groups that were complete last."
+OF_LATE = f"Episodes of the task's last {TASK_GROUPS} complete groups."
 
 
 def page(store: Store, run_id: str) -> None:
-    """All tasks first, then the one that is chosen, which the address keeps as `task`."""
+    """Show all tasks, then the chosen one, which the address keeps as `task`."""
     shown = head(store, run_id)
     title(f"Tasks of {shown.name}", shown.state, "")
     view = look(store, run_id)
     if not view.tasks:
-        st.info("No group is admitted yet.")
+        st.info("No group has been admitted yet.")
         return
     curves_of_all(store, run_id, view)
-    st.subheader("What became of groups")
-    table(end_rows(view.ends), "No group is admitted yet.")
-    st.caption("All groups of the run, by state, and by reason where they did not train.")
+    st.subheader("Groups by outcome")
+    table(end_rows(view.ends), "No group has been admitted yet.")
+    st.caption("All groups of the run by state, with the reason if they were not trained on.")
     task = _choice(view.tasks)
     one_task(store, run_id, task)
 
 
 def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
-    """Success, turns and groups without spread, by version.
+    """Show success, turns and groups without spread by version.
 
-    The first chart is sent before the rest is read: meanwhile the browser loads what draws it.
+    The first chart is sent before the rest is read, so the browser loads its chart library early.
     """
     if not view.curve:
-        st.info("No update yet, or no group closed before it.")
+        st.info("No update yet, or no group closed before the first one.")
         return
     known = colours([*task_names(store), *view.tasks])
     chart(
@@ -70,12 +70,12 @@ def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
         spread = spread_rows(closed(store, run_id))
         chart(
             charts.lines(spread, VERSION, "without spread", ("task", known), share=True),
-            f"{EACH_POINT} Groups whose members all got the same reward: nothing to learn.",
+            f"{EACH_POINT} Share of groups whose members all got the same reward (no gradient).",
         )
 
 
 def one_task(store: Store, run_id: str, task: str) -> None:
-    """Endings, turns, pass@k and items of one task."""
+    """Show outcomes, turns, pass@k and items of one task."""
     view = look_at(store, run_id, task)
     left, middle, right = st.columns(3)
     with left:
@@ -87,7 +87,7 @@ def one_task(store: Store, run_id: str, task: str) -> None:
     with middle:
         st.subheader("Turns")
         if turns := histogram(view.ends):
-            chart(charts.columns(turns, "turns", "episodes"), f"{OF_LATE} Finished ones.")
+            chart(charts.columns(turns, "turns", "episodes"), f"Finished episodes. {OF_LATE}")
         else:
             st.info("No episode has finished yet.")
     with right:
@@ -96,8 +96,8 @@ def one_task(store: Store, run_id: str, task: str) -> None:
             known = {task: BLUE}
             chart(
                 charts.bands(rows, ("k", "k"), "pass@k", ("task", known), share=True),
-                f"The chance that one of k episodes solves the item, estimated without bias from "
-                f"the last {TASK_GROUPS} groups of the task; the band is the 95 % interval.",
+                f"Probability that at least one of k episodes solves the item: unbiased estimate "
+                f"from the task's last {TASK_GROUPS} groups. The band is the 95 % interval.",
             )
         else:
             st.info("No group of this task is complete yet.")
@@ -171,7 +171,7 @@ def pass_rows(view: TaskLook, task: str) -> list[dict[str, Any]]:
 
 
 def _choice(tasks: list[str]) -> str:
-    """The task of the address at first, then the chosen one."""
+    """Return the chosen task; at first that of the address."""
     asked = st.query_params.get("task", "")
     place = tasks.index(asked) if asked in tasks else 0
     task = st.selectbox("Task", tasks, index=place) or tasks[0]
@@ -180,13 +180,13 @@ def _choice(tasks: list[str]) -> str:
 
 
 def _items(store: Store, run_id: str, task: str, late: Items) -> None:
-    """Of late; of the whole run where a person asks for it."""
-    st.subheader("Items nobody has solved")
-    whole = st.toggle("Of the whole run", help="Reads every episode of the task.")
+    """Show unsolved items of recent groups; on request of the whole run."""
+    st.subheader("Unsolved items")
+    whole = st.toggle("Whole run", help="Reads every episode of the task.")
     items = all_items(store, run_id, task) if whole else late
-    table([asdict(each) for each in items.listed], "None: each item that was played was solved.")
+    table([asdict(each) for each in items.listed], "None. Each played item was solved.")
     of = "every group" if whole else f"the last {ITEM_GROUPS} groups"
     st.caption(
-        f"{items.unsolved} of the {items.played} items that {of} of the task played; at most "
-        f"{ITEMS} are listed, those played most first."
+        f"{items.unsolved} of the {items.played} items in {of} of the task are unsolved. At most "
+        f"{ITEMS} are listed, most played first."
     )

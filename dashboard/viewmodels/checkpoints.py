@@ -15,14 +15,14 @@ from agentrl.db.store import Store
 
 PAGE = "Checkpoints"
 NEWEST = 100  # rows of the registry
-SERVINGS = 200  # stretches of serving
-EVALUATIONS = 200  # rows of measurements
+SERVINGS = 200  # periods of serving
+EVALUATIONS = 200  # rows of evaluations
 GREY = "#8C8C8C"  # legible on white and on black
 FILES = {
     CheckpointState.LIVE: "present",
     CheckpointState.ROLLED_BACK: "present",
     CheckpointState.DELETED: "removed",
-    CheckpointState.EXTERNAL: "of somebody else",
+    CheckpointState.EXTERNAL: "external",
 }
 
 
@@ -112,9 +112,9 @@ def tree(registry: Registry) -> str:
 def _told(segment: Segment, latest: int | None) -> str:
     first, last = segment.first, segment.last
     versions = f"v{first.version}" if first is last else f"v{first.version} … v{last.version}"
-    state = "rolled back" if first.undone else "stands"
+    state = "rolled back" if first.undone else "valid"
     newest = "  ◀ newest" if not last.undone and last.version == latest else ""
-    files = f"files of {segment.present} of {segment.number}"
+    files = f"files of {segment.present} of {segment.number} checkpoints"
     return f"{versions}  {state} · {files}{newest}"
 
 
@@ -130,7 +130,7 @@ def rows(entries: Sequence[Entry], registry: Registry, here: Here) -> list[dict[
             "checkpoint": Link(
                 here.short(entry.checkpoint_id), here.to(PAGE, checkpoint=entry.checkpoint_id)
             ),
-            "made, UTC": moment(entry.created_at),
+            "created, UTC": moment(entry.created_at),
             "state": entry.state.value.replace("_", " "),
             "files": FILES[entry.state],
             "snapshot": "yes" if entry.snapshot else "–",
@@ -163,7 +163,11 @@ def serving_chart(served: Sequence[Served], here: Here) -> dict[str, Any]:
         "mark": {"type": "bar", "cornerRadius": 2, "height": 20},
         "encoding": {
             "y": {"field": "who", "type": "nominal", "title": None, "axis": {"labelLimit": 260}},
-            "x": {"field": "from", "type": "quantitative", "title": "minutes since the run began"},
+            "x": {
+                "field": "from",
+                "type": "quantitative",
+                "title": "minutes since the start of the run",
+            },
             "x2": {"field": "until"},
             "color": {
                 "field": "version",

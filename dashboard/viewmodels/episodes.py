@@ -55,7 +55,7 @@ def _read(written: str, kind: Any) -> Any:
         or (isinstance(value, float) and not isfinite(value))
         or "\0" in written  # Postgres has no such text
     ):
-        raise ValueError(f"{written!r} is beyond what a form and a database hold")
+        raise ValueError(f"{written!r} is too large")
     return value
 
 
@@ -92,12 +92,12 @@ def page_of(store: Store, run_id: str, sought: Filter, at: Cursor | None) -> Fou
 def nothing(found: Found, *, first: bool) -> str:
     """What a page without a row says; that there is none, only where all were looked at."""
     if found.older is not None:
-        return "No episode of these passes."
+        return "No episode on this page matches the filter."
     if found.beyond:
         return (
-            f"None of the newest {found.looked:,} episodes passes. Newest first finds older ones."
+            f"None of the newest {found.looked:,} episodes matches. Order by newest to search more."
         )
-    return "No such episode." if first else "No further episode."
+    return "No episode matches." if first else "No more episodes."
 
 
 def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
@@ -115,7 +115,7 @@ def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
             "tokens": each.tokens,
             "seconds": each.seconds,
             "version": f"v{each.version}",
-            "learned by": _learned(each.lesson, here),
+            "trained in": _learned(each.lesson, here),
             "advantage": each.lesson.advantage if each.lesson else None,
         }
         for each in found.rows
@@ -157,14 +157,14 @@ def trajectory_of(told: Story) -> tuple[Trajectory | None, str]:
     if told.body is None:
         return (
             None,
-            "Its body is not stored: it has not ended, or the recorder is behind.",
+            "The trajectory is not stored: the episode has not ended, or the recorder is behind.",
         )
     if not told.body:
-        return None, "Its body was removed (`agentrl db prune --bodies`)."
+        return None, "The trajectory was deleted (`agentrl db prune --bodies`)."
     try:
         return body_of(told.body, told.sha256), ""
     except MessageError as error:
-        return None, f"Its stored body cannot be read: {error}"
+        return None, f"The stored trajectory cannot be read: {error}"
 
 
 def readable(call: str) -> str:
@@ -197,7 +197,7 @@ def member_rows(members: Sequence[Member], here: Here) -> list[dict[str, Cell]]:
             "score": each.score,
             "turns": each.turns,
             "tokens": each.tokens,
-            "learned by": _learned(each.lesson, here),
+            "trained in": _learned(each.lesson, here),
             "advantage": each.lesson.advantage if each.lesson else None,
         }
         for each in members
@@ -224,7 +224,7 @@ def headline(deed: Deed) -> str:
         f"{deed.env_s:.2f} s environment",
     ]
     if deed.finish_reason != "stop":
-        parts.append(f"ended by {deed.finish_reason}")
+        parts.append(f"finish reason {deed.finish_reason}")
     if deed.redrawn:
         parts.append(f"{deed.redrawn} policies replaced")
     return " · ".join(parts)

@@ -22,8 +22,8 @@ from agentrl.db.transitions.lifecycle import UpdateSummary
 POINTS = 24  # of a curve
 POINT_GROUPS = 64  # that closed last before each of its points
 EACH_POINT = (
-    f"Each point: the last {POINT_GROUPS} groups, of all tasks together, that closed before the "
-    "update to it; neighbours may share groups."
+    f"Each point covers the last {POINT_GROUPS} groups of all tasks that closed before the update. "
+    "Neighbouring points may share groups."
 )
 LATE_GROUPS = 256  # that closed last
 UPDATES = 50  # rows of the updates' table

@@ -1,1 +1,1 @@
-"""What administers a store: its schema, roles, size, retention and export."""
+"""Administration of the database: schema, roles, sizes, retention, export."""

@@ -1,7 +1,7 @@
-"""What `agentrl chaos` does to a Postgres that a run uses.
+"""Faults that `agentrl chaos` injects into Postgres.
 
-Read-only, locked, without a free connection, with a stepped clock, with commits that are answered
-before they are on the disk. All of it is of the whole database or server: use one of your own.
+The database becomes read-only or locked, has no free connection, gets a stepped clock, or confirms
+commits before they are on disk. The faults affect the whole server, so use a private one.
 """
 
 import contextlib

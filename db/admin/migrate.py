@@ -1,4 +1,4 @@
-"""Bring a database to the schema of this code, under a lock and a statement time-out."""
+"""Migrates a database to the schema of this version, under a lock and a statement timeout."""
 
 import io
 from functools import partial
@@ -32,9 +32,9 @@ def upgrade(store: Store) -> str:
     except DBAPIError as error:
         kind = StoreUnavailable if is_transient(error) else StoreError
         raise kind(
-            f"store {store.url} was not upgraded: {driver_words(error)}",
-            hint="see what the database says: free space, locks that others hold, views of yours "
-            "that read ours (drop them, upgrade, make them again)",
+            f"database {store.url} was not upgraded: {driver_words(error)}",
+            hint="check free space, locks of other sessions, and your own views on our tables "
+            "(drop those, run the upgrade, create them again)",
         ) from error
     return head()
 
@@ -73,8 +73,8 @@ def require_current(store: Store) -> None:
     revision = store.ask(_known_revision)
     if revision != head():
         raise StoreError(
-            f"store {store.url} is at schema {revision or 'none'}, not {head()}",
-            hint="agentrl db upgrade CONFIG",
+            f"database {store.url} has schema {revision or 'none'} instead of {head()}",
+            hint="run `agentrl db upgrade CONFIG`",
         )
 
 
@@ -90,7 +90,8 @@ def refuse_newer(connection: Connection) -> None:
     known = {script.revision for script in _scripts().walk_revisions()}
     if revision is not None and revision not in known:
         raise StoreError(
-            f"the store's schema {revision} is newer than this code", hint="update AgentRL"
+            f"the database schema {revision} is newer than this version of AgentRL",
+            hint="update AgentRL",
         )
 
 

@@ -1,7 +1,7 @@
-"""Tables as Parquet files, one a table, all of one moment of the store (extra `parquet`).
+"""Exports tables as Parquet files, one per table, all of the same moment (extra `parquet`).
 
-Rows are read in portions and written as row groups, so that memory is bounded by one of them. A
-folder appears whole or not at all: it is written beside its place and renamed.
+Rows are read in chunks and written as row groups, which bounds the memory. The folder is written
+under a temporary name and renamed, so it is complete or absent.
 """
 
 import json
@@ -52,7 +52,7 @@ def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
     if unknown:
         raise StoreError(f"no table {unknown[0]}{nearest(unknown[0], TABLES)}")
     if out.exists():
-        raise StoreError(f"{out} is there already", hint="name a folder that is not")
+        raise StoreError(f"{out} exists already", hint="choose a folder that does not exist")
     partial = out.parent / f".{out.name}.partial"
     if partial.exists():  # what a killed export left
         shutil.rmtree(partial)
@@ -74,7 +74,9 @@ def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
         partial.rename(out)
         _sync(out.parent, files=False)
     except DBAPIError as error:
-        raise StoreError(f"store {store.url}: {error.orig}", hint="export again") from error
+        raise StoreError(
+            f"database {store.url}: {error.orig}", hint="run the export again"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return rows
@@ -95,7 +97,7 @@ def _require_pyarrow() -> None:
         import pyarrow  # noqa: F401 - whether it is there
     except ImportError as error:
         raise StoreError(
-            "Parquet needs pyarrow", hint="pip install 'agentrl-system[parquet]'"
+            "the export needs pyarrow", hint="run `pip install 'agentrl-system[parquet]'`"
         ) from error
 
 

@@ -1,5 +1,6 @@
-"""What probes of containers ask of Postgres, with its driver alone: they come every half minute, of
-every process, and SQLAlchemy takes half a second of a processor to import.
+"""Queries of container probes, with the Postgres driver only.
+
+Probes run every half minute for every process, and importing SQLAlchemy takes half a second of CPU.
 """
 
 from typing import Any
@@ -46,13 +47,13 @@ def _first(url: str, query: str, *values: str) -> Any:
     import psycopg
 
     if not url.startswith("postgresql"):
-        raise StoreError("probes ask Postgres alone", hint="agentrl status CONFIG")
+        raise StoreError("health probes need Postgres", hint="run `agentrl status CONFIG`")
     address = url.replace("postgresql+psycopg://", "postgresql://", 1)
     try:
         with psycopg.connect(address, connect_timeout=CONNECT_S) as connection:
             row = connection.execute(query.encode(), values).fetchone()
     except psycopg.ProgrammingError:  # of the URL, which may hold a password
-        raise StoreError("store.url is no database URL, or the question is wrong") from None
+        raise StoreError("store.url is not a database URL, or the query is wrong") from None
     except psycopg.Error as error:
         raise StoreError(str(error).strip().splitlines()[0]) from error
     if row is None:

@@ -1,9 +1,8 @@
-"""A store that can be looked at and not changed: for consoles, tables and the dashboard.
+"""Read-only access to the database: for the SQL console, tables and the dashboard.
 
-SQLite is opened with mode=ro and query_only; Postgres as a role that may only read
-(db/admin/roles.py), in sessions whose transactions are read-only and whose statements end in time.
-A console's statement travels alone, as a prepared statement, so that no second one can hide behind
-it.
+SQLite is opened with mode=ro and query_only. Postgres is used with a read-only role
+(db/admin/roles.py), read-only transactions and a statement timeout. A statement of a console is
+sent as a prepared statement, so it cannot contain a second one.
 """
 
 import sqlite3
@@ -86,7 +85,9 @@ def refuse_absent(url: str) -> None:
     """Raise StoreError for an SQLite file that is not there: to look makes none."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
-        raise StoreError(f"no store at {parsed.database}", hint="agentrl up CONFIG")
+        raise StoreError(
+            f"no database at {parsed.database}", hint="run `agentrl up CONFIG` to create it"
+        )
 
 
 def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
@@ -196,14 +197,15 @@ def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
 
 def _large(bounds: Bounds) -> StoreError:
     return StoreError(
-        f"SQL: the answer is larger than {bounds.max_bytes / 2**20:g} MiB",
-        hint="ask for fewer rows, and for LENGTH(body) in place of body",
+        f"SQL: the result is larger than {bounds.max_bytes / 2**20:g} MiB",
+        hint="select fewer rows, and LENGTH(body) instead of body",
     )
 
 
 def _late(bounds: Bounds) -> StoreError:
     return StoreError(
-        f"SQL: it took longer than {bounds.timeout_s:g} s", hint="ask for less, or of one run"
+        f"SQL: the query took longer than {bounds.timeout_s:g} s",
+        hint="select fewer rows, or only one run",
     )
 
 

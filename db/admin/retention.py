@@ -1,10 +1,10 @@
-"""What a store may forget: bodies that nothing will train again, and runs that are over.
+"""Deletes trajectory bodies that will not be trained again, and finished runs.
 
-Each transaction takes a few groups with all that belongs to them, so that `accounting` agrees after
-every one of them, whenever a person or a power cut ends it; begun again, it goes on.
+Each transaction deletes a few groups with everything that belongs to them, so `accounting` is
+consistent after each. An interrupted deletion continues when it is started again.
 
-A body is forgotten by emptying it: its row stays, with the hash, and still proves that the body was
-stored. Rows of a run are removed group by group; what is left of it then is small.
+A body is deleted by emptying it: the row stays, with the hash, and proves that the body was stored.
+The rows of a run are deleted group by group.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
-"""The role of Postgres that consoles and the dashboard act as: it may read, and nothing else.
+"""The read-only Postgres role that SQL consoles and the dashboard use.
 
     db upgrade ─▶ role agentrl_reader (NOLOGIN), SELECT on every table and view
     consoles   ─▶ SET ROLE agentrl_reader, in read-only transactions
-    db reader  ─▶ the role may log in itself, for a dashboard that knows no other password
+    db reader  ─▶ the role may log in, for a dashboard without any other password
 
-Where the store's user may not make roles there is none, and read-only transactions alone remain. A
-superuser's session could take its own rights back, read the server's files and run programs there:
-a console refuses a person's statement in such a session.
+If the database user may not create roles, only read-only transactions protect the data. A superuser
+session could regain its rights, read files of the server and run programs there, so a console
+refuses statements in such a session.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ def let_reader_log_in(connection: Connection, password: str) -> None:
     Raises StoreError where the database is not Postgres, or does not let this user.
     """
     if connection.dialect.name != "postgresql":
-        raise StoreError("only Postgres has logins", hint="name a store.url of Postgres")
+        raise StoreError("only Postgres has logins", hint="set store.url to a Postgres database")
     import psycopg
     from psycopg import sql
 
@@ -75,7 +75,8 @@ def let_reader_log_in(connection: Connection, password: str) -> None:
     except psycopg.Error as error:
         told = str(error).splitlines()[0]
         raise StoreError(
-            f"role {READER}: {told}", hint="agentrl db upgrade, as its owner"
+            f"role {READER}: {told}",
+            hint="run `agentrl db upgrade CONFIG` as the owner of the database",
         ) from error
 
 
@@ -95,7 +96,7 @@ def refuse_powers(engine: Engine) -> None:
         name = connection.scalar(text(POWERS))
     if name is not None:
         raise StoreError(
-            f"SQL: the store's login {name} is a superuser, or may use the server's files: what a "
-            "statement does could not be bounded",
-            hint=f"agentrl db reader CONFIG, then {READER} as the user of the console's store.url",
+            f"SQL: the login {name} is a superuser or may read files of the server: statements "
+            "could do anything",
+            hint=f"run `agentrl db reader CONFIG`, then use {READER} as the user in store.url",
         )

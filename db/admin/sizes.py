@@ -1,4 +1,4 @@
-"""How much a store holds: rows and bytes by table and by run, and what its engine has to clean."""
+"""Sizes: rows and bytes per table and per run, and dead rows."""
 
 from dataclasses import dataclass
 from pathlib import Path

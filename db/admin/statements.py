@@ -1,8 +1,8 @@
-"""Which statements a console takes: those whose parse tree only reads.
+"""Checks statements of a console: their parse tree must only read.
 
-sqlglot parses them with the grammar of the database at hand, so that what one takes for a comment
-and the other for a statement hides nothing. What the tree cannot show (a function that writes) is
-held back by the read-only role and transaction of db/admin/readonly.py.
+sqlglot parses them with the grammar of the database in use, so both agree on what is a comment.
+What the tree cannot show (a function that writes) is prevented by the read-only role and
+transaction of db/admin/readonly.py.
 """
 
 import logging
@@ -38,16 +38,19 @@ def require_read(statement: str, dialect: str) -> None:
         _require_read(statement, grammar)
     except SqlglotError as error:
         raise StoreError(
-            f"SQL: it cannot be parsed: {_reason(error)}", hint="correct it, or write plainer SQL"
+            f"SQL: the statement cannot be parsed: {_reason(error)}",
+            hint="correct it, or use simpler SQL",
         ) from error
     except RecursionError as error:
-        raise StoreError("SQL: it is nested too deep", hint="write plainer SQL") from error
+        raise StoreError(
+            "SQL: the statement is nested too deeply", hint="use simpler SQL"
+        ) from error
 
 
 def _require_read(statement: str, grammar: str) -> None:
     tokens = sqlglot.tokenize(statement, read=grammar)
     if not tokens:
-        raise StoreError("there is no statement", hint="write one, such as SELECT 1")
+        raise StoreError("SQL: there is no statement", hint="write one, such as SELECT 1")
     word = tokens[0].text.upper()
     rest = statement[tokens[0].end + 1 :]
     if word == "EXPLAIN":
@@ -61,11 +64,13 @@ def _require_read(statement: str, grammar: str) -> None:
         return
     trees = sqlglot.parse(statement, read=grammar)
     if len(trees) != 1:
-        raise StoreError("SQL: one statement at a time", hint="send each alone")
+        raise StoreError(
+            "SQL: there is more than one statement", hint="send one statement at a time"
+        )
     if not isinstance(trees[0], exp.Query | exp.Values) or trees[0].find(*CHANGES):
         raise StoreError(
-            f"this console only reads; {word} is refused",
-            hint="begin with SELECT, WITH, VALUES, EXPLAIN or SHOW, and change nothing in it",
+            f"SQL: {word} is refused, because the console is read-only",
+            hint="use SELECT, WITH, VALUES, EXPLAIN or SHOW, and change nothing",
         )
 
 

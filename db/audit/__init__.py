@@ -1,1 +1,1 @@
-"""Views made for people and the audit of a run that is over; they read and change nothing."""
+"""Views for people, and the audit of a finished run. Both only read."""

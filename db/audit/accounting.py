@@ -1,13 +1,14 @@
-"""Views made for people. They hold no state: `db upgrade` makes them anew, `up` after a migration.
+"""Views for people. They have no state: `db upgrade` recreates them, `up` after a migration.
 
 `accounting` lists every disagreement between the three witnesses (`episodes`, `trajectories`,
-`update_groups`) and every open row past its deadline: an empty view is the proof that nothing was
-lost, nothing was trained twice, and what failed or closed untrained says why. A body that is not
-yet stored counts only past its deadline, or once its run is over.
+`update_groups`) and every open row past its deadline. An empty view proves that nothing was lost,
+nothing was trained twice, and every failed or untrained group has a reason. A body that is not
+stored yet counts only past its deadline, or when its run is over.
 
-`raised_alarms`: what stands now. `group_outcomes`: what became of groups and why. `item_success`:
-how each item went last. `episode_outcomes`: how episodes ended and why; `refused_transitions`: what
-came too late. Those that only tell a run's story are in `db/audit/reporting_views.py`.
+`raised_alarms`: alarms raised now. `group_outcomes`: states of groups and their reasons.
+`item_success`: latest success of each item. `episode_outcomes`: states of episodes and their
+reasons. `refused_transitions`: transitions that came too late. Views for reports only are in
+`db/audit/reporting_views.py`.
 """
 
 from sqlalchemy import Connection, TextClause, text

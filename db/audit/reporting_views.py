@@ -1,9 +1,9 @@
-"""Views that tell of a run what its tables say only when joined. They are for people and questions.
+"""Views that join tables of a run, for people and prepared questions.
 
-`episode_policies`: who acted in a finished episode. `episode_times`: where its time went, in
-seconds. `learned_tokens`: what an update of the live lineage learned, by the policy that sampled
-it; tokens of external models are not in it. `update_metrics`: of `updates.metrics`, the ones that
-show trouble first, as columns.
+`episode_policies`: policies that sampled a finished episode. `episode_times`: its time by part, in
+seconds. `learned_tokens`: trained tokens of each update of the live lineage, by sampling policy,
+without tokens of external models. `update_metrics`: the most important metrics of updates, as
+columns.
 """
 
 from sqlalchemy import Connection

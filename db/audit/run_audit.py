@@ -1,7 +1,7 @@
-"""The books of a run that is over, read once more, beside the view `accounting` and without grace.
+"""The audit of a finished run: stricter than the view `accounting`, without deadlines.
 
-Every finding is lost (a body, a place of the stream, an episode that never ended), trained twice,
-or unbalanced (rows that disagree in any other way).
+A finding is lost (a body, a position of the item stream, an episode that never ended), trained
+twice, or unbalanced (rows that disagree in any other way).
 """
 
 from collections import Counter

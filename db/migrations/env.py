@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that db/admin/migrate.py hands over."""
+"""Alembic's entry point. Uses the connection that db/admin/migrate.py passes."""
 
 from alembic import context
 from sqlalchemy import Connection

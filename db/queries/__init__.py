@@ -1,1 +1,1 @@
-"""Questions of the dashboard, reports and trackers: reads only, one file per subject."""
+"""Queries for the dashboard, reports and trackers: read-only, one file per subject."""

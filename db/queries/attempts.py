@@ -1,4 +1,4 @@
-"""How a task's groups and episodes went of late: solved among n, statuses, items never solved."""
+"""Recent groups and episodes of a task: solved counts, statuses, unsolved items."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

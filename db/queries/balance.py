@@ -1,4 +1,4 @@
-"""The balance of a run: what was admitted and what became of it, what was given up and refused."""
+"""The balance of a run: admitted groups and episodes by state, failures, refused transitions."""
 
 from dataclasses import dataclass
 

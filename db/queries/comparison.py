@@ -1,4 +1,4 @@
-"""What was measured of a run's newest checkpoints, item by item: what two runs are compared by."""
+"""Evaluations of a run's newest checkpoints by item, for the comparison of two runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a run's policies did, version by version: bounded however long the run is.
+"""Success and reward by version, with bounded work for runs of any length.
 
 updates  ── so many versions, evenly apart ──▶ spans of time, each ending with an update
 groups   ── the last so many that closed before that end ──▶ their finished episodes, by task

@@ -1,4 +1,4 @@
-"""Where the time between asking for an episode and learning from it goes, and what waits where."""
+"""Delays between the dispatch of an episode and its training, and the queue lengths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What happened in this episode, and in its siblings? Rows of one group, and one body."""
+"""Details of one episode and its group: their rows and one trajectory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""How episodes of late ended, and who acted in them: what adaptive weights are learned from."""
+"""Outcomes of recent episodes and the policies that sampled them, for adaptive weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""Which episodes of a run are these? Filters, text, and pages by keyset, at any size of the run.
+"""Searches episodes of a run: filters, text, and keyset pagination, for runs of any size.
 
     few of an item, checkpoint or update, or all ─▶ the newest so many of a state ─▶ sift ─▶ a page
 
-Every look is bounded (`Limits`): it goes through so many of the newest episodes of a state that
-come before the cursor, fewer where it reads their texts, and says how far it got. In another order
-than the newest first it sorts that many of the newest. Where an item, a checkpoint or an update has
-few episodes, it goes through those alone; which of them it begins with changes no answer.
+Every search is bounded (`Limits`): it reads a limited number of the newest episodes of a state
+before the cursor, fewer if it reads their texts, and reports how many it read. In other orders than
+newest first it sorts that many of the newest. If an item, a checkpoint or an update has few
+episodes, it reads only those.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which update learned from an episode?"""
+"""Finds the update that trained on an episode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whether the processes of a run live and work, as its rows tell: what `agentrl chaos` asks."""
+"""Liveness and progress of a run's processes, for `agentrl chaos`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

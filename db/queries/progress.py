@@ -1,4 +1,4 @@
-"""How a run goes: the questions that live views and reports ask."""
+"""Progress of a run, for live views and reports."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an update looked at: the groups it learned from, and those it closed untrained before."""
+"""The groups of an update: those it trained on, and those it closed without training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def update_named(session: Session, run: Run, name: str) -> Update:
     found = session.scalars(query).one_or_none()
     if found is None:
         raise StoreError(
-            f"run {run.name} has no update {name}", hint=f"its versions are 1 to {run.version}"
+            f"run {run.name} has no update {name}", hint=f"choose a version from 1 to {run.version}"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""How full a run is right now: what a live system is watched by. Every query reads what is open."""
+"""Gauges of a run for monitoring: counts of open work. Every query reads open rows only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

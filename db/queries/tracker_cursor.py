@@ -1,4 +1,4 @@
-"""What a run has to tell trackers: rows of updates, evaluations and alarms, each once."""
+"""Rows of updates, evaluations and alarms for trackers, each once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Questions about runs that people ask often, each an SQL file that runs on both databases.
+"""Prepared questions about runs, each an SQL file that works on both databases.
 
-A file begins with its title and what its columns mean, as comments. Every answer has a first column
-`run`, and tells of every run of the store. docs/sql.md shows them; a test keeps it so.
+A file starts with comments: its title and the meaning of its columns. Every answer covers all runs;
+its first column is `run`. docs/sql.md shows the questions, and a test compares both.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ def question(name: str) -> Question:
     known = {each.name: each for each in questions()}
     if name not in known:
         raise StoreError(
-            f"no question {name}{nearest(name, known)}", hint="agentrl sql --questions"
+            f"there is no question {name}{nearest(name, known)}",
+            hint="list the questions with `agentrl sql --questions`",
         )
     return known[name]
 

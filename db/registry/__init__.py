@@ -1,1 +1,1 @@
-"""Which checkpoints, tracks, leases and policy servers there are."""
+"""The registry of checkpoints, tracks, leases and policy servers."""

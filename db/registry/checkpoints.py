@@ -1,8 +1,8 @@
-"""The checkpoint registry: which checkpoints stand, who serves them, which policies are live.
+"""The checkpoint registry: valid checkpoints, the servers that serve them, live policies.
 
-A policy is live while its server's lease holds and its serving row is open. Rows of servings are
-written before a server accepts requests for a checkpoint and closed after the last one was drained,
-so every token lies inside the serving row of the checkpoint that sampled it.
+A policy is live while its server's lease is valid and its serving row is open. A serving row is
+opened before a server accepts requests for a checkpoint and closed after the last request, so every
+token lies inside the serving row of the checkpoint that sampled it.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ AWAY_S = 60.0  # how long the lease of a server may have ended before its checkp
 
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
-    """A checkpoint that a server serves right now for a track. `engine`: the server's."""
+    """A checkpoint that a server serves now for a track. `engine`: the server's."""
 
     server_id: str
     url: str
@@ -32,17 +32,17 @@ class LivePolicy:
 
     @property
     def exact(self) -> bool:
-        """Whether it takes and returns token ids of ours; one that does not is sent messages."""
+        """Return whether the policy uses our token ids; otherwise it gets messages."""
         return self.engine != MESSAGES
 
 
 def register_checkpoint(session: Session, checkpoint: Checkpoint) -> None:
-    """A checkpoint whose directory is complete joins the live lineage."""
+    """Add a complete checkpoint to the live lineage."""
     session.add(checkpoint)
 
 
 def live_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
-    """The live lineage, oldest version first."""
+    """Return the live lineage, oldest version first."""
     query = (
         select(Checkpoint)
         .where(Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.LIVE)
@@ -52,7 +52,7 @@ def live_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
 
 
 def present_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
-    """Every checkpoint whose files are there, oldest version first."""
+    """Return every checkpoint whose files exist, oldest version first."""
     query = (
         select(Checkpoint)
         .where(
@@ -65,9 +65,9 @@ def present_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
 
 
 def checkpoints_in_use(session: Session, run_id: str) -> set[str]:
-    """What may still be needed: served now, or since the oldest attempt of an open group began.
+    """Return checkpoints in use: served now, or since the oldest attempt of an open group began.
 
-    An evaluation is a server too. The rows of one that was killed count for `AWAY_S`.
+    An evaluation counts as a server. Rows of a killed server count for `AWAY_S`.
     """
     alive = PolicyServer.ended_at.is_(None) & (PolicyServer.lease_until > now() - AWAY_S)
     served = (
@@ -95,7 +95,7 @@ def checkpoints_in_use(session: Session, run_id: str) -> set[str]:
 
 
 def latest_checkpoint(session: Session, run_id: str) -> Checkpoint | None:
-    """The newest checkpoint of the live lineage."""
+    """Return the newest checkpoint of the live lineage."""
     return session.scalars(
         select(Checkpoint)
         .where(Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.LIVE)
@@ -105,12 +105,12 @@ def latest_checkpoint(session: Session, run_id: str) -> Checkpoint | None:
 
 
 def find_checkpoint(session: Session, checkpoint_id: str) -> Checkpoint | None:
-    """The checkpoint of that id, whatever its state."""
+    """Return the checkpoint of this id in any state."""
     return session.get(Checkpoint, checkpoint_id)
 
 
 def latest_snapshot(session: Session, run_id: str) -> Checkpoint | None:
-    """The newest live checkpoint that a trainer can resume from."""
+    """Return the newest live checkpoint with a snapshot."""
     return session.scalars(
         select(Checkpoint)
         .where(
@@ -124,7 +124,7 @@ def latest_snapshot(session: Session, run_id: str) -> Checkpoint | None:
 
 
 def register_server(session: Session, server: PolicyServer, *, lease_s: float) -> None:
-    """A policy server announces itself; it serves nothing yet. Safe to repeat."""
+    """Register a policy server, which serves nothing yet. Safe to repeat."""
     if session.get(PolicyServer, server.server_id) is not None:
         return
     server.started_at = server.lease_until = session.scalar(select(now())) or 0.0
@@ -133,9 +133,9 @@ def register_server(session: Session, server: PolicyServer, *, lease_s: float) -
 
 
 def beat_server(session: Session, server_id: str, *, lease_s: float, problem: str = "") -> None:
-    """The server is alive for another `lease_s` seconds. problem: see `PolicyServer`.
+    """Extend the server's lease by `lease_s` seconds. problem: see `PolicyServer`.
 
-    Undoes `close_abandoned` where it lives after all: it could not reach the database.
+    Undoes `close_abandoned` if the server is alive but could not reach the database.
     """
     server = session.get(PolicyServer, server_id, with_for_update=True, populate_existing=True)
     if server is None or server.ended_at is not None:
@@ -151,9 +151,9 @@ def beat_server(session: Session, server_id: str, *, lease_s: float, problem: st
 
 
 def close_abandoned(session: Session, run_id: str) -> None:
-    """Close the servings of servers that were killed: no beat for `AWAY_S` since their lease ended.
+    """Close the serving rows of killed servers: no heartbeat for `AWAY_S` after their lease ended.
 
-    Till now, for nobody knows when they answered last. Their lease is moved to the same time: that
+    They end now, because their last answer is unknown. Their lease is set to the same time, which
     tells `beat_server` what was closed here.
     """
     clock = session.scalar(select(now())) or 0.0
@@ -182,7 +182,7 @@ def close_abandoned(session: Session, run_id: str) -> None:
 
 
 def server_problems(session: Session, run_id: str) -> dict[str, str]:
-    """By name, why live policy servers serve less than they should; none for those that do not."""
+    """Return the problems of live policy servers by name."""
     rows = session.execute(
         select(PolicyServer.name, PolicyServer.problem)
         .where(
@@ -197,7 +197,7 @@ def server_problems(session: Session, run_id: str) -> dict[str, str]:
 
 
 def end_server(session: Session, server_id: str) -> None:
-    """The server has drained and stops."""
+    """End a server that has drained."""
     session.execute(
         update(Serving)
         .where(Serving.server_id == server_id, Serving.live_until.is_(None))
@@ -211,7 +211,7 @@ def end_server(session: Session, server_id: str) -> None:
 
 
 def mark_serving(session: Session, server_id: str, track: str, checkpoint: Checkpoint) -> None:
-    """From now on the server accepts requests for the checkpoint, which has passed its probe."""
+    """Open a serving row: from now on the server accepts requests for the verified checkpoint."""
     session.add(
         Serving(
             server_id=server_id,
@@ -225,7 +225,7 @@ def mark_serving(session: Session, server_id: str, track: str, checkpoint: Check
 
 
 def mark_retired(session: Session, server_id: str, track: str, checkpoint_id: str) -> None:
-    """The server has drained the checkpoint from the track."""
+    """Close a serving row: the server has drained the checkpoint."""
     session.execute(
         update(Serving)
         .where(
@@ -239,7 +239,7 @@ def mark_retired(session: Session, server_id: str, track: str, checkpoint_id: st
 
 
 def live_policies(session: Session, run_id: str) -> list[LivePolicy]:
-    """The pool: what a sampler may draw from, in the order in which it began to be served."""
+    """Return the live policies, in the order in which they were first served."""
     query = (
         select(
             PolicyServer.server_id,
@@ -263,7 +263,7 @@ def live_policies(session: Session, run_id: str) -> list[LivePolicy]:
 
 
 def name_snapshot(session: Session, checkpoint_id: str, path: str) -> None:
-    """A trainer can resume from the checkpoint."""
+    """Record the snapshot of a checkpoint."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.checkpoint_id == checkpoint_id)

@@ -1,4 +1,4 @@
-"""External models in the registry: the row that stands for one, and what was asked of it."""
+"""External models in the registry: their checkpoint rows and their usage."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,13 @@ VERSION = -1  # of every external model: it is of no lineage
 
 
 def track_of(name: str) -> str:
-    """The track of the policy server `name`, which no server follows."""
+    """Return the track of the external policy server `name`."""
     return f"external({name})"
 
 
 def stand_in(session: Session, run_id: str, name: str) -> Checkpoint:
-    """The row that servings and steps name: made once, never live, never deleted.
-
-    With the one that counts what is spent.
+    """Create the checkpoint row of an external model (never live, never deleted) and its budget
+    row.
     """
     checkpoint_id = f"{run_id}-external-{name}"
     found = session.get(Checkpoint, checkpoint_id)
@@ -42,13 +41,13 @@ def stand_in(session: Session, run_id: str, name: str) -> Checkpoint:
 
 
 def spent(session: Session, run_id: str, name: str) -> tuple[int, int]:
-    """Requests and tokens so far."""
+    """Return the requests and tokens so far."""
     row = session.get(Spending, (run_id, name))
     return (row.requests, row.tokens) if row else (0, 0)
 
 
 def spend(run_id: str, name: str, requests: int, tokens: int) -> Callable[[Session], None]:
-    """The work that adds to what `stand_in` made; repeated after its commit it counts twice."""
+    """Return work that adds to the usage. Repeated after a commit it counts twice."""
 
     def add(session: Session) -> None:
         session.execute(

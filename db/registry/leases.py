@@ -1,4 +1,4 @@
-"""Who lives: the leases of a run's processes, and the last work of trainer and recorder."""
+"""Leases of a run's processes, and the last activity of trainer and recorder."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from agentrl.db.store import now
 class Lease:
     """A process of a run. `role`: dispatcher, trainer, recorder, worker or policy server.
 
-    `left_s`: seconds that its lease still holds, negative since it ran out; None: it ended itself.
+    `left_s`: seconds until its lease expires, negative afterwards; None: it ended by itself.
     """
 
     role: str
@@ -23,14 +23,14 @@ class Lease:
 
     @property
     def state(self) -> str:
-        """`live`, `lost` (its lease ran out) or `ended`."""
+        """Return `live`, `lost` (its lease expired) or `ended`."""
         if self.left_s is None:
             return "ended"
         return "live" if self.left_s > 0 else "lost"
 
 
 def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
-    """The single processes, and of workers and policy servers the so many that started last."""
+    """Return single processes, and the newest workers and policy servers."""
     run = session.get_one(Run, run_id, populate_existing=True)
     clock = session.scalar(select(now())) or 0.0
     single = (
@@ -61,7 +61,7 @@ def leases(session: Session, run_id: str, limit: int) -> list[Lease]:
 
 
 def idle_s(session: Session, run_id: str) -> dict[str, float]:
-    """Seconds since trainer and recorder last did something; none that never did."""
+    """Return the seconds since the last activity of trainer and recorder."""
     clock = session.scalar(select(now())) or 0.0
     latest = {
         "trainer": (

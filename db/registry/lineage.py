@@ -1,4 +1,4 @@
-"""Which checkpoints does a run have, whence did each come, who served it, what was measured?"""
+"""The lineage of a run: checkpoints, their parents, servers and evaluations."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which checkpoint a track follows: pure functions of the live lineage."""
+"""Chooses the checkpoint of a track: pure functions of the live lineage."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from agentrl.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """kind: current | lagged | refreshed | pinned. `number`: k of lagged(k), refreshed(k)."""
+    """A track. kind: current | lagged | refreshed | pinned. `number`: its k."""
 
     kind: str
     number: int = 0
@@ -17,7 +17,7 @@ class Track:
 
 
 def parse(track: str) -> Track:
-    """current, lagged(k), refreshed(k) with k ≥ 1, pinned(checkpoint_id). Raises ConfigError."""
+    """Parse current, lagged(k), refreshed(k), pinned(checkpoint_id). Raises ConfigError."""
     if track == "current":
         return Track("current")
     if match := re.fullmatch(r"(lagged|refreshed)\((\d{1,9})\)", track, re.ASCII):
@@ -27,24 +27,24 @@ def parse(track: str) -> Track:
     if match := re.fullmatch(r"pinned\(([^()\s]+)\)", track):
         return Track("pinned", checkpoint_id=match[1])
     raise ConfigError(
-        f"track {track!r} is not understood",
+        f"unknown track {track!r}",
         hint="use current, lagged(k), refreshed(k) or pinned(checkpoint_id)",
     )
 
 
 def wanted(track: str, live: Sequence[tuple[int, str]]) -> str:
-    """The checkpoint_id to serve, given the live lineage as (version, checkpoint_id) in any order.
+    """Return the checkpoint_id to serve. The live lineage is (version, checkpoint_id) in any order.
 
     current: the newest, as lagged(0). lagged(k): the newest at most at latest − k. refreshed(k):
-    the newest whose version is a multiple of k. The oldest where there is none such. pinned(c): c,
+    the newest whose version is a multiple of k. Without one, the oldest. pinned(c): c,
     live or not.
-    Raises ConfigError for a track that is not understood and for an empty lineage.
+    Raises ConfigError for an unknown track and for an empty lineage.
     """
     parsed = parse(track)
     if parsed.kind == "pinned":
         return parsed.checkpoint_id
     if not live:
-        raise ConfigError(f"track {track}: no checkpoint is live")
+        raise ConfigError(f"track {track}: the run has no live checkpoint")
     ordered = sorted(live)
     latest = ordered[-1][0]
     if parsed.kind == "refreshed":
@@ -55,9 +55,9 @@ def wanted(track: str, live: Sequence[tuple[int, str]]) -> str:
 
 
 def needed(tracks: Sequence[str], live: Sequence[tuple[int, str]], snapshot: int) -> set[str]:
-    """The checkpoints that the tracks want now, on the way there, and again from `snapshot`.
+    """Return the checkpoints that the tracks need now, soon, and after a return to `snapshot`.
 
-    `snapshot`: the version of the live lineage that a trainer may return to.
+    `snapshot`: live version to which a trainer may return.
     """
     found = set()
     back = [(version, name) for version, name in live if version <= snapshot]

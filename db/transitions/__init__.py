@@ -1,1 +1,1 @@
-"""How rows of a run change state: fenced compare-and-sets, one file per kind of row."""
+"""State transitions of a run's rows: fenced compare-and-sets, one file per kind of row."""

@@ -1,7 +1,7 @@
-"""Alarms: what an update, or the groups since the last one, said beyond a threshold.
+"""Alarms: metrics of an update, or of the groups since the last update, that crossed a threshold.
 
-A row when one is raised and a row when it ends. What stands now is the latest row of each task and
-name whose update was not rolled back: the view `raised_alarms`.
+Each alarm has a row when it is raised and a row when it ends. The view `raised_alarms` shows the
+latest row of each task and name whose update was not rolled back.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,7 +19,7 @@ Counts = dict[str, dict[GroupState, int]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A metric of a task (empty: of the whole update) beside its threshold; `raised`: beyond it."""
+    """A metric of a task (empty: of the whole update) with its threshold. `raised`: crossed."""
 
     task: str
     name: str
@@ -30,7 +30,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An alarm that stands. `since_s`: seconds since it was raised, until the run's end."""
+    """A raised alarm. `since_s`: seconds since it was raised, until the run's end."""
 
     task: str
     name: str
@@ -42,7 +42,7 @@ class Raised:
 
 
 def raised(session: Session, run_id: str) -> list[Raised]:
-    """What stands now, or stood when the run ended, by task and name."""
+    """Return the alarms raised now, or when the run ended, by task and name."""
     rows = session.execute(
         text(
             "SELECT task, name, value, threshold, version, raised_at FROM raised_alarms "
@@ -73,7 +73,7 @@ def add(
     version: int,
     told: Sequence[tuple[Reading, Raised | None]],
 ) -> None:
-    """A row for each reading that is told of, with the alarm that it ends."""
+    """Insert a row for each reading that raises or ends an alarm."""
     clock = session.scalar(select(now())) or 0.0
     session.add_all(
         Alarm(
@@ -92,7 +92,7 @@ def add(
 
 
 def of_update(session: Session, update_id: str) -> list[Reading]:
-    """What was told of with an update."""
+    """Return the readings stored with an update."""
     rows = session.scalars(
         select(Alarm).where(Alarm.update_id == update_id).order_by(Alarm.alarm_id)
     )
@@ -102,9 +102,9 @@ def of_update(session: Session, update_id: str) -> list[Reading]:
 def groups_since_update(
     session: Session, run_id: str, learned: Collection[str] | None = None
 ) -> Counts:
-    """By task: groups that closed since the last update, whatever became of it, or are ready.
+    """Count groups by task that closed since the last update, or are ready.
 
-    `learned`: of the ready ones only those, that an update is about to close; all where None.
+    `learned`: ready groups that an update is about to close; None: all ready groups.
     """
     ready = Group.state == GroupState.READY
     if learned is not None:

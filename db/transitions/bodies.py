@@ -1,4 +1,4 @@
-"""Bodies and steps, written in bulk by the recorder: doubles are passed over, damaged ones go."""
+"""Bodies and steps: written in bulk, duplicates are ignored, damaged bodies are replaced."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, O
 
 
 class Unfit(StoreError):
-    """A row that no column takes: a number or a text too large, NUL in a name, NaN in SQLite."""
+    """A row cannot be stored: a number or text is too large, NUL in a name, NaN in SQLite."""
 
 
 def keep(session: Session, bodies: Rows, steps: Rows) -> int:
-    """Store the rows of `trajectories` and `steps`; those that stand already stay as they are.
+    """Insert rows of `trajectories` and `steps`; existing rows stay unchanged.
 
-    Returns how many bodies were passed over because the database knows no such attempt: their run
-    was deleted, or the database lost its last commits. Nobody could ever train them.
-    Raises Unfit, after which nothing of the transaction stands.
+    Returns the number of ignored bodies, whose attempt is unknown: their run was deleted, or the
+    database lost its last commits. They can never be trained.
+    Raises Unfit; then the transaction is rolled back.
     """
     try:
         known = _known(session, bodies)
@@ -46,7 +46,7 @@ def _key(row: dict[str, Any]) -> tuple[str, int]:
 
 
 def _known(session: Session, bodies: Rows) -> set[tuple[str, int]]:
-    """The keys of attempts that the database has issued, of runs that nobody deletes meanwhile."""
+    """Return the keys of issued attempts, and lock their runs against deletion."""
     runs = sorted({row["run_id"] for row in bodies})
     session.execute(
         select(Run.run_id).where(Run.run_id.in_(runs)).with_for_update(read=True, key_share=True)
@@ -62,7 +62,7 @@ def _known(session: Session, bodies: Rows) -> set[tuple[str, int]]:
 
 
 def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-    """The stored bodies of (episode_id, fence), as they travelled."""
+    """Return the stored bodies of (episode_id, fence), as received."""
     found: dict[tuple[str, int], bytes] = {}
     for start in range(0, len(keys), 200):
         query = select(
@@ -77,9 +77,9 @@ def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[s
 
 
 def give_up(session: Session, episode_id: str, fence: int, *, max_attempts: int) -> bool:
-    """A stored body that cannot be trained goes, and its attempt is re-issued (body_damaged).
+    """Delete a body that cannot be trained, and re-issue its attempt (body_damaged).
 
-    False, and nothing changes, where the row has moved on.
+    False: the row has moved on, and nothing changed.
     """
     row = session.get(Episode, episode_id, populate_existing=True)
     if row is None:
@@ -105,7 +105,7 @@ def _insert_new(session: Session, model: type[DeclarativeBase], rows: Rows) -> N
 
 
 def _copy(session: Session, model: type[DeclarativeBase], rows: Rows) -> None:
-    """COPY into a temporary table, then move what is new: COPY itself cannot pass doubles over."""
+    """COPY into a temporary table, then insert new rows: COPY itself cannot skip duplicates."""
     table = model.__tablename__
     columns = list(rows[0])
     names = ", ".join(f'"{column}"' for column in columns)

@@ -37,7 +37,7 @@ from agentrl.db.transitions.groups import hold_group, lock_group, member_ended
 class Claimed:
     """An attempt that this worker owns until its lease or its deadline ends.
 
-    `horizon`: its group's bound on turns, as far as it was read; `waited_s`: since it was queued.
+    `horizon`: turn limit of its group, if read. `waited_s`: seconds since it was queued.
     """
 
     episode_id: str
@@ -52,7 +52,7 @@ class Claimed:
 
     @classmethod
     def of(cls, row: Episode) -> "Claimed":
-        """The attempt that an episode's row stands at."""
+        """Return the current attempt of an episode's row."""
         return cls(
             row.episode_id,
             row.group_id,
@@ -66,7 +66,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a finished attempt says of itself. Tokens are counts."""
+    """The result of a finished attempt. Tokens are counts."""
 
     status: Status
     reward: float
@@ -86,9 +86,10 @@ NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
 def due_to_send(
     session: Session, run_id: str, *, claim_timeout_s: float, again: bool = True, limit: int = 500
 ) -> list[tuple[str, int]]:
-    """Queued episodes to send now, as (episode_id, fence); due again after `claim_timeout_s`.
+    """Return queued episodes to send now, as (episode_id, fence); due again after
+    `claim_timeout_s`.
 
-    Without `again` only those that were never sent under their fence.
+    Without `again`, only those never sent with their fence.
     """
     at = select(now()).scalar_subquery()  # asked once, so that the index is read up to it
     query = (
@@ -126,7 +127,7 @@ def claim(
 
 
 def claimed_by(session: Session, episode_id: str, fence: int, worker_id: str) -> Claimed | None:
-    """The attempt that a worker's own claim has taken already, its answer lost; None if not so."""
+    """Return the attempt that this worker has claimed although the answer was lost; or None."""
     row = session.get(Episode, episode_id)
     if row is None or row.state != EpisodeState.RUNNING:
         return None
@@ -138,7 +139,7 @@ def claimed_by(session: Session, episode_id: str, fence: int, worker_id: str) ->
 
 
 def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:
-    """running → finished, for a body that is already published; False if the claim has lapsed."""
+    """running → finished, for a published body; False if the claim has expired."""
     hold_group(session, claimed.group_id)
     named = {f"of_{name}": value for name, value in dataclasses.asdict(result).items()}
     named |= {"claimed": claimed.episode_id, "of_fence": claimed.fence}
@@ -152,9 +153,9 @@ def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s
 def postpone(
     session: Session, worker_id: str, attempts: Collection[tuple[str, int]], *, deadline_s: float
 ) -> None:
-    """Put off the deadlines of a worker's attempts, as (episode_id, fence).
+    """Extend the deadlines of a worker's attempts, as (episode_id, fence).
 
-    They are over and wait for a broker that is away: nothing of them can hang.
+    They are finished and wait for an unavailable broker, so they cannot hang.
     """
     if not attempts:
         return
@@ -175,7 +176,7 @@ def retry(
 ) -> bool:
     """running → queued with the next fence, or → failed(reason) after `max_attempts`.
 
-    A row that is queued again keeps the reason until it is finished.
+    A queued row keeps the reason until it is finished.
     """
     lock_group(session, claimed.group_id)
     if claimed.attempt < max_attempts:
@@ -194,13 +195,13 @@ def retry(
 
 
 def release(session: Session, claimed: Claimed) -> bool:
-    """running → queued with the next fence: a worker that stops gives back, uncounted."""
+    """running → queued with the next fence: a stopping worker gives it back, uncounted."""
     values = _queued(claimed.fence) | {"attempts": Episode.attempts - 1}
     return _move(session, Transition.RELEASE, claimed, values)
 
 
 def release_all(session: Session, worker_id: str) -> int:
-    """`release` of every running attempt of a worker that cannot wait for them; how many."""
+    """`release` all running attempts of a worker that cannot wait; return their number."""
     result = session.execute(
         update(Episode)
         .where(Episode.worker_id == worker_id, Episode.state == EpisodeState.RUNNING)
@@ -211,9 +212,9 @@ def release_all(session: Session, worker_id: str) -> int:
 
 
 def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Claimed, Reason]]:
-    """Running attempts past their deadline (timeout) or whose worker's lease has ended (lost).
+    """Return running attempts past their deadline (timeout) or with an expired worker (lost).
 
-    Rows of such workers are written first, as a beat would: while nobody can, nobody is lost.
+    Rows of such workers are written first, like a heartbeat: if nobody can write, nobody is lost.
     """
     dead = or_(Worker.worker_id.is_(None), Worker.lease_until < now(), Worker.ended_at.is_not(None))
     query = (
@@ -243,11 +244,12 @@ def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Cl
 
 
 def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[Claimed]:
-    """Finished members of open groups whose body has not arrived by its deadline, and never will.
+    """Return finished members of open groups whose body is overdue and will not arrive.
 
-    A recorder that is away or behind may yet bring it: not before it has stored all that was
-    published until the episode ended is a body lost. One of an older version does not say how far
-    it is: then the deadline alone decides. A group that the trainer learns from needs none.
+    A recorder that is unavailable or behind may still bring it, so a body is lost only after the
+    recorder has stored everything published until the episode's end. A recorder of an older version
+    does not report its progress: then only the deadline decides. A group that the trainer holds
+    needs no body.
     """
     stored = exists().where(
         StoredTrajectory.episode_id == Episode.episode_id,
@@ -279,7 +281,7 @@ def lose_body(
 ) -> bool:
     """finished → queued with the next fence, or → failed(reason); its group opens again.
 
-    Not of a group that the trainer learns from.
+    Not for a group that the trainer holds.
     """
     group = lock_group(session, claimed.group_id)
     if group is None or group.state not in GROUP_OPEN or groups.is_taken(session, group):
@@ -316,7 +318,7 @@ def _queued(fence: Any) -> dict[str, Any]:
 def _move(
     session: Session, transition: Transition, claimed: Claimed, values: dict[str, Any]
 ) -> bool:
-    """The compare-and-set of a claimed attempt."""
+    """Compare-and-set the row of a claimed attempt."""
     result = session.execute(
         update(Episode)
         .where(
@@ -331,7 +333,7 @@ def _move(
 
 
 def _counted(session: Session, transition: Transition, claimed: Claimed, done: Any) -> bool:
-    """Whether a compare-and-set moved its row; where not, that is counted."""
+    """Return whether a compare-and-set changed its row; count a refusal."""
     moved = cast(CursorResult[Any], done).rowcount == 1
     if not moved:
         refusals.of_episode(session, transition, claimed.episode_id, claimed.fence)

@@ -1,7 +1,7 @@
-"""What was measured: an evaluation is begun, its episodes are kept as they end, it is summed up.
+"""Evaluations: created, filled with episodes as they end, summarised.
 
-Evaluation and episode are named by what they are of, so whoever measures again finds them: every
-write may be repeated, and of two processes that measure the same the first word stands.
+The id of an evaluation or its episode is a hash of its settings, so every write can be repeated. If
+two processes evaluate the same, the first result counts.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Done = set[tuple[str, int]]  # (item, repeat)
 
 
 def begin(session: Session, row: Evaluation, wished: Done) -> Done:
-    """Make the evaluation, or widen the one that stands, to `wished`; what is measured already."""
+    """Create the evaluation, or extend it to `wished`; return the existing episodes."""
     values = {
         column.name: getattr(row, column.name)
         for column in Evaluation.__table__.columns
@@ -42,19 +42,19 @@ def begin(session: Session, row: Evaluation, wished: Done) -> Done:
 
 
 def measured(session: Session, evaluation_id: str) -> Done:
-    """Which episodes stand."""
+    """Return the stored episodes."""
     key = EvaluationEpisode.item_id, EvaluationEpisode.repeat
     query = select(*key).where(EvaluationEpisode.evaluation_id == evaluation_id)
     return {(item, repeat) for item, repeat in session.execute(query)}
 
 
 def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
-    """Keep episodes; those that are known already are passed over."""
+    """Insert episodes; existing ones are skipped."""
     _insert_new(session, EvaluationEpisode, [row | {"ended_at": now()} for row in rows])
 
 
 def episodes(session: Session, evaluation_id: str) -> list[EvaluationEpisode]:
-    """Every episode of an evaluation, by item and repeat."""
+    """Return all episodes of an evaluation, by item and repeat."""
     query = (
         select(EvaluationEpisode)
         .where(EvaluationEpisode.evaluation_id == evaluation_id)
@@ -64,7 +64,7 @@ def episodes(session: Session, evaluation_id: str) -> list[EvaluationEpisode]:
 
 
 def sum_up(session: Session, evaluation_id: str, figures: dict[str, Any]) -> None:
-    """Write an evaluation's figures: columns of `evaluations`."""
+    """Store the figures of an evaluation: columns of `evaluations`."""
     session.execute(
         update(Evaluation)
         .where(Evaluation.evaluation_id == evaluation_id)
@@ -73,15 +73,15 @@ def sum_up(session: Session, evaluation_id: str, figures: dict[str, Any]) -> Non
 
 
 def forget(session: Session, evaluation_id: str) -> None:
-    """Drop an evaluation and what it measured."""
+    """Delete an evaluation with its episodes."""
     for model in (EvaluationEpisode, Evaluation):
         session.execute(delete(model).where(model.evaluation_id == evaluation_id))
 
 
 def of_policy(session: Session, name: str) -> list[Evaluation]:
-    """All that was measured of a policy, by its name or its checkpoint's id, the oldest first.
+    """Return the evaluations of a policy, by name or checkpoint id, oldest first.
 
-    A name that several policies have had, such as a directory's, means the one measured last.
+    A name that several policies had, such as a directory's, means the one evaluated last.
     """
     query = (
         select(Evaluation)
@@ -94,7 +94,7 @@ def of_policy(session: Session, name: str) -> list[Evaluation]:
 
 
 def due(session: Session, run_id: str, every: int) -> list[Checkpoint]:
-    """Live checkpoints at every `every`-th version, the newest first."""
+    """Return the live checkpoints at every `every`-th version, newest first."""
     found = live_checkpoints(session, run_id)
     return [row for row in reversed(found) if row.version % every == 0]
 
@@ -102,7 +102,7 @@ def due(session: Session, run_id: str, every: int) -> list[Checkpoint]:
 def _insert_new(
     session: Session, model: type[DeclarativeBase], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Insert rows; those whose key is taken are passed over."""
+    """Insert rows; rows with an existing key are skipped."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     for row in rows:  # a time of the database's clock is no parameter: no bulk insert
         session.execute(dialect.insert(model).values(**row).on_conflict_do_nothing())

@@ -21,9 +21,9 @@ from agentrl.db.transitions import prepared, refusals
 
 @dataclass(frozen=True, slots=True)
 class NewGroup:
-    """A group to admit: the item at `position` of the task's stream, `round` times rolled back.
+    """A group to admit: the item at `position` of the task's stream, rolled back `round` times.
 
-    `horizon`: most turns of its episodes; the task's own limit where None.
+    `horizon`: turn limit of its episodes; None: the task's own.
     """
 
     group_id: str
@@ -38,7 +38,7 @@ class NewGroup:
 def admit(
     session: Session, run: Run, groups: Sequence[NewGroup], *, claim_timeout_s: float = 0.0
 ) -> list[tuple[str, int]]:
-    """Open groups with all their members queued; returns these as (episode_id, fence), to be sent.
+    """Insert open groups with queued members; return the members to send as (episode_id, fence).
 
     They are due to be sent again after `claim_timeout_s`.
     """
@@ -57,7 +57,7 @@ def admit(
 
 
 def _queued(group_ids: Sequence[str], claim_timeout_s: float) -> ReturningInsert[str, int]:
-    """A queued episode for each member of the groups, made by the database of the groups' rows."""
+    """Insert a queued episode for each member of the groups, with one SQL statement."""
     member = select(literal(0).label("member")).cte(recursive=True)
     most = select(func.max(Group.size)).where(Group.group_id.in_(group_ids)).scalar_subquery()
     member = member.union_all(select(member.c.member + 1).where(member.c.member + 1 < most))
@@ -85,12 +85,12 @@ def lock_group(session: Session, group_id: str) -> Group | None:
 
 
 def hold_group(session: Session, group_id: str) -> None:
-    """As `lock_group`, for whom the row itself does not matter."""
+    """Like `lock_group`, without loading the row."""
     session.execute(prepared.HOLD, {"held": group_id})
 
 
 def member_ended(session: Session, group_id: str) -> None:
-    """One member less is open; the last one settles the (locked) group."""
+    """Count one open member less; the last one closes the (locked) group."""
     pending = session.scalar(prepared.ENDED, {"held": group_id})
     if pending != 0:
         return
@@ -116,7 +116,7 @@ def member_ended(session: Session, group_id: str) -> None:
 
 
 def take(session: Session, group_ids: Sequence[str], epoch: int) -> bool:
-    """The trainer of an epoch holds all bodies of these groups; False unless all are ready."""
+    """Mark groups whose bodies the trainer holds; False if one is not ready."""
     taken = session.scalars(
         update(Group)
         .where(Group.group_id.in_(group_ids), Group.state == GroupState.READY)
@@ -128,7 +128,7 @@ def take(session: Session, group_ids: Sequence[str], epoch: int) -> bool:
 
 
 def is_taken(session: Session, group: Group) -> bool:
-    """Whether the run's trainer learns from the group."""
+    """Return whether the run's trainer holds the group."""
     epoch = session.scalar(select(Run.trainer_epoch).where(Run.run_id == group.run_id))
     return group.taken_epoch is not None and group.taken_epoch == epoch
 
@@ -150,7 +150,7 @@ def close_groups(
 
 
 def cancel_open(session: Session, run_id: str) -> int:
-    """The run is over: every open group and every open member becomes cancelled."""
+    """Cancel every open group and every open member, because the run is over."""
     groups = session.scalars(
         select(Group.group_id)
         .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
@@ -179,7 +179,7 @@ def cancel_open(session: Session, run_id: str) -> int:
 
 
 def open_groups(session: Session, run_id: str) -> dict[GroupState, int]:
-    """How many groups hold an admission slot, by state."""
+    """Count the groups that occupy an admission slot, by state."""
     query = (
         select(Group.state, func.count())
         .where(Group.run_id == run_id, Group.state.in_(GROUP_OPEN))

@@ -1,4 +1,4 @@
-"""The life of a run as a whole: all runs at a glance, which checkpoint, forked, deleted."""
+"""Operations on whole runs: list, choose a checkpoint, fork, delete."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ RECENT_UPDATES = 10  # whose groups tell a run's success
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run at a glance. `success`: by task, of the last updates. `age_s`: seconds since made."""
+    """Summary of a run. `success`: by task, of the last updates. `age_s`: seconds since its
+    creation.
+    """
 
     run_id: str
     name: str
@@ -37,7 +39,7 @@ class RunSummary:
 
 
 def summaries(session: Session) -> list[RunSummary]:
-    """Every run, the newest first."""
+    """Return all runs, newest first."""
     clock = session.scalar(select(now())) or 0.0
     updates = _counts(session, Update.run_id, Update.state != UpdateState.ROLLED_BACK)
     episodes = _counts(session, Episode.run_id, Episode.state == EpisodeState.FINISHED)
@@ -60,7 +62,7 @@ def summaries(session: Session) -> list[RunSummary]:
 
 
 def live_processes(session: Session, run_id: str) -> list[str]:
-    """What holds a lease of the run."""
+    """Return the processes that hold a lease of the run."""
     run = session.get_one(Run, run_id)
     clock = session.scalar(select(now())) or 0.0
     workers = session.scalars(
@@ -85,7 +87,7 @@ def live_processes(session: Session, run_id: str) -> list[str]:
 
 
 def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
-    """The live checkpoint of a version, or of `latest`. Raises StoreError that lists what is."""
+    """Return the live checkpoint of a version, or `latest`. Raises StoreError."""
     live = checkpoints.live_checkpoints(session, run.run_id)
     named = {str(checkpoint.version): checkpoint for checkpoint in live}
     if live:
@@ -95,14 +97,14 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
         gone = version.isdecimal() and int(version) in _removed(session, run.run_id)
         raise StoreError(
             f"run {run.name} has no checkpoint at version {version}"
-            + (": its files were removed (trainer.keep_checkpoints)" if gone else ""),
-            hint=f"known: {known}, latest" if known else "",
+            + (": its files were deleted (see trainer.keep_checkpoints)" if gone else ""),
+            hint=f"choose one of {known}, latest" if known else "",
         )
     return named[version]
 
 
 def _removed(session: Session, run_id: str) -> set[int]:
-    """Versions whose checkpoints retention has removed."""
+    """Return the versions whose checkpoints were deleted by retention."""
     query = select(Checkpoint.version).where(
         Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.DELETED
     )
@@ -110,7 +112,7 @@ def _removed(session: Session, run_id: str) -> set[int]:
 
 
 def _spans(versions: Sequence[int]) -> str:
-    """Ascending numbers as they are said: `0, 16–36`."""
+    """Format ascending numbers as ranges: `0, 16–36`."""
     spans: list[list[int]] = []
     for version in versions:
         if spans and spans[-1][-1] == version - 1:
@@ -122,7 +124,7 @@ def _spans(versions: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A run to make. `path`: the directory of its first checkpoint, a copy of the parent's."""
+    """A run to create. `path`: directory of its first checkpoint, a copy of the parent."""
 
     run_id: str
     name: str
@@ -132,9 +134,9 @@ class Fork:
 
 
 def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> None:
-    """A run whose version 0 is the parent's copy. Raises StoreError where the name is taken."""
+    """Insert a run whose version 0 is a copy of the parent. Raises StoreError."""
     if runs.run_named(session, fork.name) is not None:
-        raise StoreError(f"a run named {fork.name} exists", hint="choose another --name")
+        raise StoreError(f"a run named {fork.name} exists already", hint="choose another --name")
     session.add(
         Run(
             run_id=fork.run_id,
@@ -161,9 +163,9 @@ def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> N
 
 
 def relocate(session: Session, run_id: str, folder: Path, present: Collection[str]) -> str:
-    """Let rows name the directories of `folder`, where one of that name is `present`.
+    """Update the paths in rows to directories of `folder` that are `present`.
 
-    Returns the folder that they named before; empty where nothing moved.
+    Returns the former folder; empty: nothing changed.
     """
     former = ""
     kept = Checkpoint.state != CheckpointState.DELETED
@@ -177,13 +179,13 @@ def relocate(session: Session, run_id: str, folder: Path, present: Collection[st
 
 
 def folders(session: Session, run_id: str) -> set[Path]:
-    """Where the directories lie that rows name; a URL is none."""
+    """Return the parent folders of the directories in rows; URLs are skipped."""
     rows = session.scalars(select(Checkpoint.path).where(Checkpoint.run_id == run_id))
     return {Path(path).parent for path in rows if Path(path).is_absolute()}
 
 
 def delete_run_rows(session: Session, run_id: str) -> int:
-    """Every row of the run, children before what they refer to. Returns how many."""
+    """Delete all rows of the run, children first. Returns their number."""
     session.get(Run, run_id, with_for_update=True)  # a recorder that stores waits, and sees it gone
     updates = select(Update.update_id).where(Update.run_id == run_id)
     measured = select(models.Evaluation.evaluation_id).where(models.Evaluation.run_id == run_id)
@@ -220,14 +222,14 @@ def delete_run_rows(session: Session, run_id: str) -> int:
 
 
 def _counts(session: Session, run_id: object, condition: object) -> dict[str, int]:
-    """Rows by run."""
+    """Count rows by run."""
     query = select(run_id, func.count()).where(condition).group_by(run_id)  # type: ignore[call-overload]
     return dict(session.execute(query).all())
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateSummary:
-    """One update as a table shows it. `seconds`: from the batch's arrival to the commit."""
+    """Summary of an update. `seconds`: from the batch's arrival to the commit."""
 
     version: int
     state: UpdateState
@@ -239,7 +241,7 @@ class UpdateSummary:
 
 
 def latest_updates(session: Session, run_id: str, limit: int) -> list[UpdateSummary]:
-    """The newest `limit` updates, rolled-back ones among them, the newest first."""
+    """Return the newest `limit` updates, also rolled-back ones, newest first."""
     query = (
         select(Update)
         .where(Update.run_id == run_id)

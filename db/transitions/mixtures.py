@@ -1,4 +1,4 @@
-"""Mixtures: which share of the groups each task gets, decided by the dispatcher, kept for SQL."""
+"""Mixtures: the share of groups per task that the dispatcher chose, stored for SQL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What is done to rows for every episode, as statements made once, of tables.
+"""Statements that run for every episode, compiled once on tables instead of ORM classes.
 
-An ORM update costs several times as much to prepare, at each execution. Like any statement of a
-table, these flush nothing that the session holds.
+An ORM update takes several times as long to compile at each execution. These statements do not
+flush the session.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Episodes as they were recorded: which there are, and the body of each."""
+"""Recorded episodes and their bodies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from agentrl.db.models import Episode, Group, StoredTrajectory
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A finished episode. `wire`: its body as it travelled, empty where none is stored.
+    """A finished episode. `wire`: its body as received, empty if not stored.
 
-    `horizon`: most turns that its group allowed; None: the task's own limit.
+    `horizon`: turn limit of its group; None: the task's own.
     """
 
     episode_id: str
@@ -28,7 +28,7 @@ class Recording:
 
 
 def recording(session: Session, episode_id: str) -> Recording:
-    """Raises StoreError where there is no such episode or it has not finished."""
+    """Load an episode. Raises StoreError if it does not exist or has not finished."""
     body = (StoredTrajectory.episode_id == Episode.episode_id) & (
         StoredTrajectory.fence == Episode.fence
     )
@@ -40,10 +40,13 @@ def recording(session: Session, episode_id: str) -> Recording:
     )
     found = session.execute(query).one_or_none()
     if found is None:
-        raise StoreError(f"no episode {episode_id}", hint="SELECT episode_id FROM episodes")
+        raise StoreError(
+            f"no episode {episode_id}",
+            hint="list the ids with `agentrl sql CONFIG -c 'SELECT episode_id FROM episodes'`",
+        )
     episode, horizon, wire = found
     if episode.state != EpisodeState.FINISHED:
-        raise StoreError(f"episode {episode_id} is {episode.state}: it has no trajectory")
+        raise StoreError(f"episode {episode_id} has no trajectory: its state is {episode.state}")
     return Recording(
         episode_id=episode_id,
         run_id=episode.run_id,
@@ -56,7 +59,7 @@ def recording(session: Session, episode_id: str) -> Recording:
 
 
 def latest_finished(session: Session, run_id: str, limit: int) -> Sequence[str]:
-    """The episodes that finished last, the newest first."""
+    """Return the episodes that finished last, newest first."""
     query = (
         select(Episode.episode_id)
         .where(Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)

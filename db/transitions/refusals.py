@@ -1,9 +1,9 @@
-"""What was refused: transitions that came too late, or never should have come, each a row.
+"""Refused transitions: each transition that came too late, or should not have come, is a row.
 
     a compare-and-set that changed nothing ─▶ `refusals` ─▶ view `refused_transitions` (counts)
 
-Rows are only added, so that counting takes no lock that a transition could wait for. In a sound run
-they are late duplicates and attempts that were given up; accounting tells whether any did harm.
+Rows are only inserted, so counting takes no lock that a transition could wait for. In a healthy run
+they are late duplicates and abandoned attempts; accounting shows whether any did harm.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ COLUMNS = ("run_id", "transition", "subject", "fence", "found", "found_fence", "
 
 
 def of_episode(session: Session, transition: Transition, episode_id: str, fence: int) -> None:
-    """An attempt's move that its row did not allow; an id that no row has belongs to no run."""
+    """Record a refused transition of an attempt; an unknown id has no run."""
     found = select(
         Episode.run_id,
         literal(transition.value),
@@ -34,7 +34,7 @@ def of_episode(session: Session, transition: Transition, episode_id: str, fence:
 
 
 def of_groups(session: Session, transition: Transition, group_ids: Sequence[str]) -> None:
-    """Groups that were not in the state that the transition begins from."""
+    """Record groups that were not in the required state."""
     nothing = null().cast(Integer)
     found = select(
         Group.run_id,
@@ -49,7 +49,9 @@ def of_groups(session: Session, transition: Transition, group_ids: Sequence[str]
 
 
 def of_run(session: Session, transition: Transition, run_id: str, found: str, fence: int) -> None:
-    """A move of the run or its trainer. `found`: what stood in its way; `fence`: its epoch."""
+    """Record a refused transition of the run or its trainer. `found`: the state; `fence`: the
+    epoch.
+    """
     known = select(
         Run.run_id,
         literal(transition.value),
@@ -63,7 +65,7 @@ def of_run(session: Session, transition: Transition, run_id: str, found: str, fe
 
 
 def prune(session: Session, run_id: str, *, kept: int = KEPT) -> None:
-    """Remove all of a run but the latest `kept`."""
+    """Delete all refusals of a run except the latest `kept`."""
     oldest = session.scalar(
         select(Refusal.refusal_id)
         .where(Refusal.run_id == run_id)

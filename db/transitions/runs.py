@@ -30,18 +30,21 @@ def require_run(session: Session, name: str) -> Run:
         known = ", ".join(
             session.scalars(select(Run.name).order_by(Run.created_at.desc()).limit(5))
         )
-        raise StoreError(f"no run {name}", hint=f"known: {known}" if known else "agentrl up CONFIG")
+        raise StoreError(
+            f"no run {name}",
+            hint=f"choose one of {known}" if known else "start one with `agentrl up CONFIG`",
+        )
     return run
 
 
 def run_names(session: Session) -> dict[str, str]:
-    """run_id by name, the newest run first."""
+    """Return run ids by name, newest run first."""
     query = select(Run.name, Run.run_id).order_by(Run.created_at.desc(), Run.run_id)
     return {name: run_id for name, run_id in session.execute(query)}
 
 
 def configured_tasks(session: Session) -> list[str]:
-    """The tasks that the configurations of all runs name, sorted; none of one that is no JSON."""
+    """Return the tasks in the configurations of all runs, sorted; unreadable ones are skipped."""
     found: set[str] = set()
     for config in session.scalars(select(Run.config)):
         with contextlib.suppress(ValueError, AttributeError):
@@ -50,12 +53,12 @@ def configured_tasks(session: Session) -> list[str]:
 
 
 def run_state(session: Session, run_id: str) -> RunState:
-    """The state of a run that exists."""
+    """Return the state of an existing run."""
     return RunState(session.scalars(select(Run.state).where(Run.run_id == run_id)).one())
 
 
 def move_run(session: Session, run_id: str, state: RunState, reason: str = "") -> bool:
-    """Pause, resume or end a run; a run that is over stays so. Its open groups end with it."""
+    """Pause, resume or end a run; a finished run stays finished. Its open groups end with it."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
     if run is None:
         return False
@@ -70,7 +73,7 @@ def move_run(session: Session, run_id: str, state: RunState, reason: str = "") -
 
 
 def begin_epoch(session: Session, run_id: str) -> int:
-    """A trainer takes over: whatever an older trainer tries to commit from now on is refused."""
+    """Start a new trainer epoch: commits of older trainers are refused from now on."""
     epoch = session.scalar(
         update(Run)
         .where(Run.run_id == run_id)
@@ -83,13 +86,13 @@ def begin_epoch(session: Session, run_id: str) -> int:
 def hold_dispatcher(
     session: Session, run_id: str, owner: str, *, lease_s: float, busy_s: float = 0.0
 ) -> bool:
-    """Take or extend the dispatcher's row lease; False while another holds it.
+    """Take or extend the dispatcher's lease; False while another holds it.
 
-    Where no dispatcher has held it for more than STANDSTILL_S, deadlines are put off by that time:
-    the database was away for everybody, or its clock jumped, or no dispatcher was there to judge.
-    Where the database's clock went back, they are moved back with it, and a lease that ends later
-    than any could holds nobody up: else the dead would live until the clock is where it was.
-    `busy_s`: what the caller did meanwhile beside the database; that is no standstill.
+    If no dispatcher held it for more than STANDSTILL_S, deadlines are extended by that time: the
+    database was unavailable, its clock jumped, or no dispatcher ran. If the database's clock went
+    back, deadlines are moved back with it, and a lease that ends impossibly late is ignored;
+    otherwise dead processes would count as alive until the clock catches up. `busy_s`: time that
+    the caller spent on other work, which is not a standstill.
     """
     last = select(Run.dispatcher_until, now()).where(Run.run_id == run_id)
     until, clock = session.execute(last).one_or_none() or (0.0, 0.0)
@@ -115,7 +118,7 @@ def hold_dispatcher(
 
 
 def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Leases and deadlines that were ahead at `since`, when the clock went back by so much."""
+    """Move back leases and deadlines that were ahead at `since`, when the clock went back."""
     for table, deadline in (
         (Worker, Worker.lease_until),
         (PolicyServer, PolicyServer.lease_until),
@@ -130,7 +133,7 @@ def _move_back(session: Session, run_id: str, since: float, by_s: float) -> None
 
 
 def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float) -> None:
-    """Of what stood at `since`: leases that lapsed, attempts, bodies on their way."""
+    """Extend the deadlines that were valid at `since`: expired leases, attempts, missing bodies."""
     session.execute(
         update(Worker)
         .where(
@@ -153,7 +156,7 @@ def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float)
 
 
 def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
-    """Give the row lease back, so that a successor need not wait."""
+    """Release the dispatcher's lease, so that a successor need not wait."""
     session.execute(
         update(Run)
         .where(Run.run_id == run_id, Run.dispatcher == owner)
@@ -162,9 +165,9 @@ def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
 
 
 def hold_trainer(session: Session, run_id: str, epoch: int, *, lease_s: float) -> bool:
-    """Say that the trainer of this epoch lives; False where the run is at another epoch.
+    """Extend the lease of this epoch's trainer; False if the run has another epoch.
 
-    The lease keeps nobody out, the epoch does: it tells others that a trainer is at work.
+    The epoch excludes other trainers; the lease only shows that a trainer is running.
     """
     held = session.scalar(
         update(Run)
@@ -176,7 +179,7 @@ def hold_trainer(session: Session, run_id: str, epoch: int, *, lease_s: float) -
 
 
 def drop_trainer(session: Session, run_id: str, epoch: int) -> None:
-    """The trainer of this epoch has ended."""
+    """Release the lease of this epoch's trainer."""
     session.execute(
         update(Run).where(Run.run_id == run_id, Run.trainer == str(epoch)).values(trainer_until=0.0)
     )
@@ -185,9 +188,9 @@ def drop_trainer(session: Session, run_id: str, epoch: int) -> None:
 def hold_recorder(
     session: Session, run_id: str, owner: str, *, lease_s: float, recorded_until: float | None
 ) -> bool:
-    """Say that a recorder lives; False where the run is deleted. Several may take turns.
+    """Extend the recorder's lease; False if the run was deleted. Several recorders may alternate.
 
-    `recorded_until`: when its queue was empty last, on the database's clock; None: it was not.
+    `recorded_until`: time when its queue was empty last, on the database's clock; None: it was not.
     """
     until: Any = recorded_until
     if until is None:  # says at least that it will say so
@@ -202,14 +205,14 @@ def hold_recorder(
 
 
 def drop_recorder(session: Session, run_id: str, owner: str) -> None:
-    """The recorder has stored all it took and ends."""
+    """Release the recorder's lease."""
     session.execute(
         update(Run).where(Run.run_id == run_id, Run.recorder == owner).values(recorder_until=0.0)
     )
 
 
 def register_worker(session: Session, worker: Worker, *, lease_s: float) -> None:
-    """A worker announces itself. Safe to repeat."""
+    """Register a worker. Safe to repeat."""
     if session.get(Worker, worker.worker_id) is not None:
         return
     worker.started_at = worker.lease_until = session.scalar(select(now())) or 0.0
@@ -218,7 +221,7 @@ def register_worker(session: Session, worker: Worker, *, lease_s: float) -> None
 
 
 def beat_worker(session: Session, worker_id: str, *, lease_s: float) -> float | None:
-    """Extend the lease of all the worker's episodes; the database's clock, None if it has ended."""
+    """Extend the lease of a worker's episodes. Returns the database's time; None: it ended."""
     until = session.scalar(
         update(Worker)
         .where(Worker.worker_id == worker_id, Worker.ended_at.is_(None))
@@ -229,7 +232,7 @@ def beat_worker(session: Session, worker_id: str, *, lease_s: float) -> float | 
 
 
 def has_live_worker(session: Session, run_id: str) -> bool:
-    """Whether any worker's lease holds."""
+    """Return whether a worker has a valid lease."""
     live = select(Worker.worker_id).where(
         Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
     )
@@ -237,7 +240,7 @@ def has_live_worker(session: Session, run_id: str) -> bool:
 
 
 def end_worker(session: Session, worker_id: str) -> None:
-    """The worker has given back its episodes and stops."""
+    """Release the lease of a worker that has given back its episodes."""
     session.execute(
         update(Worker)
         .where(Worker.worker_id == worker_id)

@@ -1,4 +1,4 @@
-"""Where the item streams stand: positions taken, places to repeat, how items and tasks went."""
+"""The item streams: positions taken, positions to repeat, results of items and tasks."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position of a task's stream, and the bound on turns that its group had."""
+    """A position of a task's item stream, and the turn limit that its group had."""
 
     task: str
     position: int
@@ -27,22 +27,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """How an item's latest closed group went, and where in the stream that was."""
+    """The result of an item's latest closed group, and its position in the stream."""
 
     position: int
     success: float
 
 
 def positions_taken(session: Session, run_id: str, tasks: Collection[str]) -> dict[str, int]:
-    """The next free position of each of the tasks' streams, 0 where none is taken."""
+    """Return the next free position of each task's stream; 0 if none is taken."""
     last = {task: select(func.max(Group.position)).where(*_of(run_id, task)) for task in tasks}
     return {task: 0 if at is None else at + 1 for task, at in _each(session, last).items()}
 
 
 def groups_admitted(session: Session, run_id: str, since: Mapping[str, int]) -> dict[str, int]:
-    """Groups of each task from a position on, by task in `since`.
+    """Count groups of each task from a position on, by task in `since`.
 
-    Places that were repeated count once; items passed over do not.
+    A repeated position counts once; skipped items do not count.
     """
     counts = {
         task: select(func.count()).where(
@@ -54,7 +54,7 @@ def groups_admitted(session: Session, run_id: str, since: Mapping[str, int]) -> 
 
 
 def groups_rolled_back(session: Session, run_id: str) -> int:
-    """How many groups of the run ever were: it grows with every roll-back that undid something."""
+    """Count the rolled-back groups of the run."""
     query = select(func.count()).where(
         Group.run_id == run_id, Group.state == GroupState.ROLLED_BACK
     )
@@ -62,7 +62,7 @@ def groups_rolled_back(session: Session, run_id: str) -> int:
 
 
 def positions_to_repeat(session: Session, run_id: str) -> list[Place]:
-    """Places of rolled-back groups that no later round has taken."""
+    """Return positions of rolled-back groups that no later round has taken."""
     later = aliased(Group)
     taken = exists().where(
         later.run_id == Group.run_id,
@@ -81,7 +81,7 @@ def positions_to_repeat(session: Session, run_id: str) -> list[Place]:
 def latest_success(
     session: Session, run_id: str, since: float = 0.0
 ) -> dict[tuple[str, str], Latest]:
-    """By (task, item_id): its latest group of those that closed at `since` or later.
+    """Return the latest group by (task, item_id), of those closed at `since` or later.
 
     `since`: seconds on the database's clock.
     """
@@ -102,7 +102,7 @@ def latest_success(
 
 
 def recent_success(session: Session, run_id: str, task: str, groups: int) -> list[float]:
-    """Success of each of a task's last groups that are ready or closed, newest first."""
+    """Return the success of a task's last ready or closed groups, newest first."""
     recent = (
         select(Group.group_id, Group.ready_at)
         .where(
@@ -130,7 +130,7 @@ def _of(run_id: str, task: str) -> tuple[ColumnElement[bool], ColumnElement[bool
 
 
 def _each(session: Session, questions: Mapping[str, Select[Any]]) -> dict[str, Any]:
-    """One answer to each question, in one round trip."""
+    """Run several queries in one round trip."""
     if not questions:
         return {}
     row = session.execute(select(*(each.scalar_subquery() for each in questions.values()))).one()

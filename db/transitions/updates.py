@@ -1,4 +1,4 @@
-"""What a trainer asks and commits: ready groups, and one transaction per update."""
+"""The trainer's queries and commits: ready groups, and one transaction per update."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,32 +25,32 @@ from agentrl.db.transitions.groups import close_groups
 
 
 class UpdateRefused(StoreError):
-    """A group is not what the update learned from any more: begin again from the snapshot."""
+    """A group has changed since the update trained on it. The trainer resumes from the snapshot."""
 
     exit_code = 1
 
 
 class RunEnded(UpdateRefused):
-    """The run was over before the update could be committed."""
+    """The run ended before the update was committed."""
 
 
 class LineageLost(UpdateRefused):
-    """The database does not know the weights that the update began from.
+    """The database does not know the weights from which the update started.
 
-    It came back without its last commits (a failover to a replica that lagged, a restored backup).
-    The trainer's weights hold an update that no row names: begin again from the snapshot.
+    It lost its last commits (a failover to a lagging replica, a restored backup). The trainer's
+    weights contain an update without a row, so the trainer resumes from the snapshot.
     """
 
 
 class TrainerReplaced(UpdateRefused):
-    """Another trainer has begun a newer epoch; this one must commit nothing more."""
+    """Another trainer has started a newer epoch; this one must not commit any more."""
 
     exit_code = 3  # ops/supervisor/supervisor.py REPLACED
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyMember:
-    """A finished member and the body (fence, hash) that alone may be trained."""
+    """A finished member, and the only body (fence, hash) of it that may be trained."""
 
     episode_id: str
     group_id: str
@@ -61,7 +61,7 @@ class ReadyMember:
 
 @dataclass(frozen=True, slots=True)
 class TrainedMember:
-    """A member that an update learned from. `advantage`: of its loss tokens; None without any."""
+    """A member that an update trained on. `advantage`: of its loss tokens; None: it has none."""
 
     episode_id: str
     group_id: str
@@ -73,7 +73,7 @@ class TrainedMember:
 
 @dataclass(frozen=True, slots=True)
 class NewUpdate:
-    """All that one transaction writes. `started_at`: seconds on the database's clock."""
+    """The rows that one transaction writes. `started_at`: seconds on the database's clock."""
 
     update_id: str
     run_id: str
@@ -87,7 +87,7 @@ class NewUpdate:
 
 
 def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMember]:
-    """The trainable members of the oldest `limit` ready groups, group by group."""
+    """Return the trainable members of the oldest `limit` ready groups, group by group."""
     groups = (
         select(Group.group_id, Group.ready_at)
         .where(Group.run_id == run_id, Group.state == GroupState.READY)
@@ -111,9 +111,9 @@ def ready_members(session: Session, run_id: str, *, limit: int) -> list[ReadyMem
 
 
 def commit_update(session: Session, new: NewUpdate) -> bool:
-    """The update, its groups with their hashes and its checkpoint: all of it or nothing.
+    """Commit the update with its groups, hashes and checkpoint, atomically.
 
-    Safe to repeat; False where it stood already. Raises UpdateRefused, RunEnded, LineageLost,
+    Safe to repeat; False: it was already committed. Raises UpdateRefused, RunEnded, LineageLost,
     TrainerReplaced.
     """
     run = lock_run(session, new.run_id, new.epoch)
@@ -160,13 +160,13 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
 
 
 def lock_run(session: Session, run_id: str, epoch: int) -> Run:
-    """The run's row, held by the trainer of its epoch. Raises TrainerReplaced."""
+    """Lock the run's row for the trainer of its epoch. Raises TrainerReplaced."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
     return _of_epoch(run, run_id, epoch)
 
 
 def run_state(session: Session, run_id: str, epoch: int) -> RunState:
-    """The run's state, for the trainer of its epoch. Raises TrainerReplaced."""
+    """Return the run's state to the trainer of its epoch. Raises TrainerReplaced."""
     run = session.get(Run, run_id, populate_existing=True)
     return RunState(_of_epoch(run, run_id, epoch).state)
 
@@ -174,21 +174,21 @@ def run_state(session: Session, run_id: str, epoch: int) -> RunState:
 def _of_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
     if run is not None and run.trainer_epoch < epoch:
         raise LineageLost(
-            f"run {run_id}: the database is at trainer epoch {run.trainer_epoch}, this trainer "
-            f"began epoch {epoch}: the database has lost commits",
-            hint="the trainer begins again from the newest snapshot that the database names",
+            f"run {run_id}: the database has trainer epoch {run.trainer_epoch}, but this trainer "
+            f"started epoch {epoch}: the database has lost commits",
+            hint="do nothing: the trainer resumes from the newest snapshot in the database",
         )
     if run is None or run.trainer_epoch != epoch:
         raise TrainerReplaced(
-            f"run {run_id}: a newer trainer has taken over", hint="leave it one trainer"
+            f"run {run_id}: a newer trainer has taken over", hint="start only one trainer per run"
         )
     return run
 
 
 def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
-    """The weights grew from the newest live checkpoint, by bodies that its hash goes on with.
+    """Check that the weights were trained from the newest live checkpoint on these bodies.
 
-    Fills in the checkpoint's hash where the trainer named none. Raises LineageLost.
+    Sets the checkpoint's hash if the trainer gave none. Raises LineageLost.
     """
     checkpoint = new.checkpoint
     parent = session.get(Checkpoint, checkpoint.parent_id or "", populate_existing=True)
@@ -200,7 +200,7 @@ def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
         raise LineageLost(
             f"update {new.update_id} to version {checkpoint.version}: the run is at version "
             f"{run.version} in the database, and the parent {checkpoint.parent_id} is {stands}",
-            hint="the trainer begins again from the newest snapshot that the database names",
+            hint="do nothing: the trainer resumes from the newest snapshot in the database",
         )
     bodies = [member.sha256 for member in new.members]
     expected = running_hash(parent.trained_hash or ROOT, bodies)
@@ -208,14 +208,14 @@ def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
         checkpoint.trained_hash = expected
     elif checkpoint.trained_hash != expected:
         raise LineageLost(
-            f"update {new.update_id} to version {checkpoint.version}: the weights have learned "
-            f"from other bodies than version {parent.version} in the database",
-            hint="the trainer begins again from the newest snapshot that the database names",
+            f"update {new.update_id} to version {checkpoint.version}: the weights were trained "
+            f"on other trajectories than version {parent.version} in the database",
+            hint="do nothing: the trainer resumes from the newest snapshot in the database",
         )
 
 
 def _close_trained(session: Session, new: NewUpdate) -> list[str]:
-    """ready → trained, if every member still is the attempt and the body that were learned from."""
+    """ready → trained, if every member still has the trained attempt and body."""
     group_ids = sorted({member.group_id for member in new.members})
     moved = close_groups(session, group_ids, GroupState.TRAINED, None)
     if moved != len(group_ids):
@@ -227,12 +227,14 @@ def _close_trained(session: Session, new: NewUpdate) -> list[str]:
     )
     learned = {(member.episode_id, member.fence, member.sha256) for member in new.members}
     if learned != {tuple(row) for row in session.execute(query)}:
-        raise UpdateRefused(f"update {new.update_id}: a member has another body by now")
+        raise UpdateRefused(
+            f"update {new.update_id}: the trajectory of an episode has been replaced"
+        )
     return group_ids
 
 
 def forks(session: Session, run_id: str) -> dict[str, int]:
-    """Of each checkpoint that left the live lineage: the version at which its line left it."""
+    """Return the version at which each rolled-back checkpoint left the live lineage."""
     query = (
         select(Checkpoint.checkpoint_id, Checkpoint.parent_id, Checkpoint.version)
         .join(Update, Update.checkpoint_id == Checkpoint.checkpoint_id)
@@ -246,9 +248,9 @@ def forks(session: Session, run_id: str) -> dict[str, int]:
 
 
 def roll_back(session: Session, run_id: str, checkpoint: Checkpoint, *, epoch: int) -> int:
-    """Restart from `checkpoint`: what came later leaves the live lineage. Returns updates undone.
+    """Restart from `checkpoint` and roll back later updates. Returns the number of these updates.
 
-    The groups those updates learned from become rolled_back; their items return to the stream.
+    Their groups become rolled_back, and their items return to the stream.
     Raises TrainerReplaced.
     """
     run = lock_run(session, run_id, epoch)

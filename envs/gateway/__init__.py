@@ -1,1 +1,1 @@
-"""Unmodified agent programs as episodes: a gateway that speaks the OpenAI chat API."""
+"""Runs unmodified agent programs as episodes: a gateway with the OpenAI chat API."""

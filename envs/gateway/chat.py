@@ -1,9 +1,9 @@
-"""The part of the OpenAI chat API that an agent program may use here.
+"""The subset of the OpenAI chat API that agent programs may use.
 
     body ─▶ read ─▶ ChatRequest        answer ─▶ body of the reply
 
-What would change how a policy samples or what it is asked for is refused by the field's name; what
-only tunes the sampling is passed over, for the pool's own distribution is what trains.
+A field that would change the kind of answer is refused by name. A field that only tunes sampling is
+ignored, because training needs the run's own sampling distribution.
 """
 
 import json

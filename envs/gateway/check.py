@@ -1,4 +1,4 @@
-"""What `agentrl envs check` says of a task whose items and programs are the user's."""
+"""The checks of `agentrl envs check` for the gateway, whose items and programs are the user's."""
 
 from collections.abc import Iterator
 

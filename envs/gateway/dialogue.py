@@ -1,9 +1,9 @@
-"""One program's conversation: every request extends it, or is refused and ends the episode.
+"""The conversation of one program: a request either extends it or is refused and ends the episode.
 
     opening request ─▶ tools, first messages        answer ─▶ next request ─▶ its new messages
 
-A policy's tokens stand in the order in which they were sampled, so a history that was rewritten or
-that branches cannot be recorded.
+Tokens are recorded in the order of sampling, so a rewritten or branching history cannot be
+recorded.
 """
 
 from agentrl.envs.contract import Message

@@ -1,12 +1,12 @@
-"""An agent program as an Environment: it asks, the policy answers; its end is the outcome.
+"""An agent program as an Environment: its requests are observations, its exit is the outcome.
 
     start() ─▶ program ─ first request ─▶ Observation, tools
     call(turn) ─▶ reply ─▶ program ─ next request ─▶ messages
                                    └─ exit 0 ─▶ the user's reward ─▶ done
 
-What is the policy's fault it reads: a call that does not fit its tool is answered here, and the
-program never sees it. What is the program's fault (an exit code, a time-out, a request that cannot
-be recorded) is an EnvironmentFailure, never a reward.
+A mistake of the policy (a call that does not fit its tool) is answered here; the program never sees
+it. A failure of the program (an exit code, a timeout, a request that cannot be recorded) raises
+EnvironmentFailure and is never a reward.
 """
 
 import os
@@ -82,7 +82,7 @@ class Gateway:
         self._program = Program(plan.program, item, given, told_end, own_user=plan.own_user)
         event = self._event()
         if isinstance(event, Ended):
-            raise EnvironmentFailure("the program ended without a request")
+            raise EnvironmentFailure("the program exited without a request")
         return Observation(event.new)
 
     def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
@@ -133,8 +133,8 @@ class Gateway:
             event = self._line.events.get(timeout=self._plan.timeout_s)
         except Empty:
             raise EnvironmentFailure(
-                f"the program neither asked nor ended for {self._plan.timeout_s:g} s",
-                hint="options.timeout_s",
+                f"the program sent no request and did not exit for {self._plan.timeout_s:g} s",
+                hint="raise the option timeout_s of the task",
             ) from None
         if isinstance(event, Broken):
             raise EnvironmentFailure(f"the program's request cannot be recorded: {event.why}")
@@ -143,8 +143,8 @@ class Gateway:
                 last = event.err.strip().rpartition("\n")[2][:SHOWN]
                 denied = self._plan.own_user and DENIED in event.err and os.getuid() == 0
                 raise EnvironmentFailure(
-                    f"the program ended with code {event.code}: {last}",
-                    hint="let everybody read its files, or set options.own_user = false"
+                    f"the program exited with code {event.code}: {last}",
+                    hint="make its files readable for all users, or set the option own_user = false"
                     if denied
                     else "",
                 )
@@ -166,4 +166,4 @@ def _faults(calls: Sequence[ToolCall], asked: Asked) -> tuple[Message, ...]:
 
 @cache
 def _tell_once(name: str) -> None:
-    log.warning("A program's parameter is ignored: the run's own sampling is used", field=name)
+    log.warning("Sampling parameter of a program ignored", field=name)

@@ -1,4 +1,4 @@
-"""The one HTTP server of a process: programs ask here, their tokens tell whose episode it is.
+"""The HTTP server for agent programs, one per process: a program's token identifies its episode.
 
 POST /v1/chat/completions ─▶ token ─▶ Line ─ Asked ─▶ the episode's thread
                           ◀──────── body ◀─ answer ──┘

@@ -1,4 +1,4 @@
-"""Keeps one program: starts it, reads what it prints, and ends all of it with its owner.
+"""Guards one program: starts it, reads its output, and stops it with its owner.
 
     owner ── stdin: open while it lives ─▶ keeper ── item ─▶ program and whatever it starts
           ◀─ stdout: one JSON line, {"code": …, "out": …, "err": …} ──┘

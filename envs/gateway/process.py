@@ -1,9 +1,9 @@
-"""An agent program as a process: a clean environment, its item, and nothing left of it at the end.
+"""Runs an agent program as a process with a clean environment, and leaves nothing of it behind.
 
 Program ─▶ keeper.py (a session of its own) ─▶ the program ─▶ `ended`, on a thread of its own
 
-It cannot inspect our processes, nor read the files of our secrets. Where we are root it is a user
-of its own, or, where its files are closed to others, a root without capabilities.
+It can neither inspect our processes nor read our secret files. If we are root, it runs as its own
+user, or, if its files are not readable for others, as root without capabilities.
 """
 
 import os
@@ -133,4 +133,4 @@ def _reached(real: Path) -> bool:
 
 @cache
 def _warn_once(path: str) -> None:
-    log.warning("An agent program runs as root without capabilities: closed to others", path=path)
+    log.warning("File of an agent program not readable for its user", path=path)

@@ -1,4 +1,4 @@
-"""The user's own reward: a function of an item and of how the program ended."""
+"""The user's reward function: it gets the item and the result of the program."""
 
 import importlib
 import importlib.util
@@ -15,7 +15,7 @@ from typing import Any
 from agentrl.core.errors import EnvironmentFailure, ItemError, in_words
 from agentrl.core.former_modules import import_hint
 
-MEND = '"package.module:function" or "path.py:function"'
+MEND = 'write "package.module:function" or "path.py:function"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ def reward(name: str) -> Reward:
     """The function that a name means. Raises ItemError."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
-        raise ItemError(f"gateway: option reward: {name!r} names no function", hint=MEND)
+        raise ItemError(
+            f"gateway: option reward: {name!r} is not the name of a function", hint=MEND
+        )
     try:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)
@@ -53,7 +55,7 @@ def reward(name: str) -> Reward:
         text = f"gateway: option reward: {name}: {in_words(error)}"
         raise ItemError(text, hint=import_hint(error) or MEND) from error
     if not callable(function):
-        raise ItemError(f"gateway: option reward: {name} is no function", hint=MEND)
+        raise ItemError(f"gateway: option reward: {name} is not a function", hint=MEND)
     found: Reward = function
     return found
 
@@ -75,20 +77,24 @@ def rewarded(
     thread.start()
     thread.join(timeout_s)
     if failed:
-        raise EnvironmentFailure(f"the reward function: {in_words(failed[0])}") from failed[0]
+        raise EnvironmentFailure(f"the reward function failed: {in_words(failed[0])}") from failed[
+            0
+        ]
     if not found:
-        raise EnvironmentFailure(f"the reward function took over {timeout_s:g} s")
+        raise EnvironmentFailure(f"the reward function took more than {timeout_s:g} s")
     both = found[0] if isinstance(found[0], tuple) else (found[0], found[0])
     sound = len(both) == 2 and all(isinstance(each, int | float) for each in both)
     if not sound or not all(map(math.isfinite, both)):
-        raise EnvironmentFailure(f"the reward function: {found[0]!r:.60} is no (reward, score)")
+        raise EnvironmentFailure(
+            f"the reward function returned {found[0]!r:.60} instead of (reward, score)"
+        )
     return float(both[0]), float(both[1])
 
 
 def _file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"agentrl_reward_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no module")
+        raise ImportError(f"{path} is not a module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look for it there
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Items of a user's own, each an episode of the user's own agent program."""
+"""The items of a user, each an episode of the user's agent program."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,7 +57,10 @@ class GatewaySource:
         if split not in found:
             raise ItemError(f"{self.name}: unknown split {split}{nearest(split, found)}")
         if not self._given.program:
-            raise ItemError(f"{self.name}: option program is not set", hint='["python", "mine.py"]')
+            raise ItemError(
+                f"{self.name}: option program is not set",
+                hint='set it to a command such as ["python", "mine.py"]',
+            )
         reward(self._given.reward)
         return found[split]
 
@@ -75,13 +78,15 @@ class GatewaySource:
         return Gateway(item.content, plan)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:  # noqa: ARG002
-        raise ItemError(f"item {item.item_id}: a program of the user's has no demonstrator")
+        raise ItemError(f"item {item.item_id}: the task gateway has no demonstrator")
 
     def _read(self) -> dict[str, tuple[Item, ...]]:
         """The items by split, read once. Raises ItemError."""
         if self._splits is None:
             if not self._given.items:
-                raise Lacking(f"{self.name}: option items is not set", hint="-o items=FILE.jsonl")
+                raise Lacking(
+                    f"{self.name}: option items is not set", hint="pass -o items=FILE.jsonl"
+                )
             self._splits = read(Path(self._given.items))
         return self._splits
 
@@ -100,11 +105,11 @@ def read(path: Path) -> dict[str, tuple[Item, ...]]:
         where = f"{path}: line {number}"
         content, name, split = _item(line, where)
         if name in names:
-            raise ItemError(f"{where}: the id {name} comes twice")
+            raise ItemError(f"{where}: the id {name} occurs twice")
         names.add(name)
         found.setdefault(split, {})[name] = Item("gateway", name, content)
     if not found:
-        raise ItemError(f"{path}: no items")
+        raise ItemError(f"{path} contains no items")
     ordered = sorted(found, key=lambda split: (split != SPLIT, split))
     return {split: tuple(found[split].values()) for split in ordered}
 
@@ -114,12 +119,15 @@ def _item(line: bytes, where: str) -> tuple[dict[str, Any], str, str]:
     try:
         content = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ItemError(f"{where}: no JSON object: {error}") from error
+        raise ItemError(f"{where}: not a JSON object: {error}") from error
     name, split = content.get("id"), content.get("split", SPLIT)
     if isinstance(name, bool) or not isinstance(name, str | int) or not str(name):
-        raise ItemError(f"{where}: no id", hint='{"id": "…", …}')
+        raise ItemError(f"{where}: the item has no id", hint='write {"id": "…", …}')
     if not isinstance(split, str) or not split:
-        raise ItemError(f"{where}: split: not a text")
+        raise ItemError(f"{where}: split is not a string")
     if len(msgspec.json.encode(content)) > MAX_ITEM:
-        raise ItemError(f"{where}: over {MAX_ITEM} bytes", hint="name a file in it instead")
+        raise ItemError(
+            f"{where}: the item has more than {MAX_ITEM} bytes",
+            hint="put the content into a file and write its name in the item",
+        )
     return content, str(name), split

@@ -1,1 +1,1 @@
-"""Programs in Docker containers: limits, channels, and what removes them."""
+"""Programs in Docker containers: limits, channels, removal."""

@@ -47,7 +47,7 @@ class Channel:
         self.send(line + b"\n", timeout_s)
         while b"\n" not in self._out:
             if len(self._out) > MAX_LINE:
-                raise EnvironmentFailure(f"sandbox: an answer of more than {MAX_LINE} bytes")
+                raise EnvironmentFailure(f"sandbox: the answer has more than {MAX_LINE} bytes")
             self._receive(deadline, timeout_s)
         answer, _, rest = bytes(self._out).partition(b"\n")
         self._out = bytearray(rest)
@@ -59,7 +59,7 @@ class Channel:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(content)
         except TimeoutError as error:
-            raise EnvironmentFailure(f"sandbox: took no input for {timeout_s:g} s") from error
+            raise EnvironmentFailure(f"sandbox: accepted no input for {timeout_s:g} s") from error
         except OSError as error:
             raise self._ended() from error
 

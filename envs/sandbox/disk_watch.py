@@ -1,8 +1,7 @@
-"""Bounds the disks of sandboxes whose engine cannot: looks at them, ends those that took more.
+"""Limits the disk use of sandboxes if the Docker engine cannot: measures it and stops sandboxes.
 
-What a file may grow to is bounded by the kernel (envs/sandbox/limits.py); this bounds how many
-there are. It cannot see what deleted files hold that are still open. See
-docs/adr/0014-writable-sandboxes.md.
+The kernel limits the size of one file (envs/sandbox/limits.py); this limits the number of files.
+It does not see deleted files that are still open. See docs/adr/0014-writable-sandboxes.md.
 """
 
 import threading
@@ -59,10 +58,14 @@ class DiskWatch(threading.Thread):
             for sandbox in present:
                 try:
                     if passed := self._passed(sandbox.container):
-                        log.warning("sandbox ended", container=sandbox.container, passed=passed)
+                        log.warning("Sandbox stopped", container=sandbox.container, passed=passed)
                         sandbox.end(passed)
                 except EnvironmentFailure as error:
-                    log.warning("disk not seen", container=sandbox.container, error=str(error))
+                    log.warning(
+                        "Disk use of a container unknown",
+                        container=sandbox.container,
+                        error=str(error),
+                    )
             pause = min(MAX_PAUSE_S, max(PAUSE_S, PAUSE_SHARE * (time.monotonic() - began)))
 
     def _passed(self, container: str) -> str:

@@ -1,8 +1,8 @@
-"""The Docker engine: the only door to it. Makes, asks about, finds and removes containers of ours.
+"""The only module that talks to the Docker engine: creates, finds and removes our containers.
 
-A container's main process is the one we drive, attached before it starts. When its owner goes, for
-whatever reason, the engine closes the process's stdin, the process ends, and the engine removes the
-container. What ignores that is found by its labels and reaped by any server of the same engine.
+We attach to the main process of a container before it starts. When the owner ends for any reason,
+the engine closes the process's stdin, the process ends, and the engine removes the container. If
+that fails, any server of the same engine finds the container by its labels and removes it.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class Engine:
         except (docker.errors.DockerException, requests.RequestException) as error:
             raise ConfigError(
                 f"no Docker engine answers at {self._url}: {_cause(error)}",
-                hint="start it, or export DOCKER_HOST=…",
+                hint="start Docker, or export DOCKER_HOST=…",
             ) from error
 
     def require(self, image: str) -> None:
@@ -177,7 +177,7 @@ class Engine:
             return 0
         with ThreadPoolExecutor(REMOVERS) as threads:
             gone = sum(threads.map(self._reaped, orphans))
-        log.info("containers without a lease were removed", count=gone)
+        log.info("Containers without a lease removed", count=gone)
         return gone
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ class Engine:
         try:
             self.remove(container)
         except EnvironmentFailure as error:
-            log.warning("container not removed", container=container, error=str(error))
+            log.warning("Container not removed", container=container, error=str(error))
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""The containers of a run, seen from outside the server that made them."""
+"""Lists the containers of a run from outside the server that created them."""
 
 from contextlib import closing
 
@@ -27,7 +27,7 @@ class Census:
             with closing(docker.from_env(timeout=TIMEOUT_S)) as client:
                 listed = client.api.containers(all=all_of_them, filters={"label": self._label})
         except (docker.errors.DockerException, requests.RequestException) as error:
-            raise EnvironmentFailure(f"Docker engine: list containers: {error}") from error
+            raise EnvironmentFailure(f"Docker engine: cannot list containers: {error}") from error
         return sorted(each["Id"] for each in listed)
 
     def kill(self, container: str) -> bool:
@@ -38,5 +38,5 @@ class Census:
         except docker.errors.APIError:
             return False
         except (docker.errors.DockerException, requests.RequestException) as error:
-            raise EnvironmentFailure(f"Docker engine: kill: {error}") from error
+            raise EnvironmentFailure(f"Docker engine: cannot kill a container: {error}") from error
         return True

@@ -1,4 +1,4 @@
-"""What holds a sandbox's processes in, as the engine is asked for it."""
+"""The limits of a sandbox, in the form that the Docker engine takes."""
 
 from collections.abc import Sequence
 from typing import Any

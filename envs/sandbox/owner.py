@@ -1,4 +1,4 @@
-"""Whose a container is: the process that made it, named so that a reused pid is not mistaken."""
+"""The owner of a container: the process that created it, identified safely if its pid is reused."""
 
 import os
 from dataclasses import dataclass

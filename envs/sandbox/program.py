@@ -1,4 +1,4 @@
-"""What runs in a container that holds nothing of ours: a zip sent over stdin; and its limits."""
+"""The program that runs in a container: a zip archive sent over stdin, with its limits."""
 
 import io
 import zipfile

@@ -3,7 +3,7 @@
     tend() ─▶ idle ─▶ lease() ─▶ an episode ─▶ release() ─▶ idle, until reused `reuse` times
                                      └─ anything went wrong ─▶ removed
 
-A lease is one episode's. None outlives its server: see envs/sandbox/docker_engine.py.
+A lease belongs to one episode. No sandbox outlives its server: see envs/sandbox/docker_engine.py.
 """
 
 import threading
@@ -205,7 +205,7 @@ class Sandboxes:
         try:
             sandbox.close()
         except EnvironmentFailure as error:
-            log.warning("container not removed", container=sandbox.container, error=str(error))
+            log.warning("Container not removed", container=sandbox.container, error=str(error))
 
 
 def contain(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:

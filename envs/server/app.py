@@ -1,8 +1,9 @@
-"""The env server's HTTP face: the protocol of AgentRL's task workers, one set of paths a task.
+"""The HTTP application of the env server: AgentRL's task worker protocol, one set of paths per
+task.
 
     HTTP ─▶ token, size, JSON, fields ─▶ Sessions
 
-Tasks stand under /<task>/api; where there is one task, it answers under /api too. Refusals are
+Tasks are served under /<task>/api; a single task is also served under /api. Refusals are
 `{"detail": …}`: 400 session or item, 401 token, 403 a web page, 404 and 405 path, 406 full, 413
 size, 415 no JSON, 422 names the field, 431 head, 503 end. The whole protocol: docs/env-server.md.
 """
@@ -183,7 +184,7 @@ class Face:
             try:
                 await self._sessions.threads.run(self._tend)
             except (AgentRLError, OSError) as error:  # the next one may do better
-                log.warning("sandboxes not tended", error=in_words(error))
+                log.warning("Sandbox maintenance failed", error=in_words(error))
             await asyncio.sleep(self._sessions.timings.tend_s)
 
 

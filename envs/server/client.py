@@ -1,11 +1,11 @@
-"""Environments behind an env server of ours, or behind a task worker of the original system.
+"""Environments behind our env server, or behind a task worker of the original system.
 
-Ours: items, limits and experts come from the task's own source, which is a pure function of its
-options; the content of an item travels with its start, so client and server need not share a seed.
-Requests carry their turn's number, so that asking again is harmless.
+Env server: items, limits and experts come from the local task source, which is a pure function of
+its options. The content of an item is sent at the start, so client and server need not share a
+seed. Requests contain a turn number, so they can be repeated safely.
 
-A task worker: `envs.url` is its address as it registers it, which ends with `/api`. Items are its
-indices, the turns are its own to limit, and what may have reached it is never sent again.
+Task worker: `envs.url` is its registered address, which ends with `/api`. Items are its indices, it
+limits the turns itself, and a request that may have arrived is never repeated.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Remote:
         try:
             self._ask("cancel", {wire.SESSION: session_id}, None, CANCEL_S)
         except HTTPError as error:
-            log.info("session not cancelled", session_id=session_id, error=str(error))
+            log.info("Session not cancelled", session_id=session_id, error=str(error))
 
     def _patiently(
         self, verb: str, body: Mapping[str, Any] | None, turn: int | None, patience_s: float
@@ -147,7 +147,7 @@ class Remote:
     def _answer(self, reply: Reply, kind: type[T]) -> T:
         if reply.status == 401:
             why = _detail(reply.content)
-            raise ConfigError(f"env server {self.url}: {why}", hint="envs.token_env")
+            raise ConfigError(f"env server {self.url}: {why}", hint="check envs.token_env")
         if reply.status != 200:
             raise self._failure(f"{reply.status} {_detail(reply.content)}")
         try:
@@ -194,7 +194,9 @@ class RemoteEnvironment:
         try:
             reward, score = wire.finite(answer.reward), wire.score(answer)
         except wire.MalformedBody as error:
-            raise EnvironmentFailure(f"{self._remote.url}: ill-formed answer: {error}") from error
+            raise EnvironmentFailure(
+                f"env server {self._remote.url} sent a malformed answer: {error}"
+            ) from error
         return Outcome(
             messages,
             done=True,
@@ -235,7 +237,9 @@ class Worker:
     def __init__(self, remote: Remote, task: str, options: Mapping[str, Any]) -> None:
         """Raises ItemError: a worker has its options already."""
         if options:
-            raise ItemError(f"{task}: option {next(iter(options))} is for its worker {remote.url}")
+            raise ItemError(
+                f"{task}: option {next(iter(options))} belongs to the task worker {remote.url}"
+            )
         self._remote = remote
         self._items: tuple[Item, ...] = ()
         self.name = task

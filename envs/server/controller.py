@@ -1,9 +1,9 @@
-"""What our env server tells a controller of the original system: it is there, a session has ended.
+"""Registers the env server at a controller of the original system, and reports ended sessions.
 
     every beat_s ─▶ POST {controller}/receive_heartbeat, one for each task
     a session cancelled with notice has ended ─▶ POST {controller}/cancel_notice
 
-A controller that does not answer is logged once and told again at the next beat; nothing else
+If the controller does not answer, this is logged once and repeated at the next beat; nothing else
 waits for it.
 """
 
@@ -45,7 +45,9 @@ class Controller:
             try:
                 named = await self._threads.run(indices)
             except (AgentRLError, OSError) as error:
-                log.warning("task not registered", task=task, error=in_words(error))
+                log.warning(
+                    "Task not registered at the controller", task=task, error=in_words(error)
+                )
                 return
             body = {
                 "name": task,
@@ -81,5 +83,5 @@ class Controller:
 
         error = await self._threads.run(post)
         if error and not self._failing:
-            log.warning("controller not reached", url=url, error=error)
+            log.warning("Controller unreachable", url=url, error=error)
         self._failing = bool(error)

@@ -1,4 +1,4 @@
-"""Tasks in this process, with sandboxes of its own where their options ask for them."""
+"""Runs tasks in this process, with its own sandboxes if their options ask for them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -77,7 +77,7 @@ class EnvServer:
 def serve(tasks: Mapping[str, Task], envs: Envs, owner: str, stop: threading.Event) -> None:
     """Serve until `stop`. Raises ConfigError, ItemError at start."""
     server = EnvServer(tasks, envs, owner=owner)
-    log.info("Env server is up", url=server.url, tasks=sorted(tasks))
+    log.info("Env server started", url=server.url, tasks=sorted(tasks))
     try:
         stop.wait()
     finally:

@@ -1,10 +1,10 @@
-"""The episodes of an env server: all of its state, and all of it on the event loop's thread.
+"""The sessions of an env server. All state is used on the event loop's thread only.
 
     start ─▶ wait for a place ─▶ running ⇄ one turn in a thread ─▶ finished, its answer kept a while
                                     └─ idle too long, cancelled, failed ─▶ closed
 
-A request that carries a turn's number may be repeated: it gets the same answer, also while the
-first is still under way, and is applied once.
+A request with a turn number may be repeated, even while the first is running: it is applied once
+and gets the same answer.
 """
 
 import asyncio
@@ -134,7 +134,7 @@ class Sessions:
         ]
         for session in idle:
             task, session_id = session.key
-            log.warning("idle session cancelled", task=task, session_id=session_id)
+            log.warning("Idle session cancelled", task=task, session_id=session_id)
             del self._open[session.key]
         while self._kept and now - self._kept[0].used > self.timings.kept_s:
             self._drop(self._kept.popleft())
@@ -202,7 +202,7 @@ class Sessions:
             try:
                 outcome = environment.call(calls)
             except Overrun as error:
-                log.info("sandbox overrun", task=session.key[0], error=str(error))
+                log.info("Sandbox exceeded a limit", task=session.key[0], error=str(error))
                 outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
             return wire.outcome_answer(outcome, environment.tools, ids)
 
@@ -225,7 +225,7 @@ class Sessions:
         except Exception as error:  # an episode's failure is its own
             known = isinstance(error, AgentRLError)
             told = in_words(error)
-            log.warning("episode failed", task=session.key[0], error=told, exc_info=not known)
+            log.warning("Episode failed", task=session.key[0], error=told, exc_info=not known)
             await self._finish(session)
             return wire.failure_answer(Status.ENV_ERROR, told)
         finally:
@@ -260,7 +260,7 @@ class Sessions:
                 await self._in_time(session, partial(_close, session.environment))
         except Exception as error:  # an episode's failure is its own
             told = in_words(error)
-            log.warning("episode not closed", task=session.key[0], error=told, exc_info=True)
+            log.warning("Episode not closed", task=session.key[0], error=told, exc_info=True)
         finally:
             session.environment = session.environment if session.hangs else None
             self._places.release()

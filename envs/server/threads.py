@@ -1,9 +1,9 @@
-"""Threads for work that may block or hang, used again: starting one costs more than most turns.
+"""Reusable threads for work that may block or hang; starting a thread costs more than most turns.
 
     event loop ─▶ an idle thread, or a new one ─▶ the work ─▶ its result on the event loop
 
-They are daemons and not an executor's, whose end waits for its threads: one that hangs is left
-behind, and nobody waits for it.
+They are daemon threads, not an executor's, because an executor waits for its threads at exit. A
+hanging thread is abandoned.
 """
 
 import asyncio

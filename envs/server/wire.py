@@ -1,7 +1,8 @@
-"""The environment protocol on the wire: JSON bodies, OpenAI messages, published statuses.
+"""The environment protocol: JSON bodies, OpenAI messages, published statuses.
 
-What AgentRL's task workers speak. Ours, which others ignore: `score` and `error` of an answer,
-`error` of a tool call, and the header `agentrl-turn`, which makes a repeated request harmless.
+It is the protocol of AgentRL's task workers. Our additions, which others ignore: `score` and
+`error` of an answer, `error` of a tool call, and the header `agentrl-turn`, which makes requests
+repeatable.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Every task in a folder of its own, and what all of them share."""
+"""The tasks, one folder each, and their common code."""

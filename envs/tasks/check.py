@@ -1,6 +1,6 @@
-"""What `agentrl envs check` measures of a task: figures, each beside what it should be.
+"""The interface of `agentrl envs check`: figures of a task with their expected values.
 
-A task's own are in its module `check`:
+The own figures of a task are in its module `check`:
 
     figures(settings) -> Iterator[Figure]        in the order of the table, each when it is known
     baselines(item, seed) -> Mapping[str, Expert]   `random` and `constant` policies of an item

@@ -1,7 +1,7 @@
-"""Benchmark data: what a task reads, where users get it, and where it lies on this machine.
+"""Benchmark data: the files of each task, their publishers, and their place on this machine.
 
-Data is never part of the project. It lies under one folder, named by the option `data` or by the
-variable AGENTRL_DATA, in a folder for each task.
+Data is never part of the project. It is in one folder per task under the data folder, which is
+given by the option `data` or the variable AGENTRL_DATA.
 """
 
 import os
@@ -47,14 +47,15 @@ def folder(given: str = "") -> Path | None:
     name = given or os.environ.get(VARIABLE, "")
     if name and not Path(name).is_dir():
         raise Lacking(
-            f"data folder {name} does not exist", hint=f"--data or {VARIABLE} names one that does"
+            f"data folder {name} does not exist",
+            hint=f"set --data or {VARIABLE} to the data folder",
         )
     return Path(name) if name else None
 
 
 def shown(task: str) -> str:
-    """The verb that says what of a task's data is missing, and where users get it."""
-    return f"agentrl data show {task}"
+    """Return a hint: the command that lists a task's missing files and where to get them."""
+    return f"run `agentrl data show {task}`"
 
 
 def lacking(task: str, finding: str) -> bool:
@@ -71,7 +72,7 @@ def locate(dataset: Dataset, given: str = "") -> Path:
     except Lacking as error:
         raise Lacking(f"{where}: {error}", hint=hint) from error
     if root is None:
-        raise Lacking(f"{where}: no data folder: {VARIABLE} is not set", hint=hint)
+        raise Lacking(f"{where}: there is no data folder, because {VARIABLE} is not set", hint=hint)
     if missing := dataset.missing(root):
         raise Lacking(f"{where}: {root} has no {missing[0]}", hint=hint)
     return root

@@ -1,4 +1,4 @@
-"""Figures that every task has: what experts and chance achieve, and what splits share."""
+"""Figures of every task: success of experts and of random play, and overlap of splits."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from functools import partial
 from itertools import combinations, product
 from typing import get_args
 
-from agentrl.core.errors import AgentRLError, ItemError
+from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
 from agentrl.envs.contract import Expert, Item, Outcome, TaskSource
@@ -159,7 +159,7 @@ def _overlap(found: Mapping[str, set[str]], published: Mapping[str, int]) -> Fig
 
 
 def _told(error: AgentRLError) -> str:
-    return f"{error} — {error.hint}" if error.hint else str(error)
+    return with_hint(str(error), error.hint)
 
 
 def _pairs(counts: Mapping[str, int]) -> str:

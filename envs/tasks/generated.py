@@ -1,7 +1,7 @@
-"""Seeded items in two splits that share neither an item nor a question with its answer.
+"""Generates seeded items in two splits without overlap.
 
-The hash of an item's question and answer alone decides its split, whatever the seed: items drawn
-for training with one seed never meet those drawn for evaluation with another.
+The hash of an item's question and answer decides its split, independent of the seed. So training
+items of one seed never appear among the evaluation items of another.
 """
 
 import hashlib
@@ -56,8 +56,8 @@ def generate(task: str, split: str, options: Generated, draw: Draw) -> tuple[Ite
             items.setdefault(item_id, Item(task, item_id, drawn[0]))
     if len(items) < wanted:
         raise ItemError(
-            f"{task}: split {split} holds {len(items)} items, not {wanted}",
-            hint="options items / test_items, or more to draw from",
+            f"{task}: split {split} has {len(items)} items instead of {wanted}",
+            hint="lower the options items and test_items",
         )
     return tuple(items.values())
 

@@ -1,4 +1,4 @@
-"""Options and item contents become typed structs; what is not understood is an ItemError."""
+"""Converts options and item contents to typed structs. Raises ItemError for unknown fields."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints

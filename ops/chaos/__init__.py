@@ -1,1 +1,1 @@
-"""`agentrl chaos`: break a real training at random instants, and audit what came of it."""
+"""`agentrl chaos`: inject faults into a real training run and audit the result."""

@@ -1,4 +1,4 @@
-"""The audit of a run under chaos: its rows, the bodies they name, and what it left behind."""
+"""The audit of a run under faults: rows, their bodies, and leftovers."""
 
 import time
 from collections.abc import Iterator

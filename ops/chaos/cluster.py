@@ -1,4 +1,4 @@
-"""The run that is broken: its own name, home and file, its ways to the services, its processes.
+"""The run under test: its name, home and file, its proxies to the services, its processes.
 
 CONFIG ─▶ a copy whose store, broker and tasks are proxies ─▶ `agentrl up` as a user starts it
 """
@@ -113,7 +113,7 @@ class Stage:
         try:
             return self._up.wait(END_S)
         except subprocess.TimeoutExpired:
-            raise AgentRLError(f"the supervisor of {self.home} does not end") from None
+            raise AgentRLError(f"the supervisor of {self.home} did not stop") from None
 
     def left(self) -> list[int]:
         """Processes that still name the run's home on their command line."""
@@ -208,7 +208,7 @@ class Command:
         code = self._process.poll()
         if code:
             said = last_line(self._log)
-            raise AgentRLError(f"{shlex.quote(self._command)} ended with {code}: {said}")
+            raise AgentRLError(f"{shlex.quote(self._command)} exited with {code}: {said}")
         return code == 0
 
 

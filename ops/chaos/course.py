@@ -1,7 +1,8 @@
-"""The course of a fault: a generator that is resumed at every tick until what it broke answers.
+"""The course of a fault: a generator that is resumed at every tick until the broken part works
+again.
 
-What it yields at is broken; where it returns, it answers health again, and the fault is over once
-the role it names has done a unit of work.
+While it yields, the part is broken. When it returns, the part is healthy; the fault is over when
+the role that it names has done a unit of work.
 """
 
 import contextlib

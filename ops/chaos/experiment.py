@@ -1,4 +1,4 @@
-"""`agentrl chaos`: a real training, broken again and again, and its books audited at the end.
+"""`agentrl chaos`: runs a real training, injects faults repeatedly, and audits the result.
 
 Stage.up ─▶ first update ─▶ Ordeal.suffer ─▶ an end in sight ─▶ audit ─▶ one line
 """
@@ -131,16 +131,19 @@ def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
 def _chosen(scene: Scene, wish: Wish, tell: Callable[[str], None]) -> list[Fault]:
     for service in (STORE, BROKER):
         if service in scene.stage.proxies and service not in wish.means.restarts:
-            tell(f"the {service} is not restarted: no --restart-{service}")
+            tell(f"the {service} is not restarted: --restart-{service} is not set")
     if BROKER in scene.stage.proxies and not wish.means.rabbitmqctl:
-        tell("the broker has no alarm, and takes messages of any size: no --rabbitmqctl")
+        tell("no broker alarm and no message size limit: --rabbitmqctl is not set")
     faults = [
         fault
         for fault in all_faults(scene, wish.means)
         if wish.includes(f"{fault.kind} {fault.target}")
     ]
     if not faults:
-        raise AgentRLError(f"no fault is called {' or '.join(wish.only)}", hint="leave --only out")
+        raise AgentRLError(
+            f"no fault has {' or '.join(wish.only)} in its name",
+            hint="omit --only to inject all faults",
+        )
     return faults
 
 
@@ -149,7 +152,9 @@ def _finish(ordeal: Ordeal, least: int, tell: Callable[[str], None]) -> None:
     scene, stage = ordeal.scene, ordeal.scene.stage
     version = scene.seen.version if scene.seen else 0
     stage.aim(max(least, version + AFTER))
-    tell(f"all faults are over at version {version}; the run ends at {max(least, version + AFTER)}")
+    tell(
+        f"all faults are over at version {version}; the run stops at {max(least, version + AFTER)}"
+    )
     stage.signal("trainer", signal.SIGTERM)
     deadline = time.monotonic() + FINISH_S
     while (code := stage.exit_code()) is None:
@@ -186,4 +191,4 @@ def _report(
         tell(f"{finding.among}: {finding.kind}: {finding.detail}")
     for hang in verdict.hangs:
         tell(f"hang: {hang}")
-    tell(f"every fault and finding: {home / 'chaos.json'}")
+    tell(f"all faults and findings are in {home / 'chaos.json'}")

@@ -1,4 +1,4 @@
-"""The ordeal: faults at seeded random instants, recoveries measured, stand-stills noticed.
+"""Injects faults at seeded random times, measures recoveries and detects hangs.
 
 until all faults are over, at every tick:
     look at the rows ─▶ resume what is broken ─▶ who answers again must work ─▶ break something

@@ -1,6 +1,6 @@
-"""The faults: one table of what can be broken in a run, how often it is, and who mends it.
+"""The table of faults: what each breaks, how often, and which role must recover.
 
-What each does is a function of `ops/chaos/injectors`.
+Each fault is a function in `ops/chaos/injectors`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What is known of the run that is broken, and who of it stands and works.
+"""Observes the run under test: which processes are alive and make progress.
 
 rows of the store, looked at past the proxies · processes.json · /proc · HTTP
 """

@@ -1,4 +1,4 @@
-"""A way between the processes of a run and a service, which can be cut or stall.
+"""A TCP proxy between the processes of a run and a service, which can be cut or stalled.
 
 process ─▶ 127.0.0.1:port ─(two threads a connection)─▶ the service
 """

@@ -1,4 +1,4 @@
-"""What faults cost beyond themselves: updates rolled back, episodes played again, time idle."""
+"""Costs of faults: updates rolled back, episodes played again, idle time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

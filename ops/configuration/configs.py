@@ -1,4 +1,4 @@
-"""`agentrl config`: the effective configuration, and whether a run could begin with it."""
+"""`agentrl config`: shows the effective configuration and checks whether a run can start."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -52,7 +52,9 @@ def check_all(config: Config) -> int:
 def check(config: Config) -> None:
     """Raise ConfigError or ItemError for what would stop a run; nothing is connected or made."""
     if not config.tasks:
-        raise ConfigError("no task is named", hint="add [tasks.dbbench], for example")
+        raise ConfigError(
+            "the configuration has no task", hint="add one, for example [tasks.dbbench]"
+        )
     presets.settings(config.trainer)
     presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
@@ -77,17 +79,18 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
     """Their names and ports are their own, their tracks are understood."""
     name, number = Counter(server.name for server in servers).most_common(1)[0]
     if number > 1:
-        raise ConfigError(f"policy.name: {number} servers are named {name}")
+        raise ConfigError(f"policy.name: {number} policy servers are named {name}")
     ports = Counter((server.host, server.port) for server in servers if server.port)
     for (host, port), times in ports.items():
         if times > 1:
-            raise ConfigError(f"policy.port: {times} servers are on {host}:{port}")
+            raise ConfigError(f"policy.port: {times} policy servers use {host}:{port}")
     followed = {track for server in servers for track in server.tracks}
     for track in followed:
         tracks.parse(track)
     if CURRENT not in followed:
         raise ConfigError(
-            "policy.tracks: no server follows current", hint='add tracks = ["current"]'
+            "policy.tracks: no server follows the track current",
+            hint='add tracks = ["current"] to one [[policy]]',
         )
 
 
@@ -99,8 +102,8 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
         checked(server.external)
         if server.tracks != PolicyServer(name=server.name).tracks:
             raise ConfigError(
-                f"policy.tracks: {server.name} is external and follows none",
-                hint=f"leave them out; its own is {track_of(server.name)}",
+                f"policy.tracks: {server.name} is external and cannot follow tracks",
+                hint=f"remove tracks; the track of this server is {track_of(server.name)}",
             )
 
 
@@ -112,13 +115,13 @@ def check_sampling(config: Config) -> None:
         followed |= set(own)
     if sampling.strategy == "adaptive" and sampling.floor * len(followed) >= 1.0:
         raise ConfigError(
-            f"sampling.floor: {len(followed)} tracks at {sampling.floor} leave nothing to choose",
-            hint=f"less than {1 / len(followed):.3g}",
+            f"sampling.floor: {len(followed)} tracks with {sampling.floor} each exceed 1",
+            hint=f"set it below {1 / len(followed):.3g}",
         )
     for track in sampling.weights.keys() - followed if sampling.strategy == "weighted" else ():
         raise ConfigError(
             f"sampling.weights: no server follows {track}{nearest(track, followed)}",
-            hint="name tracks of [[policy]]",
+            hint="use tracks of [[policy]]",
         )
 
 
@@ -126,8 +129,9 @@ def check_model(path: Path, model: Model) -> None:
     """A transformers directory whose template, or the file in its place, serves the call style."""
     if not (path / "config.json").is_file():
         raise ConfigError(
-            f"model.path {path.resolve()} holds no model",
-            hint="name a transformers directory, from the folder you are in, or hub:OWNER/NAME",
+            f"model.path: {path.resolve()} contains no model",
+            hint="set it to a transformers directory (relative paths start at the current folder) "
+            "or hub:OWNER/NAME",
         )
     ChatTemplate.load(path, model.chat_template).check(model.call_style)
 
@@ -137,17 +141,16 @@ def check_context(config: Config) -> None:
     sampling = config.sampling
     if sampling.max_step_tokens > sampling.max_tokens:
         raise ConfigError(
-            f"sampling.max_step_tokens: {sampling.max_step_tokens} is beyond a trajectory's "
-            f"max_tokens, {sampling.max_tokens}",
-            hint="less, or more max_tokens",
+            f"sampling.max_step_tokens: {sampling.max_step_tokens} exceeds "
+            f"sampling.max_tokens {sampling.max_tokens}",
+            hint="lower max_step_tokens or raise max_tokens",
         )
     described = msgspec.json.decode((Path(config.model.path) / "config.json").read_bytes())
     positions = described.get("text_config", described).get("max_position_embeddings")
     if positions is not None and sampling.max_tokens > positions:
         raise ConfigError(
-            f"sampling.max_tokens: {sampling.max_tokens} is beyond the model's "
-            f"{positions} positions",
-            hint=f"at most {positions}, or another model.path",
+            f"sampling.max_tokens: {sampling.max_tokens} exceeds the model's {positions} positions",
+            hint=f"set it to at most {positions}, or choose another model.path",
         )
 
 
@@ -162,15 +165,15 @@ def check_tasks(config: Config) -> None:
             raise ConfigError(f"tasks.{name}: {error}", hint=error.hint) from error
         if contained(source) and not config.envs.url:
             raise ConfigError(
-                f"tasks.{name} plays in containers, which need an env server",
-                hint="name one in envs.url",
+                f"tasks.{name} runs in containers, which need an env server",
+                hint="set envs.url to an env server",
             )
         known = source.splits
         for key, split in (("split", task.split), ("eval_split", task.eval_split)):
             if split not in known:
                 raise ConfigError(
                     f"tasks.{name}.{key}: no split {split}{nearest(split, known)}",
-                    hint=f"set {key} to one that has items",
+                    hint=f"set {key} to a split that has items",
                 )
 
 

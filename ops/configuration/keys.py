@@ -1,16 +1,14 @@
-"""`agentrl config keys`: types, bounds, defaults, comments and docstrings of core/config.py."""
+"""`agentrl config keys`: types, bounds, defaults and descriptions of core/config.py."""
 
 import ast
 import difflib
 import inspect
-import io
 import json
 import re
 import sys
-import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -26,23 +24,25 @@ from agentrl.trainer.algorithm import presets
 
 HEAD = """# Configuration
 
-Every key of a run's TOML file. `agentrl config keys --markdown > docs/configuration.md` writes it
-anew from `core/config.py`; `agentrl config keys trainer.lora` lists those of one section.
+This page lists every key of a run's TOML file. It is generated from `core/config.py`:
+`agentrl config keys --markdown > docs/configuration.md`. To list the keys of one section, run
+`agentrl config keys trainer.lora`.
 
-- `agentrl config show CONFIG` prints the values a run would take; `agentrl config check CONFIG`
-  says whether it could begin with them.
-- `AGENTRL__SECTION__KEY` in the environment wins over the file: `AGENTRL__TRAINER__LORA__RANK=16`;
-  what is not TOML is text. Of `[[policy]]` it is the list: `AGENTRL__POLICY='[{name = "one"}]'`.
-  The variable's name is lower-cased: where letters matter, as in `env`, it is the table:
+- `agentrl config show CONFIG` prints the effective values. `agentrl config check CONFIG` checks
+  whether a run can start with them.
+- An environment variable `AGENTRL__SECTION__KEY` overrides the file:
+  `AGENTRL__TRAINER__LORA__RANK=16`. Its value is TOML, otherwise text. `AGENTRL__POLICY` sets the
+  whole list: `AGENTRL__POLICY='[{name = "one"}]'`. Variable names are converted to lower case. A
+  table whose keys have capitals, such as `env`, is set as a whole:
   `AGENTRL__EVAL__VLLM__ENV='{CUDA_VISIBLE_DEVICES = "0"}'`.
-- `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is read from the
-  environment, or from the file that `NAME_FILE` names. A password stands there as it is: AgentRL
-  percent-encodes it.
-- *required*: the file must say it. *absent*: nothing is set. Names in brackets: the preset, the
-  loss or the `importance` with which an absent key has that value; the loss's comes before the
-  preset's.
-- What `tasks.NAME.options` holds is on the task's own page, `docs/tasks/NAME.md`; of `gateway` in
-  [gateway.md](gateway.md).
+- `${NAME}` in `store.url`, `broker.url`, `broker.tasks_url` and `run.checkpoints` is replaced by
+  the environment variable `NAME`, or by the content of the file that `NAME_FILE` names. Write a
+  password there as it is: AgentRL percent-encodes it.
+- *required*: the file must set the key. *absent*: the key has no value by default.
+- A default such as `0.28 (default), 4.0 (cispo)` depends on the preset, the loss or `importance`
+  named in brackets. A value of the loss takes precedence over a value of the preset.
+- The options in `tasks.NAME.options` are described on the page of the task, `docs/tasks/NAME.md`;
+  those of `gateway` in [gateway.md](gateway.md).
 """
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
 UNITS = {"_s": "seconds", "_hours": "hours"}  # by the end of a number's key
@@ -53,8 +53,8 @@ Told = tuple[str, dict[str, str]]  # of a class, and of each of its keys
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key. `default`: None where it has none, or is a section; `within`: the section that its
-    value is; `by`: values of the absent key by preset, loss or `importance`.
+    """A key. `default`: None if it has none or is a section; `within`: name of the section that is
+    its value; `by`: default by preset, loss or `importance`.
     """
 
     key: str
@@ -66,7 +66,7 @@ class Key:
     required: bool = False
 
     def shown(self) -> str:
-        """The default as TOML, or in words."""
+        """Return the default as TOML, or in words."""
         if self.required or (self.within and self.default is None):
             return "required" if self.required else ""
         names: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A section. `name`: empty at the top of the file; `opens`: its line in TOML."""
+    """A section. `name`: empty for the top of the file; `opens`: its heading in TOML."""
 
     name: str
     opens: str
@@ -87,7 +87,7 @@ class Part:
 
 
 def tell(section: str, *, as_json: bool, markdown: bool, width: int | None = None) -> None:
-    """Print the keys that `chosen` finds. `width`: columns, instead of the terminal's.
+    """Print the keys that `chosen` returns. `width`: columns; by default the terminal's.
 
     Raises ConfigError.
     """
@@ -109,9 +109,9 @@ def tell(section: str, *, as_json: bool, markdown: bool, width: int | None = Non
 
 
 def chosen(section: str) -> list[Part]:
-    """The section of that name, or its one key as SECTION.KEY; every section where it is empty.
+    """Return the section with this name, the one key SECTION.KEY, or every section if empty.
 
-    A section may stand in brackets; any name is that of a task. Raises ConfigError.
+    The name may be in brackets. `tasks.X` is accepted for any X. Raises ConfigError.
     """
     every = parts()
     name = section.strip("[]")
@@ -127,18 +127,18 @@ def chosen(section: str) -> list[Part]:
         name = key if key in known else "tasks"
     if name and name not in known:
         near = difflib.get_close_matches(name, known)
-        raise ConfigError(f"no section or key {name}{nearest(name, near or sections)}")
+        raise ConfigError(f"unknown section or key {name}{nearest(name, near or sections)}")
     return [known[name]] if name else every
 
 
 def parts(kind: type[Section] = Config) -> list[Part]:
-    """Every section, the top of the file first, each before those within it."""
+    """Return all sections, the top of the file first, each before its subsections."""
     said = told(inspect.getsource(sys.modules[kind.__module__]))
     return list(_walk(kind, None, Part("", "", said[kind.__name__][0], ()), said))
 
 
 def page(found: Sequence[Part]) -> str:
-    """Sections as Markdown, each with a table."""
+    """Return sections as Markdown, each with a table of its keys."""
     lines = []
     for part in found:
         about = f"`{part.opens}` {_linked(part.about)}".removeprefix("`` ")
@@ -153,28 +153,30 @@ def page(found: Sequence[Part]) -> str:
 
 
 def told(source: str) -> dict[str, Told]:
-    """What a module's comments and docstrings say of its classes.
+    """Return the docstring of each class in a module, and of each of its keys.
 
-    A comment is of the key on whose lines it stands. A docstring names a key where a sentence, or
-    what follows a semicolon, begins with it: "`key`: what it means".
+    The docstring of a key is the string below it.
     """
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {at[0]: text[2:] for kind, text, at, _, _ in tokens if kind == tokenize.COMMENT}
     found = {}
     for node in (each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)):
-        fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-        lines = {ast.unparse(f.target): range(f.lineno, (f.end_lineno or 0) + 1) for f in fields}
-        said = {key: [comments[at] for at in span if at in comments] for key, span in lines.items()}
-        text = " ".join((ast.get_docstring(node) or "").split())
-        about, *named = re.split(rf"(?:^|(?<=[.;]) )`({'|'.join(said) or '(?!)'})`:? ", text)
-        for key, clause in zip(named[::2], named[1::2], strict=True):
-            said[key].insert(0, clause.rstrip(".;"))
-        found[node.name] = about, {key: "; ".join(each) for key, each in said.items()}
+        said = {
+            ast.unparse(key.target): _string(below)
+            for key, below in pairwise([*node.body, ast.Pass()])
+            if isinstance(key, ast.AnnAssign)
+        }
+        found[node.name] = " ".join((ast.get_docstring(node) or "").split()), said
     return found
 
 
+def _string(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Expr(ast.Constant(str(text))):
+            return " ".join(text.split())
+    return ""
+
+
 def words(kind: Any) -> str:
-    """A type in plain words. Raises KeyError for one that has none."""
+    """Describe a type in words. Raises KeyError for a type without a description."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _bounded(words(inner[0]), inner[1])
@@ -201,7 +203,7 @@ def _bounded(word: str, meta: msgspec.Meta) -> str:
 def _walk(
     kind: type[Section], value: Section | None, place: Part, said: Mapping[str, Told]
 ) -> Iterator[Part]:
-    """A section and those within it. `value`: what it is by default; None where it has none."""
+    """Yield a section and its subsections. `value`: its default; None if it has none."""
     keys, below = [], list[Iterator[Part]]()
     for each in msgspec.structs.fields(kind):
         made = each.default if each.default_factory is NODEFAULT else each.default_factory()
@@ -220,8 +222,7 @@ def _walk(
             within = Part(path, FORMS[origin].format(path), said[inner.__name__][0], ())
             own = default if isinstance(default, inner) else None
             below.append(_walk(inner, own, within, said))
-            about = within.about.partition(". ")[0].rstrip(".")
-            meaning = f"{about}; {key.meaning}".removesuffix("; ")
+            meaning = key.meaning or f"{within.about.partition('. ')[0].rstrip('.')}."
             keys.append(replace(key, type=f"section {within.opens}", meaning=meaning, within=path))
         else:
             unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
@@ -234,7 +235,7 @@ def _walk(
 
 
 def _registered(kind: type[Section], key: str) -> Collection[str]:
-    """The names that a key may have where files register them; none where any text will do."""
+    """Return the names that files register for a key; empty: any text is allowed."""
     if kind is Trainer:
         return presets.choices(key)
     return {(PolicyServer, "engine"): [*ENGINES, EXTERNAL], (Trackers, "use"): [*TRACKERS]}.get(
@@ -247,5 +248,5 @@ def _toml(value: Any) -> str:
 
 
 def _linked(text: str) -> str:
-    """Pages of docs/ as links from there; a bar would end a cell."""
+    """Turn pages of docs/ into links from there, and escape bars, which would end a cell."""
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text).replace("|", r"\|")

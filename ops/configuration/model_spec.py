@@ -1,4 +1,4 @@
-"""The shape of a model directory, as far as memory depends on it; no weight is read.
+"""The properties of a model that decide its memory use, read without loading weights.
 
 headers of the safetensors files ┐
 config.json, where they are not  ┴─▶ tensors by name ─▶ Shape
@@ -84,7 +84,7 @@ def read(path: Path) -> Shape:
         config = msgspec.json.decode(described, type=dict[str, Any])
         return _shape(config | config.get("text_config", {}), dict(_headers(path)))
     except KeyError as error:
-        raise ConfigError(f"{path}/config.json names no {error.args[0]}") from error
+        raise ConfigError(f"{path}/config.json has no key {error.args[0]}") from error
     except (OSError, ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -127,7 +127,7 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             if size > HEADER:
-                raise ValueError(f"{file.name}: not safetensors")
+                raise ValueError(f"{file.name} is not a safetensors file")
             header = json.loads(opened.read(size))
         for name, entry in header.items():
             if name != "__metadata__":
@@ -138,7 +138,7 @@ def _told(config: Mapping[str, Any], each: int) -> Iterator[tuple[str, tuple[int
     """The tensors that the architecture of config.json has. Raises ValueError for one not known."""
     kind = config.get("model_type")
     if kind not in FAMILIES:
-        raise ValueError(f"no weights here, and the tensors of model_type {kind} are not known")
+        raise ValueError(f"no weight files, and the tensors of model_type {kind} are unknown")
     hidden, inner, words = (
         int(config[key]) for key in ("hidden_size", "intermediate_size", "vocab_size")
     )

@@ -1,4 +1,4 @@
-"""How much disk a run's checkpoints and snapshots take, computed before it starts.
+"""Estimates the disk space of a run's checkpoints and snapshots before it starts.
 
 tracks · snapshot_every · keep_checkpoints ─▶ most checkpoints at once ─┐
 Shape ─▶ bytes of a checkpoint, of a snapshot ──────────────────────────┴▶ Estimate

@@ -1,7 +1,7 @@
-"""`agentrl doctor`: what is installed, reachable and missing, and the command that mends it.
+"""`agentrl doctor`: checks what is installed, reachable and missing, and gives hints.
 
-A finding is `ok`, `absent` (nothing needs it here) or `missing` (this configuration needs it).
-The adapters are imported where they are looked at: what is not installed is a finding, too.
+A finding is `ok`, `absent` (not installed, not needed) or `missing` (this configuration needs it).
+Optional packages are imported where they are checked, so a missing one is a finding.
 """
 
 import importlib.metadata
@@ -81,9 +81,9 @@ def extras(
         if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"](\w+)['"])?""", requirement):
             groups.setdefault(match[2] or "", []).append(match[1])
     for extra, names in groups.items():
-        what, hint = "packages", f"pip install {PACKAGE}"
+        what, hint = "packages", f"run `pip install {PACKAGE}`"
         if extra:
-            what, hint = f"extra {extra}", f"pip install '{PACKAGE}[{extra}]'"
+            what, hint = f"extra {extra}", f"run `pip install '{PACKAGE}[{extra}]'`"
         versions = {name: version(name) for name in names}
         missing = [name for name, found in versions.items() if found is None]
         if not missing:
@@ -101,9 +101,14 @@ def disk(home: Path, least: int, plan: str = "") -> Finding:
     free = shutil.disk_usage(place).free
     detail = f"{free / 1024**3:.1f} GiB free at {place}" + (f"; {plan}" if plan else "")
     if not os.access(place, os.W_OK):
-        return Finding("disk", "missing", f"{place} is not writable", "set run.home elsewhere")
+        return Finding(
+            "disk",
+            "missing",
+            f"{place} is not writable",
+            "set run.home to a folder that you may write to",
+        )
     if free < least:
-        hint = "free some, or set run.home elsewhere"
+        hint = "free space, or set run.home to another disk"
         if plan:
             hint += ", or lower trainer.keep_checkpoints, trainer.snapshot_every or the lag"
         return Finding("disk", "missing", detail, hint)
@@ -125,7 +130,7 @@ def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
 def _torch(config: Config | None, version: Version) -> Finding:
     if version("torch") is None:
         state: Literal["absent", "missing"] = "missing" if config else "absent"
-        return Finding("torch", state, "not installed", f"pip install {PACKAGE}")
+        return Finding("torch", state, "not installed", f"run `pip install {PACKAGE}`")
     import torch
 
     gpus = torch.cuda.device_count()
@@ -140,7 +145,7 @@ def _checked(config: Config) -> str:
     from agentrl.ops.runs import hub
 
     items = configs.check_all(hub.described(config))
-    return f"understood; model and tasks are fit{f', {items} items' if items else ''}"
+    return f"valid; model and tasks can be used{f', {items} items' if items else ''}"
 
 
 def _ratios(config: Config) -> Iterator[Finding]:
@@ -153,8 +158,8 @@ def _ratios(config: Config) -> Iterator[Finding]:
         yield Finding(
             "ratios",
             "missing",
-            f"trainer.old is behaviour, and the ratio is bounded within {chosen.clip.low:g} below "
-            f"and {chosen.clip.high:g} above 1: engine and trainer differ by more in bfloat16",
+            f"trainer.old is behaviour, and the ratio is clipped at {chosen.clip.low:g} below "
+            f"and {chosen.clip.high:g} above 1; in bfloat16 engine and trainer differ by more",
             'set trainer.old = "proximal", or raise trainer.clip_low and trainer.clip_high',
         )
 
@@ -180,7 +185,7 @@ def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
             raise shape
         plans = memory.plans(config, shape, memory.this_machine())
     except AgentRLError as error:
-        yield Finding("memory", "absent", f"cannot be planned: {error}", error.hint)
+        yield Finding("memory", "absent", f"cannot be estimated: {error}", error.hint)
         return
     for plan in plans:
         for process, words in plan.processes().items():
@@ -196,7 +201,7 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
         return
     installed = version("deepspeed")
     if installed is None:
-        hint = f"pip install '{PACKAGE}[deepspeed]'"
+        hint = f"run `pip install '{PACKAGE}[deepspeed]'`"
         yield Finding("deepspeed", "missing", "not installed", hint)
         return
     yield Finding("deepspeed", "ok", f"{installed}, {config.trainer.ranks} ranks here")
@@ -208,8 +213,8 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
     if deepspeed_build.built(section.extensions):
         yield Finding("deepspeed extension", "ok", str(deepspeed_build.folder(section.extensions)))
     else:
-        hint = "agentrl deepspeed build CONFIG"
-        yield Finding("deepspeed extension", "missing", "not built; offload needs it", hint)
+        hint = "run `agentrl deepspeed build CONFIG`"
+        yield Finding("deepspeed extension", "missing", "not compiled; offload needs it", hint)
 
 
 def _vllm(config: Config) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`agentrl deepspeed build`: the compiled parts of the engine deepspeed, ahead of training."""
+"""`agentrl deepspeed build`: compiles DeepSpeed's extensions before training."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +13,10 @@ def build(path: Path | None) -> str:
     section = loading.load(path).trainer.deepspeed if path else DeepSpeed()
     if find_spec("deepspeed") is None:
         raise ConfigError(
-            "deepspeed is not installed", hint="pip install 'agentrl-system[deepspeed]'"
+            "deepspeed is not installed", hint="run `pip install 'agentrl-system[deepspeed]'`"
         )
     from agentrl.trainer.engines import deepspeed_build
 
     if deepspeed_build.built(section.extensions):
-        return f"already built: {deepspeed_build.folder(section.extensions)}"
-    return f"built: {deepspeed_build.build(section.extensions)}"
+        return f"already compiled: {deepspeed_build.folder(section.extensions)}"
+    return f"compiled: {deepspeed_build.build(section.extensions)}"

@@ -49,4 +49,6 @@ def try_finding(name: str, look: Callable[[], str]) -> Finding:
     except AgentRLError as error:
         return Finding(name, "missing", str(error), error.hint)
     except ImportError as error:
-        return Finding(name, "missing", f"cannot be looked at: {error}", "install what is missing")
+        return Finding(
+            name, "missing", f"cannot be checked: {error}", "install the missing package"
+        )

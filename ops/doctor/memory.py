@@ -1,10 +1,10 @@
-"""Whether a run fits the memory its processes share, computed before any of them starts.
+"""Estimates whether a run fits into memory before any process starts.
 
     model directory ─▶ Shape ─▶ parts (ops/doctor/memory_items.py) ─▶ a Plan for each card, one for
                                                         the machine ─▶ fits, or the keys to change
 
-Parts are peaks, upper bounds where they depend on what the run does. What tasks and the database
-hold is not in it.
+Parts are peaks, or upper bounds if they depend on the data. Tasks and the database are not
+included.
 """
 
 import subprocess
@@ -57,7 +57,7 @@ class Plan:
         """The total against the room."""
         needs = f"{self.device} needs {_gib(self.total)}"
         if self.room is None:
-            return f"{needs}; how much there is, is not known: no {self.device} here"
+            return f"{needs}; its memory is unknown, because this machine has no {self.device}"
         return "; ".join([f"{needs} of {_gib(self.room)}", *self.refusals])
 
     def hint(self) -> str:
@@ -68,7 +68,7 @@ class Plan:
             return f"raise {SHARE} in policy.vllm.args, or lower policy.vllm.context"
         largest = sorted(self.parts, key=lambda part: -part.size)
         keys = list(dict.fromkeys(part.lower for part in largest if part.lower and part.size))
-        return f"change {', or '.join(keys[:3])}" if keys else "take a smaller model"
+        return f"change {', or '.join(keys[:3])}" if keys else "choose a smaller model"
 
     def processes(self) -> dict[str, str]:
         """What each process holds in words, its largest part first."""
@@ -126,7 +126,7 @@ def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str
         for device in vllm_devices(config, server):
             if device in cards and least > share * cards[device]:
                 found.setdefault(device, []).append(
-                    f"policy {server.name}: vLLM needs {_gib(least)}, its share is "
+                    f"policy {server.name}: vLLM needs {_gib(least)}, but its share is "
                     f"{_gib(int(share * cards[device]))}"
                 )
     return found

@@ -1,11 +1,11 @@
-"""What trainer and policy servers hold in memory: a part is (bytes, the key that makes it less).
+"""The memory items of trainer and policy servers: bytes, and the key that reduces them.
 
     trainer       weights · moments · reference · max(an update, a snapshot)
     local engine  weights of every policy and of the next · kept prefixes · running rows · a pass
     vLLM          its share of the card, or of the machine's memory what it takes there
 
 P parameters, T of them trained, each `a` bytes (2 or 4) as the model's dtype says. docs/one-gpu.md
-has the formulas in words, and how far they were off where they could be measured.
+has the formulas in words, and their measured error.
 """
 
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ def vllm_devices(config: Config, server: PolicyServer) -> list[str]:
     shown = [each for each in server.vllm.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     if shown and len(shown) < count:
         raise ConfigError(
-            f"policy {server.name}: {TENSOR_PARALLEL} {count}, but CUDA_VISIBLE_DEVICES names "
+            f"policy {server.name}: {TENSOR_PARALLEL} is {count}, but CUDA_VISIBLE_DEVICES names "
             f"{len(shown)}"
         )
     return [f"cuda:{each}" for each in (shown or map(str, range(count)))][:count]
@@ -102,7 +102,7 @@ def tensor_parallel(server: PolicyServer) -> int:
         return 1
     if not text.isdecimal() or int(text) < 1:
         where = f"policy {server.name}: policy.vllm.args"
-        raise ConfigError(f"{where}: {TENSOR_PARALLEL} {text} is no number of cards")
+        raise ConfigError(f"{where}: {TENSOR_PARALLEL} {text} is not a number of GPUs")
     return int(text)
 
 
@@ -116,7 +116,9 @@ def gpu_share(server: PolicyServer) -> float:
     except ValueError:
         share = 0.0
     if not 0.0 < share <= 1.0:
-        raise ConfigError(f"policy {server.name}: policy.vllm.args: {SHARE} {text} is no share")
+        raise ConfigError(
+            f"policy {server.name}: policy.vllm.args: {SHARE} {text} is not between 0 and 1"
+        )
     return share
 
 
@@ -250,7 +252,9 @@ def _vllm(
         yield Part(HOST, process, "weights", width * shape.parameters)
         text = server.vllm.env.get(key, "1")
         if not text.isdecimal():
-            raise ConfigError(f"policy {server.name}: policy.vllm.env: {key} {text} is no GiB")
+            raise ConfigError(
+                f"policy {server.name}: policy.vllm.env: {key} {text} is not a number of GiB"
+            )
         room = int(text) * GIB
         yield Part(HOST, process, "keys and values", room, f"{key} in policy.vllm.env")
         return

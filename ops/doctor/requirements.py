@@ -1,4 +1,4 @@
-"""What of the optional packages a run of a configuration cannot do without."""
+"""The optional packages that a configuration needs."""
 
 from collections.abc import Iterator
 

@@ -22,7 +22,7 @@ def store(config: Config) -> str:
 
     url = config.store_url()
     if url.startswith("sqlite") and not Path(url.partition(":///")[2]).is_file():
-        return f"none yet; `agentrl up` makes {url.partition(':///')[2]}"
+        return f"none yet; `agentrl up` creates {url.partition(':///')[2]}"
     opened = open_readonly(url)
     try:
         migrate.require_current(opened)
@@ -76,7 +76,9 @@ def tokens(config: Config) -> Iterator[Finding]:
         try:
             secret(name)
         except ConfigError as error:
-            yield Finding(name, "missing", str(error).removeprefix(f"{name} "), error.hint)
+            yield Finding(
+                name, "missing", str(error).removeprefix(f"the variable {name} "), error.hint
+            )
         else:
             yield Finding(name, "ok", "set")
 
@@ -91,7 +93,9 @@ def docker(config: Config) -> Finding:
         if tasks:
             what = f"{', '.join(tasks)} runs in containers; {error}"
             return Finding("docker", "missing", what, "start dockerd, or set DOCKER_HOST")
-        return Finding("docker", "absent", "no engine; no task of this file needs one")
+        return Finding(
+            "docker", "absent", "no engine runs; no task of this configuration needs one"
+        )
     if not tasks:
         return Finding("docker", "ok", address)
     return try_finding("docker", lambda: _image(config))

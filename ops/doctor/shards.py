@@ -1,4 +1,4 @@
-"""What the ranks of a DeepSpeed trainer hold: the parts of one process, each on its rank's device.
+"""The memory items of the ranks of a DeepSpeed trainer.
 
 ZeRO 1  shards moments and masters, a second copy of what is trained; offload: on the host
 ZeRO 2  gradients too

@@ -1,7 +1,7 @@
-"""A lease on a checkpoint while it is measured: retention leaves it alone.
+"""A lease on a checkpoint while it is evaluated, so that retention does not delete it.
 
-An evaluation registers as a policy server without an address, which no worker ever draws, and
-beats. When it ends its row is closed; when it is killed, its lease ends.
+An evaluation registers as a policy server without an address, which no worker draws, and sends
+heartbeats. When it ends, its row is closed; when it is killed, its lease expires.
 """
 
 import threading
@@ -62,7 +62,7 @@ def _release(store: Store, server_id: str) -> None:
     try:
         store.transact(lambda session: checkpoints.end_server(session, server_id))
     except StoreUnavailable as error:
-        log.warning("The checkpoint's lease ends by itself", error=str(error))
+        log.warning("Checkpoint lease not released; it expires by itself", error=str(error))
 
 
 def _register(session: Session, server_id: str, target: Held) -> None:
@@ -73,7 +73,8 @@ def _register(session: Session, server_id: str, target: Held) -> None:
     row = checkpoints.find_checkpoint(session, target.checkpoint_id)
     if row is None or row.state == CheckpointState.DELETED:
         raise CheckpointError(
-            f"checkpoint {target.checkpoint_id} is deleted", hint="name another version of the run"
+            f"checkpoint {target.checkpoint_id} was deleted",
+            hint="choose another version of the run",
         )
     server = PolicyServer(
         server_id=server_id, run_id=run.run_id, name="eval", engine="local", url=""

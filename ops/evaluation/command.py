@@ -1,4 +1,4 @@
-"""`agentrl eval`: policies × tasks × splits, through the episode loop that trains, served here.
+"""`agentrl eval`: evaluates policies × tasks × splits with the episode loop of training.
 
 names ─▶ targets, one after another ─▶ Record (what is left to do) ─▶ Evaluator ─▶ rows
                                                     └─▶ table | JSON, once all is measured
@@ -84,7 +84,7 @@ def planned(config: Config, wish: Wish) -> list[Plan]:
     """One plan a task and split. Raises ConfigError for a task that the file does not name."""
     for task in wish.tasks:
         if task not in config.tasks:
-            raise ConfigError(f"no task {task} in the file{nearest(task, config.tasks)}")
+            raise ConfigError(f"the configuration has no task {task}{nearest(task, config.tasks)}")
     temperature = config.sampling.temperature if wish.temperature is None else wish.temperature
     return [
         Plan(
@@ -141,8 +141,8 @@ class Matrix:
                     results.append((target, self.one(target, tick)))
             except KeyboardInterrupt:
                 raise Interrupted(
-                    f"interrupted: {done} of {total} episodes are kept",
-                    hint="the same command goes on",
+                    f"interrupted: {done} of {total} episodes are stored",
+                    hint="run the same command to continue",
                 ) from None
         return results
 

@@ -1,4 +1,4 @@
-"""`agentrl eval compare`: two policies by the items that were measured of both.
+"""`agentrl eval compare`: compares two policies on the items that both were evaluated on.
 
 names ─▶ evaluations of each ─▶ those alike in task, split, temperature, settings ─▶ a paired test
 """
@@ -55,8 +55,8 @@ def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
         found = findings(session, pair, config, store.url)
     if not found:
         raise ConfigError(
-            f"nothing was measured of both {pair.first} and {pair.second}",
-            hint=f"{loading.command('eval', path)} {_measuring(pair)}",
+            f"{pair.first} and {pair.second} have no evaluated items in common",
+            hint=f"run `{loading.command('eval', path)} {_measuring(pair)}`",
         )
     if as_json:
         print(json.dumps([_flat(one) for one in found]))

@@ -1,4 +1,4 @@
-"""Evaluation: policy × task × split, through the same episode loop and environments as training.
+"""Evaluates a policy on a task and split with the episode loop and environments of training.
 
 items ─▶ a pool of threads, an EpisodeLoop each ─▶ Played, as they end ─▶ success with its 95 %
 interval, pass@k, turns, tokens, cost
@@ -221,7 +221,7 @@ class Evaluator:
             try:
                 trajectory = self._attempt(source.make(item), claimed, sampler, shared, limits)
             except (EnvironmentFailure, PolicyError, OutOfTime) as error:
-                log.warning("attempt failed", episode_id=name, attempt=attempt, error=str(error))
+                log.warning("Attempt failed", episode_id=name, attempt=attempt, error=str(error))
             else:
                 return work, None if trajectory is None else Played.of(trajectory, repeat)
         return work, None

@@ -1,11 +1,11 @@
-"""The evaluator: measures checkpoints while the run trains, in a process of its own.
+"""The evaluator: evaluates checkpoints during training, in a separate process.
 
 consumes  rows of checkpoints: every `eval.every`-th version that is live, the newest first
 produces  evaluations, evaluation_episodes; a lease on the checkpoint it measures
 (ops/evaluation/checkpoint_lease.py) waits for a version that is due, LOOK_S
-ends      with its run, or on SIGTERM: what ended is kept, what runs is played again another time
+ends      with its run, or on SIGTERM: finished episodes are stored, running ones are repeated later
 
-A checkpoint that cannot be measured is told of and passed over: training goes on.
+A checkpoint that cannot be evaluated is logged and skipped; training continues.
 """
 
 import threading
@@ -46,7 +46,7 @@ def follow(
         except (StoreError, WeightsAway):  # told to stop, or a person must act
             raise
         except AgentRLError as error:
-            log.error("A checkpoint is not measured", checkpoint_id=waiting[0], error=str(error))
+            log.error("Checkpoint not evaluated", checkpoint_id=waiting[0], error=str(error))
 
 
 def wish(config: Config) -> Wish:

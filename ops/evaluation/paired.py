@@ -1,4 +1,4 @@
-"""Two policies on the same items: pure functions of each item's scores."""
+"""Paired comparison of two policies on the same items: pure functions of scores."""
 
 import math
 from collections.abc import Mapping, Sequence

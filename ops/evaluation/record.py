@@ -1,7 +1,8 @@
-"""The rows of an evaluation: what is measured is kept as it ends, and not measured twice.
+"""The rows of an evaluation: each episode is stored when it ends and is not played twice.
 
-An evaluation is named by the hash of what decides its episodes: the policy and how it is spoken to,
-task, split, temperature, options, limits and seed. Items and repeats do not: more of them widen it.
+The id of an evaluation is a hash of everything that decides its episodes: policy and chat format,
+task, split, temperature, options, limits and seed. Items and repeats are not part of it, so more of
+them extend an evaluation.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a target is measured on: an engine of this process behind its HTTP face, or its own API.
+"""Serves the evaluated policy: an engine in this process behind HTTP, or an external API.
 
 Target ─▶ engine: local, made for it · vLLM, kept for the next checkpoint of its run
              └─▶ loaded, proven ─▶ Face ─▶ LivePolicy
@@ -100,7 +100,7 @@ class Servers:
                 self._load(kept, config, target)
                 return kept
             except PolicyError as error:
-                log.warning("vLLM is launched anew, with what is due", error=str(error))
+                log.warning("vLLM restarted", error=str(error))
         self.close()
         self._run_id = target.run_id
         own = Ending(self._stop)  # which its `close` sets
@@ -172,14 +172,14 @@ class Keeper:
         except PolicyError as error:
             if self._refused is None:
                 self._refused = now
-                log.warning("not loaded again yet", error=str(error))
+                log.warning("Checkpoint not yet loaded again", error=str(error))
             if time.monotonic() - self._refused >= self._patience_s:
                 self.error = error
 
 
 def _gone(config: Config) -> PolicyError:
     file = config.home() / "logs" / f"vllm-{config.eval_server().name}.log"
-    return PolicyError(f"eval.engine: vLLM does not start: {file}")
+    return PolicyError(f"eval.engine: vLLM does not start; see {file}")
 
 
 def _forget(engine: Loads, name: str) -> None:

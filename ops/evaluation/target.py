@@ -1,4 +1,4 @@
-"""What is measured: a name becomes a directory with its identity."""
+"""Resolves the name of an evaluated policy to a directory and an identity."""
 
 import hashlib
 import re
@@ -65,7 +65,8 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
         return _external(match[1], config)
     if "/" in name:
         raise ConfigError(
-            f"{name} is no directory", hint="name a model or checkpoint directory, or RUN@VERSION"
+            f"{name} is not a directory",
+            hint="give a model or checkpoint directory, or RUN@VERSION",
         )
     if store is not None:
         return _stored(store, name, config)
@@ -95,8 +96,8 @@ def find(session: Session, name: str, where: str) -> tuple[Checkpoint, str]:
         found = lifecycle.checkpoint_at(session, runs.require_run(session, run), version)
     if found is None:
         raise ConfigError(
-            f"{name} is no directory and no checkpoint of {where}",
-            hint="name a directory, a checkpoint id or RUN@VERSION",
+            f"{name} is neither a directory nor a checkpoint of {where}",
+            hint="give a directory, a checkpoint id or RUN@VERSION",
         )
     live = found.state == CheckpointState.LIVE
     named = f"{session.get_one(Run, found.run_id).name}@{found.version}"

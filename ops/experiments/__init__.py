@@ -1,1 +1,1 @@
-"""Experiments: questions about learning that the real parts answer, in one process, seeded."""
+"""Studies about learning, run with the real components in one process, seeded."""

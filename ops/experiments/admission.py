@@ -1,4 +1,4 @@
-"""Which groups are played: a function of seed and position alone, so that arms meet the same."""
+"""Chooses the groups of a study by seed and position only, so that all arms get the same."""
 
 from collections.abc import Mapping
 

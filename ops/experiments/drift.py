@@ -1,4 +1,4 @@
-"""How far a policy moves in one long training, and what checkpoints far apart do together.
+"""Measures how far a policy drifts in one long training, and how distant checkpoints act together.
 
 round at version v ─▶ kept ─▶ … training goes on … ─▶ log-probabilities of v and of v + lag
                                                │         └▶ exact KL(μ ‖ π), weights π/μ

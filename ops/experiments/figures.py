@@ -1,4 +1,4 @@
-"""From findings to what a report says: estimates over seeds. Pure; all goes into figures.json."""
+"""Computes the figures of a report from the results: estimates over seeds. Pure functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What trainings of the experiment leave: a JSON file each, from which alone reports are made."""
+"""Results of trainings: one JSON file each. Reports are made from these files only."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -170,9 +170,11 @@ def read(directory: Path, prefix: str, kind: type[K]) -> list[K]:
         try:
             one = msgspec.json.decode(path.read_bytes(), type=kind)
         except msgspec.MsgspecError as error:
-            raise ConfigError(f"{path}: not a finding: {error}", hint="remove it") from error
+            raise ConfigError(
+                f"{path} cannot be decoded: {error}", hint="delete the file"
+            ) from error
         if path.name != one.file:
-            raise ConfigError(f"{path}: holds what belongs into {one.file}", hint="remove it")
+            raise ConfigError(f"{path} contains the results of {one.file}", hint="delete the file")
         found.append(one)
     return found
 
@@ -184,9 +186,13 @@ def studied(directory: Path, kind: type[K]) -> list[K]:
     """
     found = read(directory, "training", kind)
     if not found:
-        raise ConfigError(f"{directory}: no training-*.json there", hint="run the experiment first")
+        raise ConfigError(
+            f"{directory} contains no training-*.json", hint="run the experiment first"
+        )
     if name := differing(found, found[0].design):
-        raise ConfigError(f"{directory}: {name} was made with another design", hint="remove it")
+        raise ConfigError(
+            f"{directory}/{name} was made by another version of the study", hint="delete the file"
+        )
     return found
 
 
@@ -194,8 +200,8 @@ def agreed(directory: Path, design: Finding, kind: type[Kept], prefix: str = "tr
     """Raise ConfigError where a file of that prefix was made with another design."""
     if name := differing(read(directory, prefix, kind), design):
         raise ConfigError(
-            f"{directory}: {name} was made with other options or another configuration",
-            hint="choose another --out, or remove it",
+            f"{directory}/{name} was made with other options or another configuration",
+            hint="choose another --out, or delete the file",
         )
 
 

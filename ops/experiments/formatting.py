@@ -1,4 +1,4 @@
-"""How figures are written: Markdown tables, means with their intervals."""
+"""Formats figures: Markdown tables, means with their intervals."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

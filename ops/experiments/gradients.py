@@ -1,4 +1,4 @@
-"""How much of an update's gradient each task brings: measured, by a backward pass for each task.
+"""Measures each task's part of an update's gradient with one backward pass per task.
 
 Batch ─▶ the tokens of one task, their shares of the loss kept ─▶ norm of that part's gradient
 """

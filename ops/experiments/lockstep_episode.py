@@ -1,9 +1,9 @@
-"""Episodes in lockstep: the real episode loop, many at once, one thread at a time, so repeatable.
+"""Runs many episodes in lockstep: the real episode loop, one thread at a time, deterministic.
 
     Strand ─ask─▶ all open ones wait ─▶ serve(questions, in order) ─▶ Strand goes on to its next ask
 
-A strand is a thread that runs only while its owner waits for it: a coroutine around code that
-blocks. Which episodes share a batch therefore depends on nothing but their order.
+Each episode has a thread that runs only while its owner waits for it, like a coroutine around
+blocking code. So the batches depend only on the order of the episodes.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The weights of strategy `adaptive`, from a training's own last groups instead of the database."""
+"""Strategy `adaptive` with statistics from a training's own groups instead of the database."""
 
 import math
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""Pictures of a report, as SVG that is the same for the same figures."""
+"""Plots of a report as deterministic SVG."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of the study, from its files alone: DIR.md beside DIR, its pictures and figures inside.
+"""Writes the report of the study from its files: DIR.md beside DIR, with plots and figures in DIR.
 
 training-*.json, drift-*.json ─▶ Figures ─▶ figures.json, *.svg ─▶ page (reading.md first)
 """

@@ -1,8 +1,8 @@
-"""Make what is missing of a study, one file after the other.
+"""Creates the missing files of a study, one after the other.
 
 works ─▶ file there? ─no─▶ make ─▶ DIR/NAME.json, whole or not at all
 
-A file that is there is not made again, so an interrupted study goes on where it was.
+Existing files are kept, so an interrupted study continues where it stopped.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A training without queues: the run's real parts in one thread, so that a seed repeats it.
+"""A training without queues: the real components in one thread, so that a seed reproduces it.
 
 learner ─publish─▶ folder ─▶ tracks' checkpoints, loaded ─live()─▶ Sampler ─┐
    ▲                                                                        ▼
@@ -44,7 +44,9 @@ class Interrupted(AgentRLError):
 
 
 def interrupted() -> Interrupted:
-    return Interrupted("interrupted: what was finished is kept", hint="the same command goes on")
+    return Interrupted(
+        "interrupted: finished trainings are kept", hint="run the same command to continue"
+    )
 
 
 @dataclass(frozen=True, slots=True)

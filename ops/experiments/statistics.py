@@ -1,4 +1,4 @@
-"""What the experiments report: pure functions of numbers."""
+"""Statistics of the studies: pure functions of numbers."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""`agentrl experiment cross-policy`: does drawing the policy anew at every step explore?
+"""`agentrl experiment cross-policy`: studies whether cross-policy sampling improves exploration.
 
     seeds × arms ─▶ Trainee.train ─▶ DIR/training-ARM-SEED.json ─┐
     seeds        ─▶ drift         ─▶ DIR/drift-SEED.json ────────┴─▶ report: DIR.md and pictures
 
-A file that is there is not made again, so an interrupted study goes on where it was.
+Existing files are kept, so an interrupted study continues where it stopped.
 """
 
 import threading
@@ -95,10 +95,10 @@ def configured(wish: Wish) -> Config:
     config = loading.load(wish.config)
     for arm in wish.arms:
         if arm not in ARMS:
-            raise ConfigError(f"no arm {arm}{nearest(arm, ARMS)}")
+            raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
     for task in wish.tasks:
         if task not in config.tasks:
-            raise ConfigError(f"no task {task} in {wish.config}{nearest(task, config.tasks)}")
+            raise ConfigError(f"{wish.config} has no task {task}{nearest(task, config.tasks)}")
     tasks = {name: config.tasks[name] for name in wish.tasks or config.tasks}
     trainer = msgspec.structs.replace(config.trainer, threads=wish.sizes.threads)
     model = config.model

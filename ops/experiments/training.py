@@ -1,4 +1,4 @@
-"""One arm with one seed: rounds of groups until its tokens are used up, then what it has learned.
+"""Trains one arm with one seed until its token budget is used, then evaluates it.
 
 streams of items ─▶ groups ─▶ arena.play ─▶ spread? ─▶ Batch ─▶ learner.update ─▶ arena.publish
                       ▲                                                               │

@@ -1,7 +1,7 @@
-"""Variants of tasks, for experiments: a source under another name, its rewards multiplied.
+"""Variants of tasks for studies: a task source under another name, with scaled rewards.
 
-A task's options may name `source`, whose items it plays (the task of its own name where absent),
-and `reward_scale`, 1 where absent; a source never sees these two.
+The options of a task may set `source`, the task whose items it plays (default: the task itself),
+and `reward_scale` (default: 1). The task source does not see these two options.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,5 +80,5 @@ def _variant(name: str, options: Mapping[str, Any]) -> TaskSource:
     rest = dict(options)
     base, scale = rest.pop("source", name), rest.pop("reward_scale", 1.0)
     if not isinstance(scale, int | float) or not scale > 0:
-        raise ConfigError(f"tasks.{name}.options.reward_scale: {scale!r} is no number above 0")
+        raise ConfigError(f"tasks.{name}.options.reward_scale: {scale!r} is not a number above 0")
     return Variant(name, registry.source(base, rest), float(scale))

@@ -1,4 +1,4 @@
-"""What the intervals show and no more: pure functions of figures."""
+"""Conclusions that the intervals support: pure functions of figures."""
 
 from agentrl.core.statistics import Estimate
 from agentrl.core.types import CURRENT

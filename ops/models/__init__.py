@@ -1,1 +1,1 @@
-"""Bring any causal language model into a directory that trainer and policy servers load."""
+"""Imports causal language models into directories that trainer and policy servers can load."""

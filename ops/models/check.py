@@ -1,4 +1,4 @@
-"""`agentrl model check`: whether a directory can be served and trained, and what that takes."""
+"""`agentrl model check`: checks whether a model can be served and trained, and its memory use."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,9 @@ TOOL = strings("look", "Look at a thing.", "thing")
 def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
     """Yield one finding for each thing a run needs of the model in `path`."""
     if not (path / "config.json").is_file():
-        raise ConfigError(f"{path}: no transformers directory", hint="agentrl model import")
+        raise ConfigError(
+            f"{path} is not a transformers directory", hint="make one with `agentrl model import`"
+        )
     yield try_finding("weights", lambda: _describe_weights(path))
     yield from _template(path, chat_template)
     yield try_finding("bfloat16", lambda: _measure_noise(path))
@@ -63,12 +65,19 @@ def _call_style(template: ChatTemplate) -> Finding:
     style = template.call_style()
     if style is None:
         detail = "the template writes no tool call, so the style cannot be found"
-        return Finding("call style", "absent", detail, "set model.call_style to what it was taught")
+        return Finding(
+            "call style",
+            "absent",
+            detail,
+            "set model.call_style to the format that the model was trained with",
+        )
     call = ToolCall(TOOL.name, {"thing": 'a "red" cup'})
     read = toolcalls.parse(toolcalls.render(call, style), [TOOL], style)
     if read != [call]:
-        return Finding("call style", "missing", f"{style}: a call is read back as {read}")
-    return Finding("call style", "ok", f'model.call_style = "{style}"; a call is read back')
+        return Finding("call style", "missing", f"a call in the format {style} is parsed as {read}")
+    return Finding(
+        "call style", "ok", f'a call in the format model.call_style = "{style}" is parsed'
+    )
 
 
 def _measure_noise(path: Path) -> str:
@@ -87,7 +96,7 @@ def _memory(path: Path) -> Iterator[Finding]:
     try:
         described = model_spec.read(path)
     except ConfigError as error:
-        yield Finding("memory", "absent", f"cannot be planned: {error}", error.hint)
+        yield Finding("memory", "absent", f"cannot be estimated: {error}", error.hint)
         return
     for rank in (0, 16):
         config = Config(tasks={}, model=Model(path=str(path), dtype="bfloat16"))

@@ -1,4 +1,4 @@
-"""`agentrl model import`: weights and tokenizer ─▶ a template that shows tools ─▶ card."""
+"""`agentrl model import`: weights and tokenizer ─▶ a chat template that shows tools ─▶ card."""
 
 import shutil
 from importlib.resources import files
@@ -57,7 +57,7 @@ def _copy(found: ModelSource, out: Path) -> None:
     """Copy what transformers reads. Raises ConfigError where the weights are not safetensors."""
     if absent := hub.absent_weights(found.path):
         raise ConfigError(
-            f"{found.name}: {', '.join(absent[:3])} is not there",
+            f"{found.name}: {', '.join(absent[:3])} is missing",
             hint="save the model with safe_serialization=True",
         )
     for pattern in (*hub.DESCRIPTION, hub.WEIGHTS):
@@ -81,7 +81,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
     tokenizer = (directory / "tokenizer.json").read_text("utf-8")
     if not all(token in tokenizer for token in _CHATML):
         raise ConfigError(
-            f"{reason}; this tokenizer has no ChatML tokens, so no template can be supplied",
+            f"{reason}, and the tokenizer has no ChatML tokens for another template",
             hint="pass --chat-template FILE",
         )
     text = files("agentrl.ops.models").joinpath(SUPPLIED).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Where a model comes from: a GGUF file, a transformers directory, the Hub, a Python package.
+"""Finds the source of a model: a GGUF file, a transformers directory, the Hub, a Python package.
 
 FILE.gguf            that file
 DIRECTORY            transformers' files; a directory with one GGUF file counts as that file
@@ -45,8 +45,8 @@ def resolve(source: str) -> ModelSource:
     if path.is_file() and path.suffix == ".gguf":
         return ModelSource(source, path, UNKNOWN)
     raise ConfigError(
-        f"{source}: no model is there",
-        hint="name a GGUF file, a transformers directory, hub:OWNER/NAME or package:NAME",
+        f"{source}: there is no model",
+        hint="give a GGUF file, a transformers directory, hub:OWNER/NAME or package:NAME",
     )
 
 
@@ -58,7 +58,7 @@ def _within(directory: Path) -> Path:
     if len(files) == 1:
         return files[0]
     found = ", ".join(file.name for file in files) or "neither config.json nor a GGUF file"
-    raise ConfigError(f"{directory} holds {found}", hint="name one model")
+    raise ConfigError(f"{directory} contains {found}", hint="give the path of one model")
 
 
 def _package(source: str) -> ModelSource:
@@ -71,7 +71,10 @@ def _package(source: str) -> ModelSource:
     files = [file for file in distribution.files or () if file.suffix == ".gguf"]
     if len(files) != 1:
         found = ", ".join(file.name for file in files) or "no GGUF file"
-        raise ConfigError(f"{source} {distribution.version} ships {found}", hint="name one model")
+        raise ConfigError(
+            f"{source} {distribution.version} contains {found}",
+            hint="choose a package with one model",
+        )
     described = distribution.metadata.json
     stated = described.get("license_expression") or described.get("license") or UNKNOWN
     path = Path(str(distribution.locate_file(files[0])))

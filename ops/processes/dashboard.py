@@ -23,8 +23,8 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     """
     if len(secret(token_env)) < LEAST and not loopback(host):
         raise ConfigError(
-            f"dashboard on {host}: a token of {LEAST} characters or more is required off loopback",
-            hint="name its variable: --token-env VARIABLE; `openssl rand -hex 16` makes one",
+            f"the dashboard needs a token of {LEAST} or more characters: {host} is not loopback",
+            hint="create one with `openssl rand -hex 16`, export it, and pass --token-env VARIABLE",
         )
     config = loading.load(path)
     logging.configure(
@@ -34,7 +34,7 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     if found is None:
         raise AgentRLError(
             "the dashboard needs streamlit",
-            hint="in a clone make setup, else pip install 'agentrl-system[dashboard]'",
+            hint="run `pip install 'agentrl-system[dashboard]'`, or in a clone `make setup`",
         )
     from agentrl.dashboard.serve import history, serve, trust
 
@@ -42,7 +42,7 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     trust(config.dashboard.proxies)
     history(config.store_url())
     refuse_taken(port, host)
-    print(f"{origin(host, port)} shows run {config.run.name}; Ctrl-C ends it", flush=True)
+    print(f"{origin(host, port)} shows run {config.run.name}; press Ctrl-C to stop", flush=True)
     serve([str(path), token_env] if token_env else [str(path)], port, host)
 
 
@@ -53,7 +53,8 @@ def check_proxies(proxies: Sequence[str]) -> None:
             ipaddress.ip_network(each)
         except ValueError as error:
             raise ConfigError(
-                f"dashboard.proxies: {error}", hint="an address, or a network as 10.0.0.0/8"
+                f"dashboard.proxies: {error}",
+                hint="use an address, or a network such as 10.0.0.0/8",
             ) from error
 
 
@@ -64,6 +65,6 @@ def refuse_taken(port: int, host: str = HOST) -> None:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise AgentRLError(
-            f"port {port} cannot be had on {host}: {error.strerror}",
+            f"the dashboard cannot listen on {host}:{port}: {error.strerror}",
             hint="choose another --port, or a --host of this machine",
         ) from error

@@ -24,6 +24,7 @@ from agentrl.core.errors import (
     BrokerUnavailable,
     StoreError,
     StoreUnavailable,
+    with_hint,
 )
 from agentrl.core.process import SUPERVISOR, TOLD, place
 from agentrl.core.telemetry import exposition, otlp
@@ -136,11 +137,12 @@ def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
         begin(config, stop=stop)
     except RunOver as error:
         if role not in STAY:
-            print(f"{role}: {error}; nothing is left to do — {error.hint}", flush=True)
+            text = f"{role}: {error}; there is nothing left to do"
+            print(with_hint(text, error.hint), flush=True)
             return False
         if role not in CONSUME or queues_stand(config, error.run_id, stop):
             return True
-        log.warning("the run is over and its queues are removed: rests until a signal")
+        log.warning("Run is over and its queues are deleted; waiting for a signal")
         stop.wait()
         return False
     return True
@@ -149,9 +151,9 @@ def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
 def _name_others(config: Config) -> None:
     """Of those that a supervisor starts where the file asks for them: here nobody does."""
     if config.eval.every:
-        log.warning("eval.every is set: an evaluator is to be started, too", verb="evaluator")
+        log.warning("eval.every is set; start an evaluator, too", verb="evaluator")
     if config.trackers.use:
-        log.warning("trackers.use is set: a follower is to be started, too", verb="track")
+        log.warning("trackers.use is set; start a tracker exporter, too", verb="track")
 
 
 def _replaced(
@@ -185,7 +187,7 @@ def _rest(config: Config, stop: threading.Event) -> None:
     with closing(open_store(config.store_url(), threads=1, stop=stop)) as store:
         while not stop.wait(REST_S):
             if time.monotonic() - told > REMIND_S:
-                log.warning("replaced by another trainer: rests until the run is over")
+                log.warning("Replaced by another trainer; waiting for the run to end")
                 told = time.monotonic()
             run = store.ask(lambda session: runs.run_named(session, config.run.name))
             if run is None or run.state in RUN_OVER:

@@ -33,7 +33,9 @@ def run(config: Config, stop: threading.Event) -> None:
 def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) -> None:
     """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
     if not config.eval.every:
-        raise ConfigError("eval.every is 0: nothing is due", hint="set it to a number of updates")
+        raise ConfigError(
+            "eval.every is 0: there is nothing to evaluate", hint="set it to a number of updates"
+        )
     ended = threading.Event()
     threading.Thread(target=_leave_in_time, args=(stop, ended), daemon=True).start()
     own = config.as_evaluated()
@@ -58,7 +60,7 @@ def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) 
 
         def measure(checkpoint_id: str) -> None:
             matrix.one(resolve(checkpoint_id, own, here.store))
-            log.info("Measured", checkpoint_id=checkpoint_id)
+            log.info("Checkpoint evaluated", checkpoint_id=checkpoint_id)
 
         try:
             follow(due, over, measure, stop, look_s=look_s)
@@ -73,5 +75,5 @@ def _leave_in_time(stop: threading.Event, ended: threading.Event) -> None:
     """
     stop.wait()
     if not ended.wait(GRACE_S):
-        log.warning("end not waited for")
+        log.warning("Exit without waiting for running work")
         os._exit(TOLD)

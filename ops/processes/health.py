@@ -36,7 +36,7 @@ def health(path: Path, role: str, name: str = "") -> str:
     config = loading.load(path)
     if role not in PROBES:
         near = nearest(role, PROBES) or f"; known: {', '.join(sorted(PROBES))}"
-        raise ConfigError(f"no process is named {role}{near}")
+        raise ConfigError(f"there is no process {role}{near}")
     try:
         return f"{role}: {PROBES[role](config, name)}"
     except (AgentRLError, OSError, http.client.HTTPException) as error:

@@ -103,7 +103,7 @@ def _watch(
         if over and now - over > together_s:
             break
         if told and now - told > stop_s:
-            log.warning("Ranks did not end in time", ranks=[rank.number for rank in alive])
+            log.warning("Ranks did not exit in time", ranks=[rank.number for rank in alive])
             return 0
         time.sleep(LOOK_S)
     if told and not alive and all(rank.process.returncode in QUIET for rank in ranks):
@@ -118,7 +118,7 @@ def _verdict(ranks: Sequence[Rank], silent: set[int]) -> int:
     for number, code in codes.items():
         if code < 0:
             name = signal.Signals(-code).name
-            raise RankLost(f"rank {number} of {size} was ended by {name}")
+            raise RankLost(f"rank {number} of {size} was killed by {name}")
     if said := [number for number, code in codes.items() if code not in (0, RankLost.exit_code)]:
         rank = ranks[said[0]]
         if rank.log is None:  # it has said it where we would
@@ -127,7 +127,7 @@ def _verdict(ranks: Sequence[Rank], silent: set[int]) -> int:
         raise RankLost(f"rank {rank.number} of {size}: {words}")
     if silent:
         named = ", ".join(map(str, sorted(silent)))
-        raise RankLost(f"rank {named} of {size} hangs: the others had ended")
+        raise RankLost(f"rank {named} of {size} hangs although the other ranks have ended")
     if any(codes.values()):
-        raise RankLost(f"{size} ranks lost one another", hint="see the lines above")
+        raise RankLost(f"{size} ranks lost their connections", hint="see the lines above")
     return 0

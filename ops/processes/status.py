@@ -28,8 +28,8 @@ def status(path: Path, *, as_json: bool) -> None:
     if totals["state"] in RUN_OVER:
         why = f"{totals['state']}: {found['reason']}"
         out.print(
-            f"run {found['run']} is over ({why}) and trains no more: "
-            "give run.name another name, or `agentrl run fork` it"
+            f"run {found['run']} is over ({why}): "
+            "set another run.name, or continue it with `agentrl run fork`"
         )
     groups = ", ".join(f"{count} {state}" for state, count in sorted(found["groups"].items()))
     why = f" ({found['reason']})" if totals["state"] == RunState.PAUSED and found["reason"] else ""
@@ -40,13 +40,13 @@ def status(path: Path, *, as_json: bool) -> None:
     )
     processes = plain("process", "pid", "restarts", *(["metrics"] if found["metrics"] else []))
     for name, row in found["processes"].items():
-        pid = "ended" if row["done"] else str(row["pid"] or "starting again")
+        pid = "ended" if row["done"] else str(row["pid"] or "restarting")
         urls = [found["metrics"][name]] if name in found["metrics"] else []
         processes.add_row(name, pid, str(row["restarts"]), *urls)
     if found["metrics"]:
         processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
     over = totals["state"] in RUN_OVER
-    start = "" if over else f"; start them: {loading.command('up', path)}"
+    start = "" if over else f"; start them with: {loading.command('up', path)}"
     out.print(processes if found["processes"] else f"no processes{start}")
     policies = plain("track", "version", "checkpoint", "server")
     for row in found["policies"]:
@@ -55,7 +55,7 @@ def status(path: Path, *, as_json: bool) -> None:
     for name, problem in found["problems"].items():
         out.print(f"policy server {name}: {problem}", style="red", markup=False)
     if found["alarms"]:
-        stood = "stood at the end for" if totals["state"] in RUN_OVER else "for"
+        stood = "raised at the end for" if totals["state"] in RUN_OVER else "for"
         raised = plain("alarm", "task", "value", "threshold", "since version", stood)
         for row in found["alarms"]:
             raised.add_row(*_alarm_cells(row))

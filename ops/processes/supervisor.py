@@ -58,4 +58,4 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
     again = "" if last.state in RUN_OVER else f"; resume with: {loading.command('up', path)}"
     say(f"run {config.run.name}: {end}{again}")
     if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
-        say(f"{kept} messages stay in the run's queues")
+        say(f"{kept} messages are left in the queues of the run")

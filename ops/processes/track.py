@@ -22,7 +22,7 @@ log = get_logger()
 def run(config: Config, stop: threading.Event) -> None:
     """Until the run is over and told, or `stop`. Raises ConfigError where none is configured."""
     if not config.trackers.use:
-        raise ConfigError("trackers.use names no tracker", hint='use = ["tensorboard"]')
+        raise ConfigError("trackers.use is empty", hint='set it, for example to ["tensorboard"]')
     followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
     threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
     for thread in threads:
@@ -33,6 +33,6 @@ def run(config: Config, stop: threading.Event) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in threads):  # a tracker that hangs is not waited for
-        log.warning("tracker not waited for")
+        log.warning("Tracker still busy at exit")
         sys.stderr.flush()
         os._exit(0)

@@ -88,7 +88,9 @@ def _joined(config: Config) -> AbstractContextManager["Ranks"]:
 
     own = place(os.environ)
     if own is None:
-        raise ConfigError("a rank has no RANK and WORLD_SIZE", hint="agentrl trainer CONFIG")
+        raise ConfigError(
+            "RANK and WORLD_SIZE are not set", hint="start all ranks with `agentrl trainer CONFIG`"
+        )
     return joined(own, config.trainer.deepspeed.timeout_s, config.model.device)
 
 

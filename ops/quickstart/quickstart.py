@@ -1,9 +1,9 @@
-"""`agentrl quickstart`: the whole pipeline on this machine, from a warm-started policy to a table.
+"""`agentrl quickstart`: runs the whole pipeline on this machine and reports the result.
 
 [clone experts] ─▶ start all processes (run paused) ─▶ measure ─▶ resume ─▶ train to the last
 update ─▶ measure ─▶ stop ─▶ report
 
-Of a recipe that goes on with its run, what is done already is passed over.
+A recipe that continues its run skips the steps that are already done.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ from agentrl.ops.tasks.sources import sources
 
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured
-GOES_ON = "the same command goes on"
+GOES_ON = "run the same command to continue"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Quickstart:
         def tell(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-        tell(f"run in {near(home)}; elsewhere: {agentrl()} status {near(path)}")
+        tell(f"run folder: {near(home)}; in another terminal: {agentrl()} status {near(path)}")
         supervisor = Supervisor(home, children(self._config, path), tell)
         screen = Screen(tell, lambda _totals: None, LogWatcher(home / "logs"))
         try:
@@ -144,7 +144,7 @@ class Quickstart:
                 self._measure(supervisor, view, LAST)
         finally:
             if self._stop.is_set():
-                tell("ending …")
+                tell("stopping …")
             supervisor.stop()
 
     def _outcome(
@@ -225,7 +225,9 @@ class Quickstart:
             if policy := self._store.ask(lambda session: self._serving(session, target)):
                 return policy
             time.sleep(POLL_S)
-        raise AgentRLError(f"no policy server came up in {ready_s:.0f} s", hint="see runs/*/logs")
+        raise AgentRLError(
+            f"no policy server started within {ready_s:.0f} s", hint="see runs/*/logs"
+        )
 
     def _serving(self, session: Session, target: Target) -> LivePolicy | None:
         for policy in checkpoints.live_policies(session, self._run_id):
@@ -236,7 +238,7 @@ class Quickstart:
     def _check(self, supervisor: Supervisor) -> None:
         supervisor.poll()
         if self._stop.is_set():
-            raise Interrupted("interrupted while measuring", hint=self._hint)
+            raise Interrupted("interrupted during the evaluation", hint=self._hint)
 
 
 def by_task(found: Sequence[Measured]) -> ByTask:

@@ -1,4 +1,4 @@
-"""What `agentrl quickstart` can train: a file of configs/, and how much of everything.
+"""The recipes of `agentrl quickstart`: a file of configs/, and sizes.
 
 tiny      a policy of a million parameters that comes with the project
 smollm    SmolLM2-135M-Instruct, imported, warm-started here and then trained
@@ -114,7 +114,7 @@ SMOLLM = Recipe(
         "TASKS__ALFWORLD__OPTIONS__ORIGIN": '"generated"',
         "TASKS__ALFWORLD__EVAL_SPLIT": '"test"',
     },
-    hint="make models/smollm2",
+    hint="run `make models/smollm2`",
     ready_s=600.0,
     stall_s=1800.0,
 )
@@ -124,5 +124,5 @@ RECIPES = {each.name: each for each in (TINY, SMOLLM)}
 def recipe(name: str) -> Recipe:
     """Raises ConfigError."""
     if name not in RECIPES:
-        raise ConfigError(f"no recipe {name}{nearest(name, RECIPES)}")
+        raise ConfigError(f"unknown recipe {name}{nearest(name, RECIPES)}")
     return RECIPES[name]

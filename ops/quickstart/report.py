@@ -1,4 +1,4 @@
-"""What the quickstart ends with: a table, a picture, what to run next, or one JSON line."""
+"""The final report of the quickstart: a table, a plot, next commands, or one JSON line."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def report(
     console.print(_accounting(outcome))
     console.print(
         f"start: {near(Path(config.model.path))}, {outcome.model}\n"
-        "       on other items than those measured (`agentrl warmstart`; see its README.md)",
+        "       made with `agentrl warmstart` on other items than the evaluated ones",
         soft_wrap=True,
         highlight=False,
     )
@@ -71,8 +71,8 @@ def require_picture() -> None:
     """Raise ConfigError where `draw` could not: before the training, not after it."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            "the quickstart draws with matplotlib, which is not installed",
-            hint="pip install matplotlib",
+            "the quickstart needs matplotlib, which is not installed",
+            hint="run `pip install matplotlib`",
         )
 
 
@@ -93,7 +93,7 @@ def measured(path: Path) -> str:
     command, file = agentrl(), near(path)
     return (
         f"{command} eval {file} --checkpoints 0,latest and {command} eval compare {file} 0 latest "
-        "give the table"
+        "print the table"
     )
 
 
@@ -169,6 +169,6 @@ def _mix(mix: Mapping[str, int]) -> str:
 
 def _accounting(outcome: Outcome) -> str:
     if not outcome.disagreements:
-        return "accounting: every episode has one end, every trained token its checkpoint ✓"
+        return "accounting: every episode ended once, every trained token has its checkpoint ✓"
     kinds = sorted({kind for kind, _ in outcome.disagreements})
     return f"accounting: {len(outcome.disagreements)} disagreements ({', '.join(kinds)})"

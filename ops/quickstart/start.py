@@ -1,4 +1,4 @@
-"""The policy that a quickstart begins with: experts cloned into the recipe's model, once."""
+"""The starting policy of a quickstart: experts cloned into the recipe's model, once."""
 
 import sys
 from pathlib import Path

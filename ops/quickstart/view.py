@@ -1,4 +1,4 @@
-"""What the quickstart shows while it runs: one live panel."""
+"""The live panel of the quickstart."""
 
 import time
 from types import TracebackType
@@ -46,7 +46,7 @@ class View:
 
     def measuring(self, version: int, done: int, total: int) -> None:
         """Held-out items are being attempted with the policy at `version`."""
-        text = f"measuring version {version} on held-out items: {done} / {total} episodes"
+        text = f"evaluating version {version} on held-out items: {done} / {total} episodes"
         self._show(text, (done, total), text)
 
     def training(self, totals: Totals, store: Store, run_id: str) -> None:
@@ -66,8 +66,8 @@ class View:
             "tokens/s": f"{totals.loss_tokens / seconds:.0f}",
             "policy mix": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items())) or "–",
             "staleness": " · ".join(f"{t} {s:.1f}" for t, s in sorted(staleness.items())) or "–",
-            "no spread": f"{groups.get('filtered', 0)} groups dropped and refilled",
-            "too stale": f"{groups.get('stale', 0)} groups thrown away",
+            "no spread": f"{groups.get('filtered', 0)} groups replaced",
+            "too stale": f"{groups.get('stale', 0)} groups discarded",
             "ETA": f"{eta:.0f} s" if totals.updates else "–",
         }
         table = Table.grid(padding=(0, 2))

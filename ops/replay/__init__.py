@@ -1,1 +1,1 @@
-"""Recorded episodes and updates, afterwards: replayed, continued, recomputed."""
+"""Replays and continues recorded episodes, and recomputes stored updates."""

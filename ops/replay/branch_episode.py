@@ -1,4 +1,4 @@
-"""`agentrl replay --policy`: another policy goes on from a step of a recorded episode.
+"""`agentrl replay --policy`: another policy continues a recorded episode from a step.
 
 target ─▶ served here ─┐
 stored body ─▶ Tape up to the step ─▶ EpisodeLoop ─▶ the rest, sampled anew, so often as asked
@@ -62,7 +62,7 @@ def go_on(path: Path, episode_id: str, wish: Wish, *, as_json: bool) -> None:
         recording, body = recorded(store, episode_id)
         if not 0 <= wish.step < len(body.steps):
             last = len(body.steps) - 1
-            raise ConfigError(f"--from-step {wish.step}: its steps are 0 to {last}")
+            raise ConfigError(f"--from-step {wish.step}: the episode has the steps 0 to {last}")
         target = resolve(wish.policy, config)
         own = _for(config, target)
         with (
@@ -123,8 +123,8 @@ def _for(config: Config, target: Target) -> Config:
     ours = Path(config.model.path) / "tokenizer.json"
     if (model / "tokenizer.json").read_bytes() != ours.read_bytes():
         raise ConfigError(
-            f"{model} has another tokenizer than {config.model.path}: tokens are kept as they are",
-            hint="name a checkpoint of the same model, or external(NAME)",
+            f"{model} has another tokenizer than {config.model.path}, so it cannot read its tokens",
+            hint="give a checkpoint of the same model, or external(NAME)",
         )
     section = msgspec.structs.replace(config.model, path=str(model))
     return msgspec.structs.replace(config, model=section, policy=[])
@@ -163,12 +163,12 @@ def _refuse_other(tape: Tape, step: int) -> None:
         if each.field == "done" or (each.field == "messages" and body.task not in LOOSE):
             raise EnvironmentFailure(
                 f"episode {body.episode_id}: the environment differs before step {step}",
-                hint=f"agentrl replay CONFIG {body.episode_id}",
+                hint=f"see the difference with `agentrl replay CONFIG {body.episode_id}`",
             )
     if not tape.succeeded:
         raise ConfigError(
-            f"the limits of the file end episode {body.episode_id} before step {step}",
-            hint="raise sampling.max_tokens, or max_turns of the task",
+            f"the limits of the configuration end episode {body.episode_id} before step {step}",
+            hint="raise sampling.max_tokens or max_turns of the task",
         )
 
 

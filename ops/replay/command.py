@@ -1,4 +1,4 @@
-"""`agentrl replay`: the recorded actions of episodes against fresh environments, step by step.
+"""`agentrl replay`: replays recorded actions in fresh environments, step by step.
 
 stored body ─▶ Replayer ─▶ differences ─▶ lines | JSON, and whether all that counts is equal
 """
@@ -154,7 +154,7 @@ def _show_all(found: Sequence[Replayed]) -> None:
 
 
 def _first(found: Replayed) -> str:
-    """Where it begins to differ in what counts."""
+    """Return the first difference in a compared field."""
     each = next(d for d in found.differences if d.field in found.compared)
     step = "the prompt" if each.step == PROMPT else f"step {each.step}"
     return f"{step}, {each.field}: {_short(each.recorded)} is now {_short(each.found)}"

@@ -1,8 +1,8 @@
-"""A stored update under a configuration: what it would have learned from, and how.
+"""Recomputes a stored update with a configuration.
 
 bodies ─▶ verdict of each group ─▶ assemble ─▶ (scored by the checkpoint it began from) ─▶ by task
 
-Everything is computed by the functions of trainer/ that the trainer itself uses.
+It uses the same functions of trainer/ as the trainer.
 """
 
 from collections.abc import Mapping, Sequence

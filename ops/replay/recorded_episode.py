@@ -1,10 +1,10 @@
-"""A recorded episode in place of what an episode loop plays with, up to a step.
+"""Replaces policy and environment of the episode loop by a recorded episode, up to a step.
 
     Tape ─▶ pool and client: the tokens that each step sampled, and after them another policy
          ─▶ environment: the recorded calls go to a fresh one, its answers are compared
          ─▶ conversation: what stood between the recorded tokens stands there again
 
-So `workers/episode.py` plays a recording as it plays an episode; nothing is tokenised anew.
+So `workers/episode.py` plays a recording like an episode, and nothing is re-tokenised.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,7 +156,9 @@ class Tape:
 
     def _next(self) -> Completes:
         if self._successor is None:
-            raise EnvironmentFailure(f"no end after the {len(self.steps)} recorded steps")
+            raise EnvironmentFailure(
+                f"the episode did not end after its {len(self.steps)} recorded steps"
+            )
         self.succeeded = True
         return self._successor.client
 

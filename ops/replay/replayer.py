@@ -1,4 +1,4 @@
-"""Recorded episodes and the fresh environments that they are played against.
+"""Replays recorded episodes in fresh environments.
 
 store ─▶ body ─▶ Tape ─▶ EpisodeLoop ◀─ environment of the configuration's task, made anew
 """
@@ -103,7 +103,7 @@ class Replayer:
             if item is None:
                 raise ItemError(
                     f"task {task} has no item {recording.item_id}",
-                    hint=f"give tasks.{task}.options as they were when the episode was played",
+                    hint=f"set tasks.{task}.options to the values of the recorded episode",
                 )
             return self._sources[task], item
 
@@ -111,7 +111,7 @@ class Replayer:
         """The environments are made here, with sandboxes of their own, unless a task worker's."""
         config = self.config
         if task not in config.tasks:
-            raise ConfigError(f"no task {task} in the file{nearest(task, config.tasks)}")
+            raise ConfigError(f"the configuration has no task {task}{nearest(task, config.tasks)}")
         only = msgspec.structs.replace(config, tasks={task: config.tasks[task]})
         if not config.envs.names_worker():
             only = msgspec.structs.replace(only, envs=msgspec.structs.replace(config.envs, url=""))
@@ -144,13 +144,15 @@ def recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:
         found = recordings.recording(session, episode_id)
     if not found.wire:
         raise StoreError(
-            f"episode {episode_id}: its body is not stored",
-            hint="it was removed, or the recorder has not had it yet",
+            f"episode {episode_id}: the trajectory is not stored",
+            hint="wait for the recorder, or choose another episode if it was pruned",
         )
     try:
         return found, body_of(found.wire, found.sha256)
     except MessageError as error:
-        raise MessageError(f"episode {episode_id}: its stored body is damaged: {error}") from error
+        raise MessageError(
+            f"episode {episode_id}: the stored trajectory is damaged: {error}"
+        ) from error
 
 
 def _items(source: TaskSource, split: str) -> Mapping[str, Item]:

@@ -1,4 +1,4 @@
-"""`agentrl whatif`: stored updates under another configuration, beside what they were.
+"""`agentrl whatif`: recomputes stored updates with another configuration, and compares.
 
 update ─▶ bodies of what the trainer looked at ─▶ learned(run's configuration)   ─┐
                                               └▶ learned(the file's, and --set) ─┴▶ a table by task
@@ -132,7 +132,7 @@ def _group(
     for row in rows:
         wire = wires.get((row.episode_id, row.fence), b"")  # `db prune` leaves none
         if not wire and row.learned:
-            raise StoreError(f"the body of episode {row.episode_id} is not stored any more")
+            raise StoreError(f"episode {row.episode_id}: the trajectory is not stored any more")
         if not wire:
             return None
         try:
@@ -196,11 +196,13 @@ def _show(found: WhatIf) -> None:
     console().print(table)
     name, distance = found.off
     if distance > NEAR:
-        print(f"the run's configuration gives another {name} than is stored: {distance:.1%} off")
+        print(
+            f"with the run's configuration, {name} differs from the stored value by {distance:.1%}"
+        )
     if found.lost:
-        print(f"{found.lost} groups closed untrained cannot be looked at: their bodies are gone")
+        print(f"{found.lost} untrained groups are not included: their trajectories were deleted")
     if not found.scored:
-        print("ESS, weighted, clipped: not known without the weights of the checkpoint before it")
+        print("ESS, weighted and clipped need the weights of the previous checkpoint")
 
 
 def _cell(name: str, form: str, was: Row, now: Row) -> str:

@@ -1,1 +1,1 @@
-"""Runs as a whole: begun, listed, paused, forked, exported, deleted."""
+"""Operations on whole runs: begin, list, pause, fork, export, delete."""

@@ -1,4 +1,4 @@
-"""Beginning a run: the row, its first checkpoint, its queues; safe to repeat."""
+"""Begins a run: its row, its first checkpoint, its queues. Can be repeated safely."""
 
 import fcntl
 import os
@@ -47,7 +47,7 @@ class RunOver(StoreError):
     def __init__(self, run: Run) -> None:
         super().__init__(
             f"run {run.name} is over ({run.state}: {run.reason})",
-            hint="give run.name another name, or `agentrl run fork` it",
+            hint="set another run.name, or continue it with `agentrl run fork`",
         )
         self.run_id = run.run_id
 
@@ -115,8 +115,8 @@ def make_home(config: Config) -> Path:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"run.home {home} cannot be made: {error.strerror}",
-            hint="set run.home to a folder you may write",
+            f"run.home: {home} cannot be created: {error.strerror}",
+            hint="set run.home to a folder that you may write to",
         ) from error
     return home
 
@@ -132,8 +132,8 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
     except OSError as error:
         kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
         raise kind(
-            f"run.home {home}: {error.strerror or error}",
-            hint="see that its disk is there, has room and may be written",
+            f"run.home: {home}: {error.strerror or error}",
+            hint="check that its disk is mounted, has free space and is writable",
         ) from error
 
 
@@ -144,7 +144,7 @@ def _alone(home: Path, stop: threading.Event | None) -> Iterator[None]:
     with (home / "begin.lock").open("w") as file:
         while not _lock(file):
             if told.wait(LOOK_S):
-                raise WeightsAway(f"another process begins the run in {home}")
+                raise WeightsAway(f"another process is starting the run in {home}")
         yield
 
 

@@ -1,4 +1,4 @@
-"""`agentrl dead`: messages that a consumer could not use, looked at and put back."""
+"""`agentrl dead`: lists, shows and requeues messages that could not be processed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
     Raises ConfigError where none or an unknown one is named.
     """
     if bool(names) == every:
-        raise ConfigError("dead letters to put back", hint="name them, or all of them by --all")
+        raise ConfigError("no dead letter was given", hint="give their names, or --all")
     with _run(path) as run:
         letters = _letters(run)
         wanted = {letter.letter_id for letter in letters}
@@ -55,9 +55,10 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
         back = run.broker.requeue(run.run_id, wanted)
     if back < len(wanted):
         raise BrokerError(
-            f"{back} of {len(wanted)} dead letters were put back", hint="agentrl dead list CONFIG"
+            f"only {back} of {len(wanted)} dead letters were requeued",
+            hint="see `agentrl dead list CONFIG`",
         )
-    return f"{back} put back"
+    return f"{back} requeued"
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def _named(letters: Sequence[DeadLetter], name: str) -> DeadLetter:
     for letter in letters:
         if letter.letter_id == name:
             return letter
-    raise ConfigError(f"no dead letter {name}", hint="agentrl dead list CONFIG")
+    raise ConfigError(f"there is no dead letter {name}", hint="see `agentrl dead list CONFIG`")
 
 
 def _summary(letter: DeadLetter) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`agentrl export`: a checkpoint as a directory that plain transformers loads."""
+"""`agentrl export`: exports a checkpoint as a transformers directory."""
 
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from agentrl.trainer.model.export import export as write
 def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> str:
     """What to tell of the directory made. Raises ConfigError, StoreError, CheckpointError."""
     if config is None and not Path(name).is_dir():
-        raise ConfigError(f"{name} is no directory", hint="add --config CONFIG to find it by name")
+        raise ConfigError(
+            f"{name} is not a directory", hint="add --config CONFIG to find a checkpoint by name"
+        )
     place = loading.load(config) if config else Config(tasks={})
     target = resolve(name, place)
     write(target.path, out, merge_lora=merge_lora)

@@ -5,8 +5,8 @@
                           ▼
          snapshot_download (the Hub, or its cache) ─▶ directory, kept in model.json
 
-A run's processes all read the same directory, whatever becomes of a branch meanwhile. The token is
-that of HF_TOKEN, never one kept by a login.
+All processes of a run read the same directory, even if a branch on the Hub changes. The token is
+HF_TOKEN, never one stored by a login.
 """
 
 import os
@@ -72,12 +72,16 @@ def fetch(model: str, *, weights: bool = True) -> Path:
     """
     match = NAME.fullmatch(model.removeprefix(PREFIX))
     if match is None:
-        raise ConfigError(f"model.path {model} is no name", hint="hub:OWNER/NAME[@REVISION]")
+        raise ConfigError(
+            f"model.path: {model} is not a valid name", hint="use hub:OWNER/NAME[@REVISION]"
+        )
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         hint = "pip install huggingface_hub, or name a directory"
-        raise ConfigError(f"model.path {model}: huggingface_hub is absent", hint=hint) from error
+        raise ConfigError(
+            f"model.path: {model} needs huggingface_hub, which is not installed", hint=hint
+        ) from error
     try:
         folder = snapshot_download(
             match["repo"],
@@ -93,8 +97,8 @@ def fetch(model: str, *, weights: bool = True) -> Path:
     path = Path(folder)
     if weights and (absent := absent_weights(path)):
         raise ConfigError(
-            f"model.path {model}: {', '.join(absent[:3])} is not there",
-            hint="name a model or a revision with safetensors weights",
+            f"model.path: {model} has no {', '.join(absent[:3])}",
+            hint="choose a model or a revision with safetensors weights",
         )
     return path
 
@@ -141,7 +145,7 @@ def _refuse(model: str, error: Exception) -> NoReturn:
         case _:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             what, hint = f"not fetched: {first}", "try again, or name a directory"
-    raise ConfigError(f"model.path {model}: {what}", hint=hint) from error
+    raise ConfigError(f"model.path: {model}: {what}", hint=hint) from error
 
 
 def _cause(cause: BaseException | None) -> str:
@@ -172,8 +176,8 @@ def _keep(config: Config, path: Path) -> None:
         partial.replace(home / RECORD)
     except OSError as error:
         raise ConfigError(
-            f"run.home {home} cannot be written: {error.strerror}",
-            hint="set run.home to a folder you may write",
+            f"run.home: {home} cannot be written to: {error.strerror}",
+            hint="set run.home to a folder that you may write to",
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""Runs as a whole: listed, paused, resumed, stopped, forked, deleted.
+"""Operations on whole runs: pause, resume, stop, fork, delete.
 
-A run is named by its TOML file, or by its name in a store. Its processes look at its row.
+A run is given by its configuration file, or by its name in a database. Its processes poll its row.
 """
 
 import shutil
@@ -55,8 +55,8 @@ def place(target: str, store: str = "") -> Place:
             return Place(with_secrets(store, "--store"), config.run.name)
         return Place(config.store_url(), config.run.name, config.home())
     if not store:
-        what = f"{target} is no file" if target else "no store is named"
-        raise ConfigError(what, hint="name the run's TOML file, or add --store URL")
+        what = f"{target} is not a file" if target else "no database was given"
+        raise ConfigError(what, hint="give the configuration file of the run, or add --store URL")
     return Place(with_secrets(store, "--store"), target)
 
 
@@ -91,7 +91,7 @@ def fork(where: Place, version: str, name: str) -> str:
         config = _here(where, store, run)
         with store.read() as session:
             if runs.run_named(session, name) is not None:
-                raise StoreError(f"a run named {name} exists", hint="choose another --name")
+                raise StoreError(f"a run named {name} exists already", hint="choose another --name")
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
         new, place = _fork(config, name)
@@ -131,8 +131,8 @@ def delete(where: Place) -> str:
         with store.write() as session:
             others = lifecycle.folders(session, run.run_id) - {home}
             rows = lifecycle.delete_run_rows(session, run.run_id)
-    gone = f"run {run.name} is gone: {rows} rows, its queues"
-    stays = f"; what may lie in {', '.join(map(str, others))} stays" if others else ""
+    gone = f"run {run.name} was deleted: {rows} rows, its queues"
+    stays = f"; files in {', '.join(map(str, others))} were kept" if others else ""
     return f"{gone} and {home}" if found else f"{gone}; no checkpoint was found in {home}{stays}"
 
 
@@ -175,7 +175,10 @@ def _opened(where: Place) -> Iterator[tuple[Store, Run]]:
 def _over(store: Store, run: Run) -> AgentRLError:
     with store.read() as session:
         state = runs.run_state(session, run.run_id)
-    return StoreError(f"run {run.name} is over ({state})", hint="agentrl run fork RUN --name NEW")
+    return StoreError(
+        f"run {run.name} is over ({state})",
+        hint="continue it with `agentrl run fork RUN --name NEW`",
+    )
 
 
 def _refuse_alive(store: Store, run: Run, config: Config) -> None:
@@ -187,7 +190,7 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
     if alive:
         raise StoreError(
             f"run {run.name} has live processes: {', '.join(alive)}",
-            hint="agentrl down CONFIG; a killed process's lease ends within seconds",
+            hint="run `agentrl down CONFIG`; the lease of a killed process ends within seconds",
         )
 
 

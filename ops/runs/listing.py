@@ -1,4 +1,4 @@
-"""`agentrl runs`: every run of a store on one line each."""
+"""`agentrl runs`: lists the runs of a database."""
 
 import msgspec
 

@@ -1,7 +1,7 @@
-"""The folder of a run, wherever it lies now: its rows name what is in it, not in another one.
+"""Updates the paths of a run whose folder was moved.
 
-A person moves a run's folder, or copies it with its store: whoever opens the run then works on what
-lies beside the store, or where the file says.
+If a user moves or copies the folder of a run with its database, the run then uses the folder beside
+the database, or the one in the configuration file.
 """
 
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""`agentrl db` and `agentrl sql`: a store as a whole."""
+"""`agentrl db` and `agentrl sql`: operations on the whole database."""

@@ -1,4 +1,4 @@
-"""`agentrl db`: the schema of a store."""
+"""`agentrl db`: the schema of the database."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def upgrade(path: Path) -> str:
     """Apply what is missing; what to tell. Raises StoreError."""
     store = open_store(loading.load(path).store_url())
     try:
-        return f"store {store.url} is at schema {migrate.upgrade(store)}"
+        return f"database {store.url} has schema {migrate.upgrade(store)}"
     finally:
         store.close()
 
@@ -32,7 +32,7 @@ def reader(path: Path, variable: str) -> str:
     try:
         with store.engine.begin() as connection:
             let_reader_log_in(connection, password)
-        return f"{READER} may log in to store {store.url}"
+        return f"{READER} can log in to database {store.url}"
     finally:
         store.close()
 
@@ -45,8 +45,12 @@ def check(path: Path) -> str:
     try:
         migrate.require_current(store)
         migrate.check(store)
-        return f"store {store.url} is at schema {migrate.head()}, as the models say"
+        return (
+            f"database {store.url} has schema {migrate.head()} and matches this version of AgentRL"
+        )
     except CommandError as error:
-        raise StoreError(f"store {store.url}: {error}", hint="agentrl db upgrade CONFIG") from error
+        raise StoreError(
+            f"database {store.url}: {error}", hint="run `agentrl db upgrade CONFIG`"
+        ) from error
     finally:
         store.close()

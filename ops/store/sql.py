@@ -1,4 +1,4 @@
-"""The read-only console over a run's history: one query, or a prompt until `.quit`."""
+"""`agentrl sql`: a read-only console, for one query or as a prompt until `.quit`."""
 
 import csv
 import io
@@ -89,7 +89,7 @@ def statements(read: Callable[[str], str]) -> Iterator[str]:
 
 
 def _converse(store: Store, form: Format) -> None:
-    """An error is one line, and the conversation goes on; what is piped in ends with it."""
+    """Read statements until the end of input. At a terminal an error does not end the prompt."""
     if not sys.stdin.isatty():
         for statement in statements(lambda _prompt: input()):
             print(written(_answer(store, statement), form), end="")

@@ -1,4 +1,4 @@
-"""`agentrl db stats`, `export` and `prune`: a store as a whole."""
+"""`agentrl db stats`, `export` and `prune`."""
 
 import sys
 import time
@@ -59,9 +59,9 @@ def export(
 
 
 def prune(url: str, rules: Rules, *, yes: bool) -> None:
-    """Say what may go; with `yes` let it go, and tell how far it is. Raises StoreError."""
+    """List what can be deleted; with `yes`, delete it and print progress. Raises StoreError."""
     if rules == Rules():
-        raise StoreError("nothing is named to go", hint="--keep-runs, --older-than or --bodies")
+        raise StoreError("nothing was selected", hint="add --keep-runs, --older-than or --bodies")
     refuse_absent(url)
     with closing(open_store(url)) as store:
         migrate.require_current(store)
@@ -82,38 +82,41 @@ def _found(store: Store, rules: Rules) -> list[Forgettable]:
 
 
 def _tell(found: Sequence[Forgettable], *, yes: bool) -> None:
-    table = plain("run", "goes", "groups", "episodes", "bodies", "bytes")
+    table = plain("run", "delete", "groups", "episodes", "bodies", "bytes")
     for each in found:
         counts = (each.groups, each.episodes, each.bodies, each.bytes)
         what = "the run, its queues and files" if each.whole else "bodies"
         table.add_row(each.name, what, *(f"{count:,}" for count in counts))
-    console().print(table if found else "nothing may go")
+    console().print(table if found else "nothing can be deleted")
     if found and not yes:
-        print("nothing was changed; --yes lets it go")
+        print("nothing was deleted; add --yes to delete it")
 
 
 def _forget(store: Store, url: str, each: Forgettable) -> None:
-    """Raises StoreError where a process of a run that is over lives still."""
+    """Raises StoreError if a process of the finished run is still alive."""
     if not each.whole:
         _follow(each.name, "bodies", each.bodies, retention.forget_bodies(store, each.run_id))
         return
     with store.read() as session:
         alive = life.live_processes(session, each.run_id)
     if alive:
-        raise StoreError(f"run {each.name} has live processes: {', '.join(alive)}")
+        raise StoreError(
+            f"run {each.name} has live processes: {', '.join(alive)}",
+            hint="run `agentrl down CONFIG`",
+        )
     _follow(each.name, "episodes", each.episodes, retention.forget_groups(store, each.run_id))
     print(lifecycle.delete(Place(url, each.name)))
 
 
 def _follow(name: str, what: str, total: int, steps: Iterator[int]) -> None:
-    """Take the steps, and tell on stderr how far they are."""
+    """Run the steps and print progress on stderr."""
     done, told = 0, time.monotonic()
     for step in steps:
         done += step
         if time.monotonic() - told > TOLD_S:
             print(f"run {name}: {done:,} of {total:,} {what}", file=sys.stderr, flush=True)
             told = time.monotonic()
-    print(f"run {name}: {done:,} {what} are gone")
+    print(f"run {name}: {done:,} {what} deleted")
 
 
 def _show(found: Sizes) -> None:

@@ -1,1 +1,1 @@
-"""`agentrl up`: the processes of a run on one machine, started again when they die."""
+"""`agentrl up`: runs the processes of a run on one machine and restarts them when they die."""

@@ -1,4 +1,4 @@
-"""How a process of a run ended, in words for a person."""
+"""Describes how a process of a run exited."""
 
 import os
 import signal
@@ -9,30 +9,30 @@ FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # what its log says last is n
 
 
 def how(code: int) -> str:
-    """`code`: as subprocess gives it, a signal's number below zero."""
+    """Describe an exit code of subprocess; a negative code is a signal."""
     if code >= 0:
-        return f"ended with {code}"
+        return f"exited with code {code}"
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL; out of memory?)"
     names = {each.value: each.name for each in signal.Signals}
-    return f"was ended by {names.get(-code, f'signal {-code}')}"
+    return f"was stopped by {names.get(-code, f'signal {-code}')}"
 
 
 def restarted(code: int, words: str) -> str:
-    """What is told of one that starts again; `words`: the last line of its log."""
-    told = f"{how(code)}, starts again"
-    return told if code in FROM_OUTSIDE else f"{told}; its log ends: {words}"
+    """Describe a restart. `words`: last line of the log."""
+    told = f"{how(code)}; restarting"
+    return told if code in FROM_OUTSIDE else f"{told}; last line of its log: {words}"
 
 
 def cause(code: int, words: str) -> str:
-    """Why one ended, as well as that can be known."""
+    """Return the most likely reason of an exit."""
     return how(code) if code in FROM_OUTSIDE else words
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that says something; only the end of the log is read."""
+    """Return the last line of a log that is not blank. Only the end of the log is read."""
     with path.open("rb") as log:
         log.seek(-min(END, path.stat().st_size), os.SEEK_END)
         text = log.read().decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "ended without a word"
+    return lines[-1] if lines else "the log is empty"

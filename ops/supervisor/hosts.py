@@ -1,4 +1,4 @@
-"""Which of a run's servers are this machine's."""
+"""Decides which servers of a run are on this machine."""
 
 import ipaddress
 import socket

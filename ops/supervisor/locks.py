@@ -1,4 +1,4 @@
-"""One supervisor in each home: a lock while it lives, and processes.json, which names it."""
+"""Ensures one supervisor per home, with a lock and processes.json."""
 
 import fcntl
 import json
@@ -17,7 +17,9 @@ def only_one(home: Path) -> IO[bytes]:
     except BlockingIOError:
         lock.close()
         refuse_second(home)
-        raise AgentRLError(f"a supervisor begins or ends in {home}", hint="try again") from None
+        raise AgentRLError(
+            f"a supervisor is starting or stopping in {home}", hint="try again"
+        ) from None
     return lock
 
 
@@ -25,7 +27,8 @@ def refuse_second(home: Path) -> None:
     """Raise AgentRLError where a supervisor runs."""
     if (other := running_supervisor(home)) is not None:
         raise AgentRLError(
-            f"a supervisor (pid {other}) runs in {home} already", hint="agentrl down CONFIG"
+            f"a supervisor (pid {other}) already runs in {home}",
+            hint="stop it with `agentrl down CONFIG`",
         )
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong again and again in the processes of a run, as their logs say it.
+"""Reports errors and repeated warnings from the logs of a run's processes.
 
 logs/*.log ─▶ new errors, warnings said several times ─▶ a line for people, at most once a minute
 """
@@ -14,7 +14,7 @@ OFTEN, WITHIN_S = 3, 30.0  # the same warning so many times in so many seconds i
 AGAIN_S = 60.0  # before the same is told again
 MOST = 1024 * 1024  # bytes of one log at one look; of more, the end
 WARNING, ERRORS = "warning", ("error", "critical")
-WAITING = ("Waiting for a service that is away", "The service answers again")
+WAITING = ("Waiting for a service that is unavailable", "Service is available again")
 CAUSES = ("error", "said", "reason", "detail", "service")  # fields that say why
 
 

@@ -1,4 +1,4 @@
-"""The logs that a supervisor keeps of its processes: bounded, whoever writes into them."""
+"""Rotates the log files of supervised processes."""
 
 import contextlib
 import os

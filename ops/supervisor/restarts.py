@@ -1,4 +1,4 @@
-"""When a process that has died is started again, and when nothing is gained by that any more."""
+"""Decides when a dead process is restarted, and when restarting is hopeless."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

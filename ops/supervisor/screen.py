@@ -65,7 +65,7 @@ def watch(
         try:
             state = store.ask(lambda session: runs.run_state(session, run_id), patience_s=0.0)
             if away:
-                screen.say("the store answers again")
+                screen.say("the database is available again")
             away = False
             if state == totals.state and began < due:
                 continue
@@ -73,7 +73,7 @@ def watch(
             due = time.monotonic() + screen.rests * (time.monotonic() - began)
         except StoreError as error:
             if not away:
-                screen.say(f"the run waits for its store: {error}")
+                screen.say(f"the run waits for its database: {error}")
             away = True
             continue
         screen.show(totals)
@@ -97,7 +97,7 @@ def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | 
     try:
         return store.ask(question, patience_s=0.0)
     except StoreError as error:
-        log.warning("store is away", error=str(error))
+        log.warning("Database unavailable", error=str(error))
         return otherwise
 
 
@@ -120,9 +120,9 @@ def how_it_ended(store: Store, run_id: str, last: Totals) -> str:
     """How a run was left, and where less than all of it was saved."""
     if last.state in RUN_OVER:
         return f"{last.state} at version {last.version}"
-    state = "ended" if last.state == RunState.RUNNING else last.state
+    state = "stopped" if last.state == RunState.RUNNING else last.state
     saved = _goes_on_from(store, run_id, last.version)
-    less = f" and goes on from version {saved}" if saved < last.version else ""
+    less = f"; it will resume from version {saved}" if saved < last.version else ""
     return f"{state} at version {last.version}{less}"
 
 
@@ -168,7 +168,7 @@ def printer(say: Callable[[str], None], store: Store, run_id: str) -> Callable[[
         if totals.version < shown:
             begins = _goes_on_from(store, run_id, totals.version)
             undone = f"{shown - begins} update{'s are' if shown - begins > 1 else ' is'}"
-            say(f"goes on from version {begins}: {undone} learned again")
+            say(f"resumes from version {begins}: {undone} trained again")
         if totals.version != shown:
             shown = totals.version
             say(

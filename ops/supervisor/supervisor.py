@@ -33,7 +33,7 @@ from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Deaths, Pace
 
 STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
 ROTATE_S = 10.0  # between two looks at the size of the logs
-ROOM = "make room there; the same command goes on"
+ROOM = "free space there and run the same command to continue"
 LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
 
 PACE = Pace()
@@ -195,13 +195,13 @@ class Supervisor:
             return
         soon = min(patience, max(STOP_S))
         if not _ends(child.process, began + soon) and patience > soon:
-            self._tell(f"{child.name} is ending: it has {patience - soon:g} s more")
+            self._tell(f"{child.name} is stopping; it has {patience - soon:g} s left")
         if not _ends(child.process, began + patience):
             child.process.kill()
             child.process.wait()
             loses = child.name == TRAINER and not self._over
-            redone = "; what it had not saved is done again" if loses else ""
-            self._tell(f"{child.name} did not end in {patience:g} s, was killed{redone}")
+            redone = "; updates since its last snapshot will be trained again" if loses else ""
+            self._tell(f"{child.name} did not stop within {patience:g} s and was killed{redone}")
         child.process = None
 
     def _rotate(self) -> None:
@@ -247,7 +247,7 @@ class Supervisor:
         if code == REPLACED or (code == MEND and not deaths.stood):
             self._given_up(child, f"{child.name}: {words}")
         elif deaths.are_hopeless(pace, now):
-            times = f"{deaths.count} times without progress of the run"
+            times = f"{deaths.count} times without progress in the run"
             why = exit_reasons.cause(code, words)
             hint = f"see {self._log_file(child)}"
             self._given_up(child, f"{child.name} died {times}: {why}", hint)
@@ -257,7 +257,9 @@ class Supervisor:
     def _waits(self, child: Child, now: float, words: str) -> None:
         """It ended because a service is away: that is no fault of it, and told of once."""
         if not child.waits:
-            self._tell(f"{child.name} waits and is started again until it can go on: {words}")
+            self._tell(
+                f"{child.name} is restarted until the service it needs is available: {words}"
+            )
         child.waits, child.due = True, now + self._pace.back_off_s[-1]
         self._write()
 
@@ -265,7 +267,7 @@ class Supervisor:
         """Go on without a child that is not needed. Raises AgentRLError for any other."""
         if child.needed:
             raise AgentRLError(words, hint=hint)
-        self._tell(f"{words}; the run goes on without it")
+        self._tell(f"{words}; the run continues without it")
         child.done = True
 
     def _log_file(self, child: Child) -> Path:

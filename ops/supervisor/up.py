@@ -50,14 +50,18 @@ def down(path: Path) -> None:
     home = config.home()
     pid = running_supervisor(home)
     if pid is None:
-        raise AgentRLError(f"nothing runs in {home}", hint=loading.command("up", path))
+        raise AgentRLError(
+            f"nothing runs in {home}", hint=f"start the run with `{loading.command('up', path)}`"
+        )
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_S + config.trainer.stop_s
     while running_supervisor(home) == pid:
         if time.monotonic() > deadline:
-            raise AgentRLError(f"supervisor {pid} does not end", hint=f"kill -9 {pid}")
+            raise AgentRLError(
+                f"supervisor {pid} did not stop", hint=f"kill it with `kill -9 {pid}`"
+            )
         time.sleep(0.1)
-    print(f"ended; resume with: {loading.command('up', path)}")
+    print(f"stopped; resume with: {loading.command('up', path)}")
 
 
 def _detach(config: Config, path: Path) -> None:

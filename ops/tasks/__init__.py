@@ -1,1 +1,1 @@
-"""`agentrl envs` and `agentrl data`: tasks looked at, played and checked."""
+"""`agentrl envs` and `agentrl data`: show, play and check tasks."""

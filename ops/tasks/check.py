@@ -1,4 +1,4 @@
-"""`agentrl envs check`: figures of tasks, each printed as soon as it is known.
+"""`agentrl envs check`: measures figures of tasks and prints each as soon as it is known.
 
 tasks ─▶ experts, chance, splits ─▶ the task's own figures ─▶ a row each, exit code 1 for a ✗
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from agentrl.core import logging
 from agentrl.core.config import Envs
-from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest
+from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest, with_hint
 from agentrl.envs import registry
 from agentrl.envs.tasks import datasets, figures
 from agentrl.envs.tasks.check import PEERS, Figure, Settings
@@ -80,9 +80,9 @@ def settings(data: str, limit: int, seed: int, peers: Sequence[str]) -> Settings
     for peer in peers:
         name, equals, value = peer.partition("=")
         if not equals:
-            raise ConfigError(f"--peer {peer}: no value", hint="--peer name=value")
+            raise ConfigError(f"--peer {peer} has no value", hint="write --peer NAME=VALUE")
         if name not in known:
-            raise ConfigError(f"--peer {name}: unknown{nearest(name, known)}")
+            raise ConfigError(f"--peer {name} is unknown{nearest(name, known)}")
         given[name] = value
     return Settings(data=data, limit=limit, seed=seed, peers=given)
 
@@ -132,14 +132,14 @@ def _figures(task: str, asked: Asked) -> Iterator[Figure]:
 
 
 def _hinted(task: str, found: Iterator[Figure]) -> Iterator[Figure]:
-    """The first figure that lacks data names the verb that says which; the others need not."""
-    hint, due = f" — {datasets.shown(task)}", True
+    """Give the hint about missing data with the first figure that lacks it, and only there."""
+    hint, due = datasets.shown(task), True
     for figure in found:
         if figure.ok is not None or not datasets.lacking(task, figure.value):
             yield figure
             continue
-        value = figure.value.removesuffix(hint)
-        yield replace(figure, value=f"{value}{hint}" if due else value)
+        value = figure.value.removesuffix(with_hint("", hint))
+        yield replace(figure, value=with_hint(value, hint) if due else value)
         due = False
 
 

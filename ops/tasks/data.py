@@ -1,4 +1,4 @@
-"""`agentrl data`: which benchmark data tasks read, where users get it, and what is here of it."""
+"""`agentrl data`: the benchmark data of tasks, its publishers, and the local files."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core import logging
-from agentrl.core.errors import AgentRLError, ItemError
+from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.envs import registry
 from agentrl.envs.tasks.datasets import VARIABLE, Dataset, folder
 from agentrl.ops.tables import console, plain
@@ -96,7 +96,7 @@ def build(task: str, data: str, out: str) -> None:
     """
     module = registry.beside(task, "prepare")
     if module is None or not hasattr(module, "prepare"):
-        raise ItemError(f"{task}: nothing to build; its data is read as it is")
+        raise ItemError(f"{task}: there is nothing to build; the task reads its data unchanged")
     made = module.prepare(data, out, lambda count: print(f"{count:,} …", file=sys.stderr))
     print(f"{task}: {made}")
 
@@ -135,8 +135,7 @@ def _checked(dataset: Dataset, data: str) -> Checked:
         source = registry.source(task, {"origin": name, "data": data})
         counts: Mapping[str, int] = {split: len(source.items(split)) for split in source.splits}
     except AgentRLError as error:
-        hint = f" — {error.hint}" if error.hint else ""
-        return Checked(task, name, False, f"{error}{hint}")
+        return Checked(task, name, False, with_hint(str(error), error.hint))
     found = ", ".join(f"{split}: {count:,} items" for split, count in counts.items())
     return Checked(task, name, any(counts.values()), found)
 

@@ -1,4 +1,4 @@
-"""`agentrl envs play`: a person acts in an episode, in a terminal or through a pipe.
+"""`agentrl envs play`: a person plays an episode, at a terminal or through a pipe.
 
 environment ─▶ messages ─▶ a line ─▶ calls or text ─▶ environment ─▶ … ─▶ status, reward, score
 """
@@ -31,11 +31,11 @@ _PAIR = re.compile(r"\s*(?P<name>[^\s=]+)=")
 _NEXT = re.compile(r"\s(?P<name>[^\s=]+)=")
 _WORD = re.compile(r"'[^']*'|\S*")
 HELP = """\
-name {"key": "value"}   call a tool, its arguments as JSON
-name key=value …        the same; a value is a word, 'words', or JSON
-name a value            the same, where the tool has one parameter
+name {"key": "value"}   call a tool with JSON arguments
+name key=value …        the same; a value is a word, 'several words' or JSON
+name a value            the same, if the tool has one parameter
 anything else           a turn without a call
-:expert  the expert's next turn     :tools  the tools     :help  this     :quit  the end"""
+:expert  play the expert's next turn   :tools  list tools   :help  show this   :quit  quit"""
 
 COMMANDS = (":expert", ":tools", ":help", ":quit")
 
@@ -43,7 +43,7 @@ Read = Callable[[], str]
 
 
 def play(chosen: Chosen) -> None:
-    """Play to the end of the episode or of the input; containers are gone afterwards.
+    """Play to the end of the episode or of the input, then remove its containers.
 
     Raises AgentRLError.
     """
@@ -57,11 +57,11 @@ def play(chosen: Chosen) -> None:
 
 
 class Unclear(ValueError):
-    """A line that looks like a call and is none; the text is what to type instead."""
+    """A line looks like a call but is not valid; the text says what to type instead."""
 
 
 class Seat:
-    """One episode and who plays it. `read`: the next line; EOFError ends."""
+    """One episode and its player. `read`: returns the next line; EOFError ends the episode."""
 
     def __init__(
         self, source: TaskSource, item: Item, environment: Environment, read: Read
@@ -74,9 +74,9 @@ class Seat:
         self._unseen: list[Message] = []  # by the expert
 
     def play(self) -> None:
-        """Print what happens, and the result."""
+        """Play, and print the messages and the result."""
         turns = self._source.max_turns
-        print(f"{self._item.task} {self._item.item_id}, at most {turns} turns; :help for help")
+        print(f"{self._item.task} {self._item.item_id}, at most {turns} turns; type :help for help")
         outcome = Outcome(self._environment.start().messages)
         for tool in self._environment.tools:
             print(described(tool))
@@ -87,7 +87,7 @@ class Seat:
                 print(said(message))
             act = self._act()
             if act is None:
-                print(f"left after {_turns(turn)}")
+                print(f"quit after {_turns(turn)}")
                 return
             outcome = self._environment.call(act if isinstance(act, str) else [act])
             turn += 1
@@ -96,7 +96,7 @@ class Seat:
         print(f"\n{_result(outcome)} after {_turns(turn)}")
 
     def _act(self) -> ToolCall | str | None:
-        """The next turn; None where the person leaves."""
+        """Return the next turn; None: the person quits."""
         while True:
             try:
                 line = self._read().strip()
@@ -110,7 +110,7 @@ class Seat:
                 return act
 
     def _act_of(self, line: str) -> ToolCall | str | None:
-        """The turn that a line means; None where it only asks for something to be shown."""
+        """Return the turn of a line; None: the line only asks to show something."""
         if line == ":expert":
             return self._shown()
         if line == ":tools":
@@ -127,11 +127,11 @@ class Seat:
         return None
 
     def _shown(self) -> ToolCall | str | None:
-        """The expert's turn; None where nobody can show one."""
+        """Return the expert's turn; None: there is no expert."""
         try:
             self._expert = self._expert or self._source.expert(self._item, seed=0)
         except ItemError as error:
-            print(f"no expert: {error}")
+            print(f"the task has no expert: {error}")
             return None
         act = self._expert.act(tuple(self._unseen))
         self._unseen.clear()

@@ -1,4 +1,4 @@
-"""`agentrl envs list` and `show`: which tasks there are, and what an agent is told."""
+"""`agentrl envs list` and `show`: lists tasks and shows items."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ def given(options: Sequence[str], **named: str) -> Mapping[str, Any]:
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
-            raise ItemError(f"--option {option}: no value", hint="--option name=value")
+            raise ItemError(f"--option {option} has no value", hint="write --option NAME=VALUE")
         found[name] = value_of(value)
     return found
 
@@ -142,7 +142,7 @@ def _item(source: TaskSource, chosen: Chosen) -> Item:
         return items[int(chosen.item)]
     raise ItemError(
         f"{source.name}: split {split} has no item {chosen.item}",
-        hint=f"a place from 0 to {len(items) - 1}, or an id such as {items[0].item_id}",
+        hint=f"give an index from 0 to {len(items) - 1}, or an id such as {items[0].item_id}",
     )
 
 

@@ -1,1 +1,1 @@
-"""Where else the figures of a run go: a file for each tracker of ops/trackers/base.py."""
+"""Experiment trackers: one file per tracker, with the interface of ops/trackers/base.py."""

@@ -1,4 +1,4 @@
-"""What a run tells a tracker, whatever its name."""
+"""The interface of a tracker."""
 
 import ctypes
 import fcntl
@@ -72,8 +72,8 @@ def alone(name: str, run: str, folder: Path) -> IO[bytes]:
     except BlockingIOError as error:
         lock.close()
         raise TrackerError(
-            f"another process tells run {run} to {name} (it has locked {lock.name})",
-            hint="wait until it has ended, or end it",
+            f"another process exports run {run} to {name} (it holds {lock.name})",
+            hint="wait until it ends, or stop it",
         ) from error
     return lock
 

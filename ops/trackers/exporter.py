@@ -1,4 +1,4 @@
-"""`agentrl track`: the rows of a run, told to trackers by a process that nothing waits for.
+"""`agentrl track`: exports the rows of a run to trackers, in a process that nothing waits for.
 
 store ─▶ rows not told yet ─▶ what the tracker does not hold ─▶ its log      (a thread for each)
 """
@@ -108,7 +108,9 @@ class Follower:
 
     def _failed(self, error: Exception) -> None:
         known = isinstance(error, AgentRLError)
-        log.warning("not told", tracker=self._name, error=in_words(error), exc_info=not known)
+        log.warning(
+            "Metrics not exported", tracker=self._name, error=in_words(error), exc_info=not known
+        )
         metrics.UNTOLD.add(name=self._name)
         with contextlib.suppress(Exception):  # it has been told of; the next start tells anew
             self._finish()

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in a folder, one event a row."""
+"""TensorBoard: event files in a folder, one event per row."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Weights & Biases: a file that `wandb sync` sends, or online."""
+"""Weights & Biases: a file for `wandb sync`, or online."""
 
 import glob
 import shutil
@@ -79,11 +79,11 @@ class WeightsAndBiases:
         try:
             wandb.teardown(exit_code=0)
         except SystemExit as error:  # it leaves with the code of W&B's process
-            raise TrackerError(f"wandb: its process ended with {error.code}") from error
+            raise TrackerError(f"wandb: its process exited with {error.code}") from error
         if file is None:
             return
         if not whole(file):
-            raise TrackerError(f"wandb: {file} could not be written to its end")
+            raise TrackerError(f"wandb: {file} could not be completed")
         _remove([each for each in _formers(self._ground.folder, self._id) if each != file])
 
 

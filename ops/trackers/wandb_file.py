@@ -1,7 +1,7 @@
-"""What a file of W&B holds, by its SDK's own records: it has no reader of its own.
+"""Reads a W&B file, for which the SDK has no reader.
 
-The file is a log in blocks, as LevelDB has them: each piece is a checksum, its length and whether
-it is all of a record (1), its beginning (2), middle (3) or end (4).
+The file is a LevelDB log: blocks of pieces, each with a checksum, a length, and whether it is a
+whole record (1), its beginning (2), middle (3) or end (4).
 """
 
 import struct

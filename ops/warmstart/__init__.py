@@ -1,1 +1,1 @@
-"""`agentrl warmstart`: a policy that acts before it is trained, by behaviour cloning."""
+"""`agentrl warmstart`: creates a starting policy by behaviour cloning."""

@@ -1,7 +1,8 @@
-"""How an apprentice learns: phases of demonstrations, watched while it plays.
+"""Trains a student policy by cloning, in phases, and measures its success.
 
-Clean demonstrators teach to read and copy; faulty ones then spread the policy over what an agent
-may try, until it succeeds now and then: reinforcement learning needs groups that disagree.
+Demonstrators without errors teach reading and copying. Demonstrators with errors then make the
+policy try other actions, until it succeeds only sometimes: reinforcement learning needs groups with
+spread.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What `agentrl warmstart` says while it works and when it is done."""
+"""The output of `agentrl warmstart`."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
         if options.out.exists():  # its last act was to make it
             raise
         raise Interrupted(
-            "interrupted; what was learned is kept", hint="the same command goes on from there"
+            "interrupted: the progress is kept", hint="run the same command to continue"
         ) from None
     show(report)
 

@@ -1,10 +1,10 @@
-"""What a policy learns from before it learns by itself: experts' episodes and imported ones.
+"""Demonstrations for cloning: episodes of experts, and imported ones.
 
     item ─▶ environment + expert ─▶ Transcript ─▶ Conversation ─▶ Demonstration
     JSONL of messages ───────────▶ Transcript ─┘
 
-An expert's calls pass through text, as a policy's do, so a demonstration is token by token what a
-real episode with those turns would be.
+An expert's calls are rendered as text like a policy's, so a demonstration has exactly the tokens of
+a real episode with those turns.
 """
 
 from collections.abc import Iterator
@@ -153,7 +153,9 @@ def _transcript(line: _Line, style: Style) -> Transcript:
             groups[-1].append(Message(message.role, message.content or "", message.name))
     first, *answers = map(tuple, groups)
     if not first or not said or not all(answers[:-1]):
-        raise ValueError("messages must begin with a prompt and alternate with the assistant's")
+        raise ValueError(
+            "messages must start with a prompt and then alternate with the assistant's"
+        )
     functions = (tool.function for tool in line.tools)
     tools = tuple(Tool(each.name, each.description, each.parameters) for each in functions)
     return Transcript(tools, first, tuple(map(Turn, said, answers)))

@@ -1,6 +1,6 @@
-"""Many episodes of one policy at once, in this process: what warm start measures success with.
+"""Plays many episodes of one policy in this process, to measure the success of a warm start.
 
-Each round asks the engine for the next turn of every open episode, so that all share a batch.
+Each round samples the next turn of every open episode in one batch.
 """
 
 from collections.abc import Sequence

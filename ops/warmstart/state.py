@@ -1,4 +1,4 @@
-"""What an interrupted warm start goes on from: `.NAME.warmstart` beside the directory it makes."""
+"""The state of an interrupted warm start: `.NAME.warmstart` beside the output directory."""
 
 import shutil
 from pathlib import Path
@@ -27,8 +27,8 @@ class WarmstartState:
         state, _ = snapshots.load(found[-1])
         if state.values["fingerprint"] != self._fingerprint:
             raise ConfigError(
-                f"{self.folder} holds an interrupted warm start with other options",
-                hint="repeat its command, or remove the folder",
+                f"{self.folder} contains an interrupted warm start with other options",
+                hint="run its command again, or delete the folder",
             )
         values = state.values
         return PhaseRecord(

@@ -1,4 +1,4 @@
-"""A policy in the making: weights, tokenizer and template, and an engine to watch it play."""
+"""The student policy of a warm start: weights, tokenizer, template, engine."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """A small tokenizer and chat template for policies of about a million parameters.
 
-What lets so small a model copy names: a word is tokenised alike wherever it stands. So whitespace,
+So small a model can copy names only if a word has the same tokens everywhere. So whitespace,
 digits, words and punctuation never share a token, and the opening of a call is one token.
 """
 

@@ -1,11 +1,11 @@
-"""`agentrl warmstart`: a policy that acts before it is trained, by behaviour cloning.
+"""`agentrl warmstart`: creates a starting policy by behaviour cloning.
 
 experts or imported episodes ─▶ phase 1: clean ─▶ phase 2: faulty ─▶ measured ─▶ directory
                                                    │      ▲
                                                    └──────┘ until it succeeds seldom enough
 
-While it learns, its state is kept in `.NAME.warmstart` beside the directory it makes: the same
-command goes on from there after an interruption.
+Its state is kept in `.NAME.warmstart` beside the output directory, so the same command continues
+after an interruption.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""The policy server's engine for models of other people's APIs."""
+"""The policy server for models behind an external API."""

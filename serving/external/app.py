@@ -1,9 +1,10 @@
-"""The HTTP face of an external model: what a worker asks of any policy server, and chat.
+"""The HTTP application for an external model: the API of every policy server, and chat.
 
     /v1/chat/completions   messages and tools in, a message out            `tokens = false`
     /v1/completions        token ids in and out, checked against ours      `tokens = true`
 
-404: it serves no more; 503: no answer this time. Either way the worker draws another policy.
+404: the model is no longer served. 503: no answer this time. In both cases the worker draws another
+policy.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ Answer = Callable[[bytes, float], bytes]  # of a body, until then
 
 
 class ChatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker's question. `model`: the checkpoint that stands for the external model."""
+    """A chat request of a worker. `model`: the checkpoint id of the external model."""
 
     model: str
     messages: list[dict[str, Any]]
@@ -62,7 +63,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """Tokens of the upstream; `masked`: without log-probabilities that could train."""
+    """Tokens of the API. `masked`: their log-probabilities cannot be trained on."""
 
     token_ids: list[int]
     logprobs: wire.Logprobs
@@ -72,9 +73,9 @@ class Sampled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How the upstream is asked, and what is answered when it may be asked no more (`gone`).
+    """How the API is called, and the status when the budget is spent (`gone`).
 
-    `vocabulary`: token ids are below it, 0: messages are spoken.
+    `vocabulary`: token ids are below it; 0: the API uses messages.
     """
 
     upstream: Upstream
@@ -85,7 +86,7 @@ class Voice:
 
 
 class ExternalFace:
-    """The handlers. `token`: the pool's, empty where none is asked for."""
+    """The request handlers. `token`: bearer token; empty: none is required."""
 
     def __init__(self, voice: Voice, served: Served, token: str, concurrency: int) -> None:
         self._voice = voice
@@ -121,7 +122,7 @@ class ExternalFace:
             except (NotServedError, Closed) as error:
                 return _fault(self._voice.gone if isinstance(error, Closed) else 404, str(error))
             except AgentRLError as error:
-                log.warning("External model gave no answer", error=str(error))
+                log.warning("External model did not answer", error=str(error))
                 return _fault(503, str(error))
 
         return guarded
@@ -160,13 +161,19 @@ class ExternalFace:
         choice = _first(answer, _Tokens)
         tokens = choice.token_ids
         if not tokens or len(tokens) > body.max_tokens:
-            raise Unavailable("external model: its answer holds no token ids of the number asked")
+            raise Unavailable(
+                "external model: the answer does not contain the requested number of token ids"
+            )
         if min(tokens) < 0 or max(tokens) >= voice.vocabulary:
-            raise Unavailable("external model: its token ids are not of the model's vocabulary")
+            raise Unavailable(
+                "external model: the answer contains token ids outside the vocabulary"
+            )
         logprobs = usable(choice.logprobs, len(tokens))
         if logprobs is None and not self._warned:
             self._warned = True
-            log.warning("An external model's log-probabilities are of no use: tokens are masked")
+            log.warning(
+                "Log-probabilities of an external model are unusable; its tokens are masked"
+            )
         texts = [f"token_id:{token}" for token in tokens]
         sampled = Sampled(
             tokens,
@@ -201,7 +208,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 def usable(given: Any, count: int) -> list[float] | None:
-    """Log-probabilities that can train: one a token, finite, at most 0; else None."""
+    """Return usable log-probabilities (one per token, finite, at most 0), or None."""
     found = given.get("token_logprobs") if isinstance(given, Mapping) else None
     if not isinstance(found, Sequence) or len(found) != count:
         return None
@@ -211,7 +218,7 @@ def usable(given: Any, count: int) -> list[float] | None:
 
 
 def _on_a_thread(work: Callable[[], bytes]) -> "Future[bytes]":
-    """Its answer. The end of the process waits for no such thread, as it would for a pool's."""
+    """Run on a thread. Unlike a pool's thread it does not delay the exit of the process."""
     reply: Future[bytes] = Future()
     reply.set_running_or_notify_cancel()  # whoever waits may be cancelled, it may not
 
@@ -233,13 +240,11 @@ async def _alive() -> AsyncIterator[None]:
 
 
 def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
-    """The first choice. Raises Unavailable."""
+    """Return the first choice. Raises Unavailable."""
     try:
         return msgspec.convert(answer["choices"][0], kind)
     except (msgspec.ValidationError, KeyError, IndexError, TypeError) as error:
-        raise Unavailable(
-            f"external model: an ill-formed answer: {type(error).__name__}"
-        ) from error
+        raise Unavailable(f"external model: malformed answer: {type(error).__name__}") from error
 
 
 def _fault(status: int, message: str) -> Response:

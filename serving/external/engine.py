@@ -1,9 +1,9 @@
-"""The policy server of an external model: one process, so that budget and pace are everybody's.
+"""The policy server of an external model: one process, so that all workers share budget and rate.
 
 consumes  messages (or token ids) over HTTP
 produces  a teacher's turns, rows of policy_servers, servings and spendings
-waits for requests; looks every POLL_S whether it may still ask
-ends      when told to stop; without budget or key it closes its row and stays, serving nothing
+waits for requests; checks every POLL_S whether the budget allows more
+ends      when told to stop; without budget or key it closes its row and serves nothing
 """
 
 import threading
@@ -40,7 +40,7 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Where the server's rows are; `changed`: told when a serving row has."""
+    """Access to the server's rows. `changed`: called when a serving row has changed."""
 
     run_id: str
     store: Store
@@ -74,7 +74,7 @@ def serve_external(
 
 
 class Registration:
-    """The server's rows, from its registration to its end."""
+    """The rows of the server, from registration to end."""
 
     def __init__(self, books: Books, server: ServerConfig, url: str) -> None:
         """Register. Raises StoreError."""
@@ -100,28 +100,28 @@ class Registration:
             return found
 
         self._checkpoint = self._store.transact(register)
-        log.info("Policy server is up", server_id=server_id, url=url)
+        log.info("Policy server started", server_id=server_id, url=url)
 
     def look(self, closed: str, served: Served) -> None:
-        """Serve while there is a budget; say once why there is none. `closed`: that reason."""
+        """Serve while there is a budget; then log once why it ended. `closed`: the reason."""
         row, track, server_id = self._checkpoint, self._track, self._server_id
         if closed and self._serving is not None:
             served.retire(row.checkpoint_id, 0.0)
             self._store.transact(
                 lambda s: checkpoints.mark_retired(s, server_id, track, row.checkpoint_id)
             )
-            log.error("An external model is asked no more", track=track, error=closed)
+            log.error("External model disabled", track=track, error=closed)
             self._serving = None
             self._changed()
         elif self._serving is False:
             self._store.transact(lambda s: checkpoints.mark_serving(s, server_id, track, row))
             served.serve(track, row.checkpoint_id, row.version)
-            log.info("Serving", track=track)
+            log.info("Serving track", track=track)
             self._serving = True
             self._changed()
 
     def beat(self, problem: str) -> None:
-        """problem: why it asks no more; empty while it does."""
+        """Send a heartbeat. problem: why the model is disabled; empty: it is not."""
         server_id, lease_s = self._server_id, self._lease_s
         self._store.transact(
             lambda s: checkpoints.beat_server(s, server_id, lease_s=lease_s, problem=problem)
@@ -133,7 +133,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a server may spend and serves; `gone`: its status once it may ask no more."""
+    """The budget and the model of a server. `gone`: HTTP status when the budget is spent."""
 
     budget: Budget
     served: Served
@@ -144,7 +144,7 @@ class Means:
 def answering(
     config: ServingConfig, server: ServerConfig, means: Means, stop: threading.Event
 ) -> Iterator[str]:
-    """The face of the server's model on a socket; its URL. Raises ConfigError."""
+    """Serve the model on a socket; yields the URL. Raises ConfigError."""
     given, token = server.external, secret(server.token_env)
     with ExitStack() as stack:
         upstream = Upstream(given, secret(given.key_env), means.budget, stop)
@@ -160,9 +160,9 @@ def answering(
 
 @contextmanager
 def measured(config: ServingConfig, server: ServerConfig) -> Iterator[LivePolicy]:
-    """The model for an evaluation in this process, which has the whole budget to itself.
+    """Serve the model for an evaluation in this process, with the whole budget.
 
-    Nothing else can be drawn there, so its end of means fails what is left at once.
+    No other policy can be drawn, so a spent budget fails the rest of the evaluation at once.
     """
     budget, served = Budget(server.external, (0, 0), lambda _requests, _tokens: None), Served()
     track, stop = external.track_of(server.name), threading.Event()
@@ -174,9 +174,9 @@ def measured(config: ServingConfig, server: ServerConfig) -> Iterator[LivePolicy
     finally:
         stop.set()
         if budget.closed:
-            log.error("An external model is asked no more", track=track, error=budget.closed)
+            log.error("External model disabled", track=track, error=budget.closed)
 
 
 def engine_of(server: ServerConfig) -> str:
-    """What its row says, from which workers know whether to send messages or tokens."""
+    """Return the engine name for the row, which tells workers to send messages or tokens."""
     return TOKENS if server.external.tokens else MESSAGES

@@ -1,14 +1,14 @@
-"""Somebody else's API, within its means: a budget, a pace, retries with back-off.
+"""Client of an external API with a budget, a rate limit and retries with back-off.
 
     ask ─▶ pace ─▶ budget ─▶ POST ─▶ 200: the answer
             ▲                  ├─ 429, 5xx, time-out: wait (Retry-After), again
             └──────────────────┘─ 401, 403, budget spent: closed for good
 
-Each try counts against the budget and the pace of the account, and the upstream names the pause: so
-these are no tries of core/retry.py.
+Each try counts against the budget and the rate of the account, and the API tells how long to wait,
+so core/retry.py is not used.
 
-The key goes into one header and nowhere else: no error, log, row or answer holds it, and what an
-upstream says of itself is repeated without it.
+The key is sent in one header only. No error, log, row or answer contains it; it is removed from
+error texts of the API.
 """
 
 import email.utils
@@ -39,15 +39,15 @@ log = get_logger()
 
 
 class Unavailable(PolicyError):
-    """No answer this time; another policy may give one."""
+    """No answer this time. Another policy may answer."""
 
 
 class Closed(PolicyError):
-    """There will be no answer any more: the budget is spent, or the key refused."""
+    """No further answer: the budget is spent, or the key was refused."""
 
 
 class Budget:
-    """What may still be asked. `spend(requests, tokens)`: keeps count where restarts find it."""
+    """The remaining budget. `spend(requests, tokens)`: stores the usage durably."""
 
     def __init__(
         self, config: External, spent: tuple[int, int], spend: Callable[[int, int], None]
@@ -78,7 +78,7 @@ class Budget:
         metrics.TOKENS.add(tokens, kind="upstream")
 
     def close(self, why: str) -> Closed:
-        """Never ask again; the error to raise."""
+        """Disable the API; return the error to raise."""
         with self._lock:
             self.closed = self.closed or why
         return Closed(self.closed)
@@ -92,7 +92,7 @@ class Budget:
 
 
 class Pace:
-    """So many requests a minute, evenly, and none while the upstream asks for a pause."""
+    """A rate limit per minute, evenly spread, with the pauses that the API asks for."""
 
     def __init__(
         self,
@@ -107,28 +107,28 @@ class Pace:
         self._clock = clock
 
     def wait(self, patience_s: float) -> None:
-        """Until this request's turn. Raises Unavailable where that is too far away."""
+        """Wait for this request's turn. Raises Unavailable if it is too far away."""
         with self._lock:
             now = self._clock()
             turn = max(now, self._next)
             if turn - now > min(QUEUE_S, patience_s):
-                raise Unavailable(f"the next request may go in {turn - now:.0f} s")
+                raise Unavailable(f"the rate limit allows the next request in {turn - now:.0f} s")
             self._next = turn + self._gap_s
         if self._stop.wait(turn - now):
             raise Unavailable("the server is stopping")
 
     def hold(self, seconds: float) -> None:
-        """Nobody asks for so long."""
+        """Pause all requests."""
         with self._lock:
             self._next = max(self._next, self._clock() + seconds)
 
     def sleep(self, seconds: float) -> None:
-        """This request alone."""
+        """Pause this request."""
         self._stop.wait(seconds)
 
 
 class Upstream:
-    """Requests to one API; safe for many threads."""
+    """Sends requests to one API. Thread-safe."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Upstream:
         stop: threading.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """stop: every wait between two tries is a wait for it. Raises ConfigError for a bad URL."""
+        """stop: ends every pause between tries. Raises ConfigError for a wrong URL."""
         self._host = checked(config)
         self._url = config.url.rstrip("/")
         self._config = config
@@ -149,7 +149,7 @@ class Upstream:
         self._http = urllib3.PoolManager(maxsize=config.concurrency)
 
     def ask(self, path: str, fields: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
-        """The JSON object that answers. Raises Unavailable, Closed."""
+        """Send a request; return the JSON object. Raises Unavailable, Closed."""
         body = {"model": self._config.model, **fields, **self._config.parameters}
         given = msgspec.json.encode(body)
         deadline, wait_s, why = self._clock() + patience_s, 0.0, ""
@@ -181,9 +181,9 @@ class Upstream:
         self._http.clear()
 
     def _post(self, path: str, body: bytes, deadline: float) -> tuple[int, float, bytes]:
-        """Status, seconds of Retry-After, body up to MAX_ANSWER. Raises HTTPError.
+        """Return status, seconds of Retry-After, and body up to MAX_ANSWER. Raises HTTPError.
 
-        However slowly it trickles in, no try lasts longer than it may.
+        A slow body does not extend the time limit of the try.
         """
         headers = {"content-type": "application/json"}
         if self._key:
@@ -212,12 +212,12 @@ class Upstream:
         return response.status, asked_s, bytes(data)
 
     def _answer(self, data: bytes, asked: int) -> dict[str, Any]:
-        """Raises Unavailable; an answer of no use is paid for, too."""
+        """Parse the answer and count its tokens, also of an unusable one. Raises Unavailable."""
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._budget.add((asked + len(data)) // BYTES_A_TOKEN)
-            raise Unavailable(f"external model at {self._host}: its answer is no JSON") from error
+            raise Unavailable(f"external model at {self._host}: the answer is not JSON") from error
         usage = answer.get("usage")
         total = usage.get("total_tokens") if isinstance(usage, dict) else None
         counted = isinstance(total, int) and total > 0
@@ -225,7 +225,7 @@ class Upstream:
         return answer
 
     def _refusal(self, status: int, data: bytes) -> str:
-        """What a status says. Raises Closed, and Unavailable for what trying again cannot mend."""
+        """Handle an error status. Raises Closed, and Unavailable for permanent errors."""
         if status in (401, 403):
             variable = self._config.key_env or "key_env, which is not set"
             raise self._budget.close(f"the key was refused ({status}); see {variable}")
@@ -240,23 +240,26 @@ class Upstream:
 
 
 def checked(config: External) -> str:
-    """The host of its address, which errors may name. Raises ConfigError."""
+    """Check the configuration; return the host, for errors. Raises ConfigError."""
     try:
         parts = urlsplit(config.url)
         sound = parts.scheme in ("http", "https") and parts.hostname and not parts.query
     except ValueError:
         sound = None
     if not sound:
-        raise ConfigError("policy.external.url: no http(s) URL that ends in /v1")
+        raise ConfigError("policy.external.url is not an http(s) URL that ends in /v1")
     if parts.username or parts.password:
-        raise ConfigError("policy.external.url: holds a secret", hint="use policy.external.key_env")
+        raise ConfigError(
+            "policy.external.url contains a secret",
+            hint="put it into a variable and set policy.external.key_env",
+        )
     if not config.model:
         raise ConfigError("policy.external.model is not set")
     return parts.netloc
 
 
 def retry_after(text: str | None, now: float) -> float:
-    """Seconds that the header asks for, as a number or a date; 0 where it is neither."""
+    """Parse Retry-After, a number or a date, to seconds; 0 if it is neither."""
     if not text:
         return 0.0
     try:

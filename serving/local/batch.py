@@ -1,12 +1,12 @@
-"""The running batch of one policy: requests join and leave at every token.
+"""The running batch of one policy (continuous batching): requests join and leave at every token.
 
     waiting ─▶ join: a row each, kept prefix copied in, new tokens fed in ragged groups ─┐
         ┌────────────────────────────────────────────────────────────────────────────────┘
         ▼
     rows 0…n-1 ─▶ one forward pass, one token each ─▶ finished rows leave, the last fills the gap
 
-Rows of a group differ in length: padding goes in front, so that every row's last column is its
-last token, and at positions behind the row's end, where it is hidden and later overwritten.
+Rows of a group differ in length. Padding is put in front, so that the last column of every row is
+its last token, and at positions behind the row's end, where it is masked and later overwritten.
 """
 
 import random
@@ -32,7 +32,7 @@ WASTE = 64  # tokens of padding that are cheaper than another pass
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A request on its way. `tokens`: prompt and sampled; the first `fed` are in the cache."""
+    """A running request. `tokens`: prompt and sampled tokens; the first `fed` are in the cache."""
 
     request: Request
     future: Future[Completion]
@@ -44,18 +44,18 @@ class Row:
 
     @property
     def left(self) -> int:
-        """Tokens that are not in the cache yet."""
+        """Return the tokens that are not in the cache yet."""
         return len(self.tokens) - self.fed
 
     def finish_reason(self) -> str:
-        """stop | length, empty while it goes on."""
+        """Return stop or length; empty: not finished."""
         if self.logprobs and self.tokens[-1] in self.request.stop_ids:
             return "stop"
         return "length" if len(self.logprobs) >= self.request.max_tokens else ""
 
 
 class Batch:
-    """Belongs to the compute thread, but for `waiting`, to which any thread may append."""
+    """The running batch. For the compute thread; any thread may append to `waiting`."""
 
     def __init__(self, policy: str, model: Model, prefixes: Prefixes, max_rows: int) -> None:
         self.waiting: deque[Row] = deque()
@@ -71,9 +71,9 @@ class Batch:
         return bool(self.waiting or self._rows)
 
     def step(self) -> None:
-        """Give every row its next token, after those that wait have joined, where they are due.
+        """Let due requests join, then sample the next token of every row.
 
-        A pass costs much whatever its size, so requests join together: at once where half as many
+        A pass is expensive whatever its size, so requests join together: at once if half as many
         wait as run, else after `PATIENCE` tokens.
         """
         self._since_join += 1
@@ -107,14 +107,14 @@ class Batch:
             self._advance(first + start, first + end)
 
     def _prefix(self, row: Row) -> Prefix | None:
-        """Decide how much is reused; at least one token must be fed to know what follows."""
+        """Return the length of the reused prefix; at least one token must be fed."""
         prefix = self._prefixes.take(self._policy, row.request.session)
         if prefix is not None:
             row.fed = row.cached = min(prefix.common(row.tokens), len(row.tokens) - 1)
         return prefix
 
     def _start(self, index: int, row: Row, prefix: Prefix | None) -> None:
-        """Fill a row but for the last piece of its prompt."""
+        """Feed a prompt except its last piece."""
         self.model.cache.reserve(index + 1, len(row.tokens))
         if prefix is not None:
             self.model.cache.put(index, prefix.keys, prefix.values, row.fed)
@@ -122,7 +122,7 @@ class Batch:
             self._feed(index, [row], PIECE)
 
     def _advance(self, first: int, end: int) -> None:
-        """Feed all that is left of rows first…end-1, draw a token each; the finished leave."""
+        """Feed the rest of rows first…end-1, sample a token each, and remove finished rows."""
         rows = self._rows[first:end]
         if not rows:
             return
@@ -141,7 +141,7 @@ class Batch:
                 self._leave(index, row)
 
     def _feed(self, first: int, rows: Sequence[Row], columns: int) -> torch.Tensor:
-        """One pass over at most `columns` tokens a row: logits after each row's last, [n, V]."""
+        """Run one pass over at most `columns` tokens per row; return the last logits [n, V]."""
         ids, positions, width = [], [], 0
         for row in rows:
             end = row.fed + min(row.left, columns)
@@ -157,7 +157,7 @@ class Batch:
         )
 
     def _leave(self, index: int, row: Row) -> None:
-        """Answer, keep the prefix for the session's next turn, close the gap."""
+        """Finish a row: answer, keep its prefix for the session, and close the gap."""
         if row.request.session and not row.future.cancelled():
             prefix = Prefix(row.tokens[: row.fed], *self.model.cache.copy(index, row.fed))
             self._prefixes.keep(self._policy, row.request.session, prefix)
@@ -173,7 +173,7 @@ class Batch:
 
 
 def groups(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Spans [start, end) of descending lengths that share a pass: little padding, bounded size."""
+    """Group rows of descending lengths into passes [start, end) with little padding."""
     spans, start, waste = [], 0, 0
     for index, length in enumerate(lengths):
         waste += lengths[start] - length

@@ -1,9 +1,9 @@
-"""The local engine: several policies in one process, sampled by one compute thread.
+"""The local engine: serves several policies in one process with one compute thread.
 
     submit ─▶ Batch.waiting ─▶ compute thread: one step of every busy batch in turn ─▶ Future
 
-transformers' own continuous batching is not used: it is made for CUDA (on one CPU thread it gave
-31 tok/s where `generate` gave 2,955) and holds one model; its cache and attention hooks are.
+The continuous batching of transformers is not used: it is made for CUDA (31 tok/s on one CPU
+thread, `generate` gave 2,955) and for one model. Its cache and attention hooks are used.
 """
 
 import random
@@ -27,7 +27,7 @@ from agentrl.serving.request import Completion, Limits, Request, check
 
 
 class LocalEngine:
-    """Policies by name. Every method may be called from any thread."""
+    """The local engine: policies by name. Thread-safe."""
 
     places: int | None = None  # as many policies as memory holds
 
@@ -39,10 +39,10 @@ class LocalEngine:
         cache_tokens: int = 131_072,
         tolerance: float | None = None,
     ) -> None:
-        """max_batch: rows of one policy. cache_tokens: kept between turns, all policies together.
+        """max_batch: rows of one policy. cache_tokens: KV cache between turns, of all policies.
 
-        dtype: the name of a torch dtype. tolerance: median |Δlogp| by which a model's own cache and
-        ours may differ; the dtype's where it is None (serving/checkpoint_loader.py).
+        dtype: the name of a torch dtype. tolerance: allowed median |Δlogp| between the model's own
+        cache and ours; None: that of the dtype (serving/checkpoint_loader.py).
         """
         self._networks = Networks(device, getattr(torch, dtype))
         self._tolerance = checkpoint_loader.tolerance(dtype, tolerance)
@@ -56,9 +56,9 @@ class LocalEngine:
         self._thread.start()
 
     def load(self, name: str, path: Path) -> None:
-        """Serve a model's or an adapter's directory. A CheckpointError changes nothing."""
+        """Load a model's or an adapter's directory. After a CheckpointError nothing has changed."""
         if name in self.names():
-            raise CheckpointError(f"policy {name} is loaded already")
+            raise CheckpointError(f"policy {name} is already loaded")
         model = proven(self._networks.open(path), path, self._tolerance)
         batch = Batch(name, model, self._prefixes, self._max_batch)
         with self._wake:
@@ -86,13 +86,13 @@ class LocalEngine:
             return self._batch(policy).model.limits
 
     def score(self, policy: str, token_ids: Sequence[int]) -> list[float] | None:
-        """As `Loads.score`, through the cache that serves. Raises PolicyError."""
+        """Like `Loads.score`, through the serving cache. Raises PolicyError."""
         with self._wake:
             model = self._batch(policy).model
         least, most = min(token_ids, default=-1), max(token_ids, default=0)
         inside = 2 <= len(token_ids) <= model.limits.context
         if not inside or least < 0 or most >= model.limits.vocabulary:
-            raise PolicyError(f"policy {policy}: {len(token_ids)} tokens that it cannot score")
+            raise PolicyError(f"policy {policy} cannot score these {len(token_ids)} tokens")
         return model.score(token_ids)
 
     def submit(self, request: Request) -> Future[Completion]:
@@ -106,7 +106,7 @@ class LocalEngine:
         return future
 
     def close(self) -> None:
-        """Fail what is unfinished and end the compute thread."""
+        """Fail unfinished requests and stop the compute thread."""
         with self._wake:
             self._closed = True
             self._unloaded.extend(self._batches.items())
@@ -120,7 +120,7 @@ class LocalEngine:
         return self._batches[name]
 
     def _compute(self) -> None:
-        """Requests in, completions out, until closed; sleeps while no batch is busy."""
+        """Run batches until closed; sleep while none is busy."""
         torch.set_num_threads(1)
         with torch.inference_mode():
             while True:
@@ -143,11 +143,11 @@ class LocalEngine:
 
 
 def _step(name: str, batch: Batch) -> None:
-    """A pass that fails (out of memory, say) fails its own batch: nobody waits for ever."""
+    """Run one pass. If it fails (out of memory), only its own batch fails."""
     try:
         batch.step()
     except Exception as error:
-        get_logger().exception("A policy's batch failed", policy=name)
+        get_logger().exception("Batch of a policy failed", policy=name)
         batch.abort(f"policy {name} failed: {error}")
 
 

@@ -1,4 +1,4 @@
-"""Keys and values: of the running rows, and of the conversations that may come back."""
+"""The KV cache: of running rows, and of conversations that may continue."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from transformers import Cache
 
 
 class RowCache(Cache):
-    """Keys and values of the running rows, written in place, read as views.
+    """The KV cache of running rows, written in place and read as views.
 
-    `keys`, `values`: [layers, rows, heads, length, dim]. Every forward pass names by `aim` which
-    rows it runs and at which positions it writes. What lies beyond a row's own length is stale but
-    finite: the causal mask hides it until it is overwritten.
+    `keys`, `values`: [layers, rows, heads, length, dim]. Before every forward pass, `aim` sets
+    which rows run and at which positions they write. Entries beyond a row's own length are stale
+    but finite: the causal mask hides them until they are overwritten.
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
@@ -33,7 +33,7 @@ class RowCache(Cache):
             self.values = _enlarged(self.values, *size)
 
     def aim(self, first: int, positions: Tensor, width: int) -> None:
-        """The next pass runs rows first… and writes at `positions` [n, T]; it reads `width`."""
+        """Set the next pass: rows first…, written `positions` [n, T], read `width`."""
         self._span = slice(first, first + len(positions))
         self._index = torch.arange(len(positions), device=positions.device)[:, None], positions
         self._width = width
@@ -61,27 +61,27 @@ class RowCache(Cache):
         self.values[:, row, :, :length] = values[:, :, :length]
 
     def copy(self, row: int, length: int) -> tuple[Tensor, Tensor]:
-        """A row's keys and values [layers, heads, length, dim]."""
+        """Copy a row's keys and values [layers, heads, length, dim]."""
         return self.keys[:, row, :, :length].clone(), self.values[:, row, :, :length].clone()
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The tokens of a conversation and their keys and values [layers, heads, tokens, dim]."""
+    """A cached prefix: tokens and their keys and values [layers, heads, tokens, dim]."""
 
     tokens: Sequence[int]
     keys: Tensor
     values: Tensor
 
     def common(self, tokens: Sequence[int]) -> int:
-        """Length of the longest common prefix with `tokens`."""
+        """Return the length of the longest common prefix with `tokens`."""
         pairs = enumerate(zip(self.tokens, tokens, strict=False))
         shorter = min(len(self.tokens), len(tokens))
         return next((index for index, (ours, theirs) in pairs if ours != theirs), shorter)
 
 
 class Prefixes:
-    """Prefixes by policy and session, at most `capacity` tokens; the least recently used goes."""
+    """An LRU cache of prefixes by policy and session, at most `capacity` tokens."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -96,7 +96,7 @@ class Prefixes:
             self.take(*next(iter(self._kept)))
 
     def take(self, policy: str, session: str) -> Prefix | None:
-        """Remove and return it: a running row holds its own copy."""
+        """Remove and return a prefix; a running row holds its own copy."""
         prefix = self._kept.pop((policy, session), None)
         if prefix is not None:
             self.tokens -= len(prefix.tokens)

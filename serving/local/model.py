@@ -1,4 +1,4 @@
-"""From a directory to a model that is proven to work with our cache, or a CheckpointError."""
+"""Loads a model and verifies that it works with our KV cache; otherwise raises CheckpointError."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ PROBE, SPLIT = 32, 8  # tokens of two passes, and of the first
 class Model:
     """A causal language model in evaluation mode, and an empty cache of its shape.
 
-    `base`: what it shares storage with.
+    `base`: the model with which it shares storage.
     """
 
     network: nn.Module
@@ -42,9 +42,9 @@ class Model:
 
     @torch.inference_mode()
     def score(self, tokens: Sequence[int]) -> list[float]:
-        """The log-probability of every token but the first after those before it, at T = 1.
+        """Return the log-probability of every token but the first, at T = 1.
 
-        Through a cache of its own, so that any thread may ask.
+        It uses a separate cache, so any thread may call it.
         """
         own = replace(self, cache=RowCache(self.cache.keys, self.cache.values))
         own.cache.reserve(1, len(tokens))
@@ -55,7 +55,7 @@ class Model:
         return found
 
     def logits(self, first: int, ids: Tensor, positions: Tensor, width: int, last: int) -> Tensor:
-        """[n, `last`, vocabulary] fp32 of the last columns; of all where it is 0."""
+        """Return [n, `last`, vocabulary] fp32 logits of the last columns; 0: of all."""
         self.cache.aim(first, positions, width)
         hidden = torch.arange(width, device=ids.device) > positions[:, None, :, None]
         dtype: torch.dtype = self.cache.keys.dtype
@@ -71,27 +71,27 @@ class Model:
 
 
 def load(path: Path, device: str, dtype: torch.dtype) -> Model:
-    """The model of a safetensors directory, alone. Raises CheckpointError, as `proven`."""
+    """Load the model of a safetensors directory. Raises CheckpointError, like `proven`."""
     bound = tolerance(str(dtype).removeprefix("torch."))
     return proven(Networks(device, dtype).open(path), path, bound)
 
 
 def proven(opened: Opened, path: Path, most_off: float) -> Model:
-    """The network with our cache. most_off: |Δlogp| that rounding may explain.
+    """Verify a network with our cache. most_off: allowed |Δlogp|.
 
-    Raises CheckpointError where it is of a kind our cache cannot hold, or where two passes through
-    the cache disagree with one plain pass.
+    Raises CheckpointError if our cache does not support the network, or if two passes through the
+    cache differ from one plain pass.
     """
     config = opened.network.config.get_text_config()
     if set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        raise CheckpointError(f"{path}: layers other than attention cannot be served locally")
+        raise CheckpointError(f"{path}: the local engine cannot serve layers other than attention")
     try:
         with torch.inference_mode():
             model = _with_cache(opened, config)
             _probe(model, path, most_off)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: {type(config).__name__} failed its probe: {error}"
+            f"{path}: {type(config).__name__} failed the probe: {error}"
         ) from error
     return model
 
@@ -112,7 +112,7 @@ def _with_cache(opened: Opened, config: Any) -> Model:
 
 
 def _probe(model: Model, path: Path, most_off: float) -> None:
-    """One plain pass against two through the cache; the model keeps our attention afterwards."""
+    """Compare one plain pass with two through the cache; the model keeps our attention."""
     network: Any = model.network
     device = model.cache.keys.device
     count = min(PROBE, model.limits.context)
@@ -130,8 +130,8 @@ def _probe(model: Model, path: Path, most_off: float) -> None:
     off = expected_gap(plain[split:], torch.log_softmax(logits, dim=-1)).median().item()
     if not off <= most_off:
         raise CheckpointError(
-            f"{path}: {type(model.network).__name__} says something else through our cache:"
-            f" median |Δlogp| {off:.2g}, above {most_off:g}",
+            f"{path}: {type(model.network).__name__} gives other results with our KV cache:"
+            f" median |Δlogp| is {off:.2g}, which exceeds {most_off:g}",
             hint='serve it with policy.engine = "vllm"',
         )
 
@@ -139,7 +139,7 @@ def _probe(model: Model, path: Path, most_off: float) -> None:
 def expected_gap(plain: Tensor, other: Tensor) -> Tensor:
     """Σ p |Δlogp| at each position: [T, vocabulary] log-probabilities twice → [T].
 
-    Improbable tokens differ most by rounding, and are never sampled: they weigh nothing here.
+    Improbable tokens differ most by rounding but are rarely sampled, so they have little weight.
     """
     return (plain.exp() * (plain - other).abs()).sum(-1)
 
@@ -152,11 +152,11 @@ def grouped_attention(
     attention_mask: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in which the query heads that share a key head become queries of that head.
+    """Grouped-query attention: query heads with a common key head become queries of that head.
 
     query [n, heads, T, d]; key, value [n, kv_heads, W, d]; attention_mask [n, 1, T, W] additive.
-    Returns [n, T, heads, d]. transformers' own copies keys and values once a query head instead,
-    at every token: 2.6 times slower at 64 rows of 200 tokens.
+    Returns [n, T, heads, d]. transformers copies keys and values per query head at every token,
+    which is 2.6 times slower at 64 rows of 200 tokens.
     """
     rows, heads, length, dim = query.shape
     shared = heads // key.shape[1]

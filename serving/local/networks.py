@@ -1,9 +1,9 @@
-"""From directories to networks: a whole model, or an adapter folded into a copy of its base.
+"""Loads networks: a whole model, or an adapter merged into a copy of its base.
 
     whole    ─▶ transformers ─▶ a tree of modules on the loaded storage
     adapter  ─▶ its base, loaded once ─▶ a tree on the same storage ─▶ B·A added to the targets
 
-So policies on one base share what their adapters leave alone.
+Policies with the same base share the weights that their adapters do not change.
 """
 
 import copy
@@ -24,14 +24,14 @@ from agentrl.core.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A network of a policy's own. `base` keeps the shared storage known while the policy lives."""
+    """The network of a policy. `base` keeps the shared storage alive with the policy."""
 
     network: Any
     base: nn.Module
 
 
 class Networks:
-    """Of one device and dtype. What no policy uses any more is freed."""
+    """Loads networks of one device and dtype. Unused ones are freed."""
 
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self._device = device
@@ -39,7 +39,7 @@ class Networks:
         self._bases: WeakValueDictionary[Path, nn.Module] = WeakValueDictionary()
 
     def open(self, path: Path) -> Opened:
-        """Raises CheckpointError for a directory that is incomplete, corrupt or unfit."""
+        """Load a network. Raises CheckpointError for an incomplete or corrupt directory."""
         base_path = base_of(path)
         base = self._base((base_path or path).resolve())
         network = _sharing(base)
@@ -50,7 +50,9 @@ class Networks:
         except CheckpointError:
             raise
         except Exception as error:  # peft raises whatever its parts raise
-            raise CheckpointError(f"{path}: not an adapter of its base: {error}") from error
+            raise CheckpointError(
+                f"{path}: the adapter does not fit its base model: {error}"
+            ) from error
 
     def _base(self, path: Path) -> nn.Module:
         held = self._bases.get(path)
@@ -61,15 +63,15 @@ class Networks:
 
 
 def _sharing(network: nn.Module) -> Any:
-    """The modules anew, the storage of their parameters the same, ties kept."""
+    """Copy the modules but share the storage of their parameters, with ties."""
     known = {id(p): nn.Parameter(p.data, requires_grad=False) for p in network.parameters()}
     return copy.deepcopy(network, known)
 
 
 def _merged(network: Any, path: Path) -> Any:
-    """The network with the adapter in its weights; only those of targets get storage of their own.
+    """Merge the adapter into a network; only target weights get their own storage.
 
-    In bfloat16 the sum is rounded as whole weights are when they are saved.
+    In bfloat16 the sum is rounded like saved whole weights.
     """
     from peft import (
         PeftConfig,
@@ -85,14 +87,14 @@ def _merged(network: Any, path: Path) -> Any:
     weights = load_peft_weights(str(path), device=str(network.device))
     expected = get_peft_model_state_dict(tuner, save_embedding_layers=False)
     if odd := expected.keys() ^ weights.keys():
-        raise CheckpointError(f"{path}: weights do not fit the adapter's description: {min(odd)}")
+        raise CheckpointError(f"{path}: the weight {min(odd)} does not fit adapter_config.json")
     set_peft_model_state_dict(tuner, weights)
     return tuner.merge_and_unload(safe_merge=True).requires_grad_(False).eval()
 
 
 def _whole(path: Path, device: str, dtype: torch.dtype) -> Any:
     if not (path / "config.json").is_file():
-        raise CheckpointError(f"{path}: no config.json there")
+        raise CheckpointError(f"{path} has no config.json")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         loader: Any = AutoModelForCausalLM
@@ -114,19 +116,21 @@ def _whole(path: Path, device: str, dtype: torch.dtype) -> Any:
 
 
 def _check_bytes(state: dict[str, Tensor], path: Path) -> None:
-    """Raise CheckpointError unless every tensor of the files is held, byte for byte.
+    """Raise CheckpointError if a tensor of the files was not loaded byte for byte.
 
-    A tensor that transformers holds under another name is left to its own report.
+    Tensors that transformers renames are checked by its own report.
     """
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no dictionary
                 held = state.get(name)
                 if held is not None and not _same_bytes(held, opened.get_tensor(name)):
-                    raise CheckpointError(f"{file}: tensor {name} was not loaded as it is written")
+                    raise CheckpointError(
+                        f"{file}: tensor {name} was loaded with other values than the file has"
+                    )
 
 
 def _same_bytes(held: Tensor, written: Tensor) -> bool:
-    """Also where both are not a number."""
+    """Compare bytes; equal NaNs count as equal."""
     one, other = (value.contiguous().reshape(-1) for value in (held, written.to(held.dtype)))
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

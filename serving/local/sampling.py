@@ -1,11 +1,11 @@
-"""Drawing tokens: pure, one row a request."""
+"""Samples tokens: pure functions, one row per request."""
 
 import torch
 from torch import Tensor
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """One token a row by inversion of the cumulative distribution, or the greedy one.
+    """Sample one token per row by inverting the cumulative distribution, or greedily.
 
     logits: [n, vocabulary] fp32; temperatures: [n] fp32, 0 is greedy; uniforms: [n] fp64 in [0, 1).
     Returns token ids [n] int64 and their log-probabilities [n] fp32 under log_softmax(logits / T);

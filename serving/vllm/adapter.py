@@ -1,4 +1,4 @@
-"""Checkpoint directories as vLLM needs them: whose adapter, which tensors, a zero adapter.
+"""Prepares checkpoint directories for vLLM: base model, tensors, zero adapter.
 
 The base is served as an adapter that changes nothing: on vLLM's CPU backend a request to the base
 itself, batched with requests to adapters, gets an adapter's weights.
@@ -25,7 +25,7 @@ HEADER = 100 * 2**20  # bytes; safetensors' own bound
 
 
 def base_of(path: Path) -> Path:
-    """The whole model that a checkpoint stands on: its own directory, or an adapter's base.
+    """Return the base model of a checkpoint: its own directory, or an adapter's base.
 
     Raises CheckpointError.
     """
@@ -33,7 +33,7 @@ def base_of(path: Path) -> Path:
 
 
 def same_model(one: Path, other: Path) -> bool:
-    """Whether two directories are one checkpoint, perhaps copied."""
+    """Return whether two directories are the same checkpoint or copies of it."""
     if one.resolve() == other.resolve():
         return True
     try:
@@ -43,18 +43,18 @@ def same_model(one: Path, other: Path) -> bool:
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a directory's safetensors files. Raises CheckpointError."""
+    """Return the shape of every tensor in a directory. Raises CheckpointError."""
     found: dict[str, tuple[int, ...]] = {}
     for file in _files(path):
         for name, entry in _header(file)[0].items():
             found[name] = tuple(entry["shape"])
     if not found:
-        raise CheckpointError(f"{path}: no safetensors file there")
+        raise CheckpointError(f"{path} has no safetensors file")
     return found
 
 
 def digests(path: Path) -> dict[str, str]:
-    """The digest of every tensor, as vLLM's workers tell those that they read.
+    """Return the digest of every tensor, computed like in vLLM's workers.
 
     Raises CheckpointError.
     """
@@ -67,32 +67,34 @@ def digests(path: Path) -> dict[str, str]:
                 begin, end = entry["data_offsets"]
                 found[name] = digest(content[start + begin : start + end])
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file}: no safetensors file: {error}") from error
+            raise CheckpointError(f"{file} is not a safetensors file: {error}") from error
     return found
 
 
 def check_digests(told: Mapping[str, str], expected: Mapping[str, str], path: Path) -> None:
-    """Raise VllmError unless a worker read exactly the tensors of a directory."""
+    """Raise VllmError if a worker did not read exactly the tensors of a directory."""
     for name in sorted(told.keys() | expected.keys()):
         if told.get(name) != expected.get(name):
-            raise VllmError(f"vLLM read other bytes of tensor {name} than {path} has")
+            raise VllmError(f"vLLM has other bytes for tensor {name} than {path}")
 
 
 def check_same(shapes_here: dict[str, tuple[int, ...]], path: Path) -> None:
-    """Raise CheckpointError unless a directory's tensors are those that are loaded.
+    """Raise CheckpointError if a directory has other tensors than the loaded model.
 
-    vLLM says nothing that a caller hears of where a tensor is missing: its old values stay.
+    vLLM does not report a missing tensor: its old values stay.
     """
     found = shapes(path)
     for name in sorted((found.keys() ^ shapes_here.keys()) - {TIED}):
-        raise CheckpointError(f"{path}: tensor {name} is not of both models")
+        raise CheckpointError(f"{path}: only one of the two models has tensor {name}")
     for name in found.keys() & shapes_here.keys():
         if found[name] != shapes_here[name]:
-            raise CheckpointError(f"{path}: {name} is {found[name]}, not {shapes_here[name]}")
+            raise CheckpointError(
+                f"{path}: {name} has shape {found[name]} instead of {shapes_here[name]}"
+            )
 
 
 def write_zero(folder: Path, base: Path, lora: Lora) -> Path:
-    """An adapter of the base that changes nothing, in `folder`. Raises CheckpointError."""
+    """Write a zero adapter of the base to `folder`. Raises CheckpointError."""
     tensors = {}
     for name, shape in shapes(base).items():
         module = name.removesuffix(".weight")
@@ -102,7 +104,7 @@ def write_zero(folder: Path, base: Path, lora: Lora) -> Path:
             tensors[f"{place}.lora_A.weight"] = np.zeros((lora.rank, deep), np.float32)
             tensors[f"{place}.lora_B.weight"] = np.zeros((wide, lora.rank), np.float32)
     if not tensors:
-        raise CheckpointError(f"{base}: no module is named {' or '.join(lora.targets)}")
+        raise CheckpointError(f"{base} has no module named {' or '.join(lora.targets)}")
     config: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -126,18 +128,20 @@ def _files(path: Path) -> list[Path]:
     try:
         return weight_files(path)
     except (OSError, ValueError, LookupError, AttributeError) as error:
-        raise CheckpointError(f"{path}: its index of weights cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{path}: the index of the weights cannot be read: {error}"
+        ) from error
 
 
 def _header(file: Path) -> tuple[dict[str, Any], int]:
-    """What a file says of its tensors, and where the first byte of them is."""
+    """Read a file's tensor header and the position of the first byte of data."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > HEADER:
-                raise CheckpointError(f"{file}: no safetensors file")
+                raise CheckpointError(f"{file} is not a safetensors file")
             header: dict[str, Any] = json.loads(opened.read(length))
     except (OSError, struct.error, ValueError) as error:
-        raise CheckpointError(f"{file}: no safetensors file: {error}") from error
+        raise CheckpointError(f"{file} is not a safetensors file: {error}") from error
     header.pop("__metadata__", None)
     return header, 8 + length

@@ -1,4 +1,4 @@
-"""Completions under way at vLLM: asked by a pool of threads, ended early where they must be.
+"""Running completions at vLLM: sent by a pool of threads, aborted when necessary.
 
 submit ─▶ a thread: /v1/completions ─▶ Future        abort(policy) ─▶ what there is, as `abort`
 """
@@ -23,15 +23,15 @@ log = get_logger()
 
 
 class Answers:
-    """Requests by number. `line`: to the vLLM that holds a policy; raises EngineAway."""
+    """Running requests by number. `line`: connection to the vLLM of a policy; raises EngineAway."""
 
     def __init__(
         self, line: Callable[[str], Line], threads: int, *, timeout_s: float, seeded: bool
     ) -> None:
         """timeout_s: of one completion. seeded: whether seeds are passed on.
 
-        On a CPU a seed ends vLLM: torch's CPU generator cannot be set back (`set_offset`), which a
-        prompt that is read in chunks needs.
+        On a CPU a seed crashes vLLM: chunked prefill needs `set_offset`, which torch's CPU
+        generator does not have.
         """
         self._timeout_s = timeout_s
         self._line = line
@@ -43,7 +43,7 @@ class Answers:
         self._ends = ThreadPoolExecutor(1, thread_name_prefix="vllm-end")
 
     def submit(self, request: Request, model: str) -> Future[Completion]:
-        """model: the name vLLM has for the policy."""
+        """Submit a request. model: vLLM's name of the policy."""
         future: Future[Completion] = Future()
         number, aborted = f"{next(self._numbers)}", threading.Event()
         with self._lock:
@@ -61,9 +61,9 @@ class Answers:
         return future
 
     def abort(self, policy: str, stop: threading.Event) -> None:
-        """End what a policy samples and wait until it came back.
+        """Abort the requests of a policy and wait until they have ended.
 
-        Asked again and again: vLLM does not know of a request that is still on its way to it.
+        The abort is repeated, because vLLM does not know requests that have not arrived yet.
         """
         with self._lock:
             asks = [aborted for of, aborted in self._asks.values() if of == policy]
@@ -76,7 +76,7 @@ class Answers:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _end_aborted(self, policy: str, stop: threading.Event | None = None) -> None:
-        """Tell vLLM until what was aborted of a policy is gone."""
+        """Repeat the abort until the requests of a policy have ended."""
         deadline = time.monotonic() + ABORT_S
         while time.monotonic() < deadline and not (stop and stop.is_set()):
             with self._lock:
@@ -93,7 +93,7 @@ class Answers:
             time.sleep(STEP_S)
 
     def _answer(self, number: str, body: dict[str, object], future: Future[Completion]) -> None:
-        """In a thread of the pool: ask, and settle the future."""
+        """Send a request and complete its future; runs on a pool thread."""
         try:
             settled: Completion | PolicyError = self._complete(number, body)
         except PolicyError as error:

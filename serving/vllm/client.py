@@ -1,4 +1,4 @@
-"""Requests to vLLM over a Unix socket: nobody but this user can reach what it lets callers do."""
+"""Sends requests to vLLM over a Unix socket, which only this user can access."""
 
 import http.client
 import socket
@@ -12,7 +12,7 @@ from agentrl.core.errors import PolicyError
 
 
 class VllmError(PolicyError):
-    """vLLM is away, hangs or refused. `status`: of its answer, 0 where there was none."""
+    """vLLM is unavailable, hangs, or refused. `status`: of its answer; 0: no answer."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Line:
-    """Asks one server, from any thread; connections are kept open."""
+    """Sends requests to one server, from any thread; connections are kept open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,15 +42,15 @@ class Line:
         self._closed = False
 
     def post(self, target: str, body: Any, timeout_s: float) -> bytes:
-        """The body of a 200. timeout_s: of silence. Raises VllmError."""
+        """Send POST; return the body of a 200. timeout_s: of silence. Raises VllmError."""
         return self._ask("POST", target, msgspec.json.encode(body), timeout_s)
 
     def get(self, target: str, timeout_s: float) -> bytes:
-        """As `post`."""
+        """Send GET, like `post`."""
         return self._ask("GET", target, None, timeout_s)
 
     def close(self) -> None:
-        """What is under way fails by itself: its server is gone."""
+        """Close the connections. Running requests fail by themselves."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,10 +1,11 @@
-"""The vLLM engine: checkpoints named by id, in a vLLM that we keep up (serving/vllm/process.py).
+"""The vLLM engine: serves checkpoints by id in a supervised vLLM (serving/vllm/process.py).
 
     submit ─▶ a thread of the pool ─▶ vLLM /v1/completions ─▶ Future
     load   ─▶ trainer.lora.rank > 0: an adapter is added, many live at once       (places None)
               else: pause · exchange_weights · reset_prefix_cache · resume, in place (places 1)
 
-The first load launches it. While it is away, everything raises EngineAway and `names` is empty.
+The first load starts vLLM. While vLLM is unavailable, every call raises EngineAway and `names` is
+empty.
 """
 
 import threading
@@ -47,13 +48,13 @@ log = get_logger()
 
 
 class _Results(msgspec.Struct, frozen=True):
-    """Of each worker: the digests of the tensors that it read."""
+    """Results of each worker: the digests of the tensors that it read."""
 
     results: list[dict[str, str]]
 
 
 class VllmEngine:
-    """Policies by name. Loads belong to one thread, the rest to any."""
+    """The vLLM engine: policies by name. `load` is for one thread, other methods for any."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class VllmEngine:
         stop: threading.Event | None = None,
         timings: Timings = TIMINGS,
     ) -> None:
-        """stop: ends waiting for calls under way. Raises ConfigError for another vLLM than ours."""
+        """stop: ends waiting for running calls. Raises ConfigError for an unsupported vLLM."""
         check_tracks(config, server)
         found = version(server.vllm)
         on_cpu = config.model.device == "cpu" or found.startswith(CPU_BUILD)
@@ -92,10 +93,10 @@ class VllmEngine:
         return None if self._lora.rank else 1
 
     def load(self, name: str, path: Path) -> None:
-        """Make a checkpoint answer to its name.
+        """Load a checkpoint under its name.
 
-        Raises EngineAway, CheckpointError where it is unfit, PolicyError where vLLM failed; then
-        what was held before is held, or vLLM starts again with it.
+        Raises EngineAway, CheckpointError for a wrong checkpoint, PolicyError if vLLM failed. Then
+        the former policies are still loaded, or vLLM restarts with them.
         """
         base = base_of(path)
         if not self._process.started():
@@ -117,7 +118,7 @@ class VllmEngine:
             self._paths[name] = generation, path
 
     def unload(self, name: str) -> None:
-        """Forget a policy; what it is sampling ends as it is, with finish reason `abort`."""
+        """Unload a policy; its running requests end with finish reason `abort`."""
         self._answers.abort(name, self._stop)
         with self._lock:
             generation, _ = self._paths.pop(name, (0, Path()))
@@ -127,13 +128,13 @@ class VllmEngine:
                 self._call("/v1/unload_lora_adapter", {"lora_name": name})
 
     def names(self) -> list[str]:
-        """What vLLM holds right now: nothing while it is away."""
+        """Return the loaded policies; none while vLLM is unavailable."""
         generation = self._process.generation()
         with self._lock:
             return sorted(name for name, (of, _) in self._paths.items() if of == generation)
 
     def alive(self) -> bool:
-        """False once vLLM has failed to start too often."""
+        """Return False if vLLM has failed to start too often."""
         return not self._process.dead()
 
     def problem(self) -> str:
@@ -175,10 +176,10 @@ class VllmEngine:
                 if entry is not None
             ]
         except (msgspec.MsgspecError, LookupError, ValueError) as error:
-            raise VllmError(f"vLLM, /v1/completions: an answer we cannot read: {error}") from error
+            raise VllmError(f"vLLM, /v1/completions: malformed answer: {error}") from error
 
     def close(self) -> None:
-        """End vLLM; what is unfinished fails."""
+        """Stop vLLM; unfinished requests fail."""
         if metrics.VLLM.read == self.counted:  # another may have begun
             metrics.VLLM.read = None
         self._stop.set()
@@ -187,23 +188,23 @@ class VllmEngine:
         self._calls.shutdown(wait=False, cancel_futures=True)
 
     def counted(self) -> str:
-        """Its own metrics, as Prometheus reads them; empty while it is away or silent."""
+        """Return vLLM's own metrics as text; empty while it is unavailable."""
         try:
             return self._process.line().get("/metrics", self._metrics_s).decode(errors="replace")
         except (EngineAway, VllmError):
             return ""
 
     def _model(self) -> Path:
-        """What vLLM is launched with: the base of all adapters, or the weights that served last."""
+        """Return the model to start with: the base of all adapters, or the last served weights."""
         self._launched = self._base if self._lora.rank else self._good
         return self._launched.absolute()
 
     def _name(self, policy: str) -> str:
-        """What vLLM calls it."""
+        """Return vLLM's name of a policy."""
         return policy if self._lora.rank else NAME
 
     def line(self, policy: str) -> Line:
-        """To the vLLM that holds a policy. Raises EngineAway."""
+        """Return the connection to the vLLM of a policy. Raises EngineAway."""
         with self._lock:
             generation, _ = self._paths.get(policy, (0, None))
         line = self._process.line()
@@ -213,7 +214,7 @@ class VllmEngine:
 
     def _check_kind(self, path: Path) -> None:
         if not self._lora.rank and (path / manifest.ADAPTER).is_file():
-            raise CheckpointError(f"{path}: is an adapter, and trainer.lora.rank is 0")
+            raise CheckpointError(f"{path} is an adapter, but trainer.lora.rank is 0")
 
     def _bounded(self, limits: Limits) -> Limits:
         context = min(limits.context, self._section.context or limits.context)
@@ -222,7 +223,7 @@ class VllmEngine:
     # --- weights ------------------------------------------------------------------------------
 
     def _prove_base(self, generation: int) -> None:
-        """Load the adapters' base once more, before the first of them: its bytes are known then."""
+        """Reload the base model before the first adapter, to verify its bytes."""
         if self._holds == (generation, self._base):
             return
         try:
@@ -234,7 +235,7 @@ class VllmEngine:
 
     def _add(self, name: str, path: Path, base: Path) -> None:
         if not same_model(base, self._base):
-            raise CheckpointError(f"{path}: stands on {base}, and vLLM on {self._base}")
+            raise CheckpointError(f"{path} was trained on {base}, but vLLM serves {self._base}")
         adapter = path if (path / manifest.ADAPTER).is_file() else self._zero_adapter()
         try:
             self._call(
@@ -252,9 +253,9 @@ class VllmEngine:
         return self._zero
 
     def _exchange(self, path: Path, generation: int) -> None:
-        """Weights in place; where a step fails the former ones are put back, or launched anew.
+        """Exchange weights in place; if a step fails, restore the former ones or restart vLLM.
 
-        What vLLM was launched with is loaded again, too: only then are its bytes known.
+        The weights of the start are loaded again, too, to verify their bytes.
         """
         held = self._holds is not None and self._holds[0] == generation
         former = self._holds[1] if held and self._holds else self._launched
@@ -265,11 +266,11 @@ class VllmEngine:
             self._swap(path)
         except VllmError as error:
             self._put_back(former)
-            raise PolicyError(f"{path}: could not be loaded: {error}") from error
+            raise PolicyError(f"{path} could not be loaded: {error}") from error
         self._holds = generation, path
 
     def _swap(self, path: Path) -> None:
-        """Exchange all weights, and know that every worker read the directory's bytes."""
+        """Exchange all weights and verify that every worker read the directory's bytes."""
         expected = digests(path)
         self._call("/pause?mode=keep", {})
         rpc = {
@@ -280,7 +281,7 @@ class VllmEngine:
         for told in _results(self._call("/collective_rpc", rpc)):
             check_digests(told, expected, path)
         if b"true" not in self._call("/reset_prefix_cache", {}):
-            raise VllmError("vLLM, /reset_prefix_cache: its cache of prefixes stays")
+            raise VllmError("vLLM, /reset_prefix_cache: the prefix cache was not reset")
         self._call("/resume", {})
 
     def _put_back(self, former: Path) -> None:
@@ -292,7 +293,7 @@ class VllmEngine:
             self._holds = None
 
     def _call(self, target: str, body: Any) -> bytes:
-        """One call that is no completion, within its time. Raises EngineAway, VllmError."""
+        """Run one call other than a completion, with its timeout. Raises EngineAway, VllmError."""
         line, limit = self._process.line(), self._section.call_s
         if self._warm != self._process.generation():  # what it first computes may take long
             limit = self._section.start_s
@@ -300,18 +301,18 @@ class VllmEngine:
         deadline = time.monotonic() + limit + 1.0
         while not wait([pending], STEP_S).done:
             if self._stop.is_set():
-                raise EngineAway("the policy server stops")
+                raise EngineAway("the policy server is stopping")
             if time.monotonic() > deadline:
                 raise VllmError(f"vLLM, {target}: no answer within {limit:g} s")
         return pending.result()
 
 
 def _results(content: bytes) -> list[dict[str, str]]:
-    """What each worker answered. Raises VllmError."""
+    """Parse the answer of each worker. Raises VllmError."""
     try:
         found = msgspec.json.decode(content, type=_Results).results
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise VllmError(f"vLLM, /collective_rpc: an answer we cannot read: {error}") from error
+        raise VllmError(f"vLLM, /collective_rpc: malformed answer: {error}") from error
     if not found:
         raise VllmError("vLLM, /collective_rpc: no worker answered")
     return found

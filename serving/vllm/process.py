@@ -1,11 +1,11 @@
-"""vLLM as a child: launched, awaited, watched, launched again, and never left behind.
+"""vLLM as a child process: started, watched, restarted, and always stopped with its parent.
 
     thread:  launch ─▶ /health, one token ─▶ up ─▶ watched ─┐ ended · silent · restart()
                 ▲                                            │
                 └────────────── back-off ◀── group ended ◀───┘
 
-It listens on a Unix socket in a folder of its own; `vllm_guard.py` ends it with us. The back-off is
-that of a supervisor, whose child has died, and not of a call to a service that is away.
+vLLM listens on a Unix socket in its own folder; `vllm_guard.py` stops it with us. The back-off is
+for restarts of a dead child, so core/retry.py is not used.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds between two looks at the child, two checks of /health, two lines about a long start.
+    """Intervals in seconds: checks of the child, of /health, and log lines during a long start.
 
-    `back_off_s`: before each further launch. `metrics_s`: of silence, when it is asked its metrics.
+    `back_off_s`: before each restart. `metrics_s`: timeout of a metrics request.
     """
 
     look_s: float = 0.5
@@ -54,7 +54,7 @@ TIMINGS = Timings()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`command`: without model and socket. `log`: the file that takes what it says."""
+    """How vLLM is started. `command`: without model and socket. `log`: its log file."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -74,12 +74,12 @@ class _Child:
 
 
 class VllmProcess:
-    """One vLLM at a time; its thread is the only one that starts or ends it."""
+    """Runs one vLLM at a time. Only its thread starts or stops it."""
 
     def __init__(
         self, launch: Launch, model: Callable[[], Path], timings: Timings = TIMINGS
     ) -> None:
-        """model: the directory to launch with, asked at every launch."""
+        """model: returns the directory to start with, called at every start."""
         self._launch = launch
         self._model = model
         self._timings = timings
@@ -93,41 +93,41 @@ class VllmProcess:
         self._thread = threading.Thread(target=self._keep, name="vllm", daemon=True)
 
     def start(self) -> None:
-        """Begin; `line` raises EngineAway until it is up."""
+        """Start; `line` raises EngineAway until vLLM is ready."""
         self._thread.start()
 
     def started(self) -> bool:
         return self._thread.ident is not None
 
     def line(self) -> Line:
-        """To the vLLM that is up. Raises EngineAway."""
+        """Return the connection to the running vLLM. Raises EngineAway."""
         child = self._child
         if not self._up or child is None:
             raise EngineAway("vLLM is starting")
         return child.line
 
     def generation(self) -> int:
-        """0 while it is away; else the number of the launch that is up."""
+        """Return the number of the current start; 0: vLLM is unavailable."""
         return self._generation if self._up else 0
 
     def dead(self) -> str:
-        """Why it will not come up again by itself; empty while it may."""
+        """Return why vLLM will not start again; empty: it may."""
         return self._dead
 
     def problem(self) -> str:
-        """What last ended it, while it is away; empty once it is up."""
+        """Return why vLLM is down; empty: it is ready."""
         return self._problem
 
     def restart(self, reason: str) -> None:
-        """End the vLLM that is up and launch another; returns at once."""
-        log.error("vLLM is started again", reason=reason)
+        """Restart vLLM; returns at once."""
+        log.error("vLLM restarted", reason=reason)
         self._reason = reason
         self._up = False
         self._again.set()
         self._cut()
 
     def close(self) -> None:
-        """End it, all of it, within END_S."""
+        """Stop vLLM with all its processes within END_S."""
         self._up = False
         self._closed.set()
         self._cut()
@@ -135,7 +135,7 @@ class VllmProcess:
             self._thread.join(END_S + self._timings.look_s + 1.0)
 
     def _cut(self) -> None:
-        """Let the guard end it now: our thread may be waiting for its answer."""
+        """Let the guard kill it now, because our thread may be waiting for an answer."""
         child = self._child
         if child is not None and child.guard.stdin is not None:
             child.guard.stdin.close()
@@ -147,8 +147,8 @@ class VllmProcess:
             try:
                 child = self._child = self._begin()
             except OSError as error:
-                self._dead = f"vLLM cannot be launched: {error}"
-                log.error("vLLM cannot be launched", error=str(error))
+                self._dead = f"vLLM cannot be started: {error}"
+                log.error("vLLM cannot be started", error=str(error))
                 return
             try:
                 trouble = self._await(child)
@@ -196,11 +196,11 @@ class VllmProcess:
             )
         if nice := session_nice():  # a session that begins weighs as much as any: not before ours
             weigh_session(nice, guard.pid)
-        log.info("vLLM is launched", model=str(model), pid=guard.pid, log=str(launch.log))
+        log.info("vLLM process started", model=str(model), pid=guard.pid, log=str(launch.log))
         return _Child(guard, folder, Line(folder / "socket"))
 
     def _await(self, child: _Child) -> str:
-        """Return empty once it samples, else what went wrong."""
+        """Wait until it samples; return an empty text, else the problem."""
         deadline = child.began + self._launch.start_s
         told = child.began
         while not self._answers(child, deadline):
@@ -216,11 +216,11 @@ class VllmProcess:
             self._closed.wait(self._timings.look_s)
         self._generation += 1
         self._up, self._problem = True, ""
-        log.info("vLLM is up", seconds=round(time.monotonic() - child.began, 1))
+        log.info("vLLM is ready", seconds=round(time.monotonic() - child.began, 1))
         return ""
 
     def _answers(self, child: _Child, deadline: float) -> bool:
-        """Whether it is healthy and samples a token: the first may take long."""
+        """Return whether it is healthy and samples a token; the first may take long."""
         if not (child.folder / "socket").exists():
             return False
         left = max(1.0, deadline - time.monotonic())
@@ -232,7 +232,7 @@ class VllmProcess:
         return False
 
     def _watch(self, child: _Child) -> str:
-        """Return what went wrong."""
+        """Watch it until a problem occurs; return the problem."""
         beat = time.monotonic() + self._timings.health_s
         while not (trouble := self._trouble(child)):
             if time.monotonic() >= beat:
@@ -253,7 +253,7 @@ class VllmProcess:
         return "" if code is None else f"vLLM ended with {code}"
 
     def _end(self, child: _Child) -> None:
-        """The guard ends the group; one that cannot is killed, and its child with it."""
+        """Stop it through its guard; kill both if that fails."""
         self._cut()
         try:
             child.guard.wait(END_S)
@@ -264,7 +264,7 @@ class VllmProcess:
 
 
 def last_line(path: Path) -> str:
-    """What the end of a log says, shortened."""
+    """Return the last line of a log, shortened."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))

@@ -1,12 +1,12 @@
-"""Stands between a policy server and its vLLM, so that neither outlives the other.
+"""Runs between a policy server and its vLLM, so that vLLM never outlives the server.
 
     policy server ── stdin, held open ──▶ guard ── child, death signal ──▶ vLLM and its processes
 
     python vllm_guard.py FOLDER COMMAND …
 
-When its stdin closes, however the policy server ended, or vLLM ends, what is left of its own
-process group is ended and FOLDER removed. A program of its own: it imports nothing of ours and,
-having one thread, may fork. Python's resource trackers are ended last: they remove shared memory.
+When its stdin closes (the policy server ended) or vLLM ends, the guard kills the rest of its
+process group and removes FOLDER. It imports none of our modules and has one thread, so it may fork.
+Python's resource trackers are killed last, because they remove shared memory.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(folder: str, command: Sequence[str]) -> int:
-    """Run the command until it ends or stdin closes. Returns its exit code, 0 where we ended it."""
+    """Run the command until it ends or stdin closes. Returns its exit code; 0 if we ended it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # comes back to us when we send it to the group
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's: the policy server drains first
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_follow)  # noqa: PLW1509
@@ -42,7 +42,7 @@ def main(folder: str, command: Sequence[str]) -> int:
 
 
 def _follow() -> None:
-    """In the child: die with the guard, and heed what it ignores."""
+    """In the child: die with the guard, and reset the signals that it ignores."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -67,7 +67,7 @@ def _kill(pids: Sequence[int]) -> None:
 
 
 def _members() -> list[tuple[int, bytes]]:
-    """The other processes of this group that live, with their command lines."""
+    """Return the other live processes of this group with their command lines."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

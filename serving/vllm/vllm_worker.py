@@ -1,8 +1,8 @@
-"""Runs inside vLLM's workers, in its environment: takes weights and says which bytes it read.
+"""Runs inside vLLM's workers: loads weights and reports digests of the bytes it read.
 
     file ─▶ tensor ─▶ digest, kept ─▶ vLLM's own reload ─▶ digests of all tensors, as the answer
 
-A program of its own: it imports nothing of ours, and vLLM's things only while vLLM calls it.
+It imports none of our modules, and vLLM's modules only while vLLM calls it.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ HEAD, EMBEDDING = "ParallelLMHead", "VocabParallelEmbedding"
 
 
 class Weights:
-    """vLLM adds it to its worker class (`--worker-extension-cls`)."""
+    """Extension of vLLM's worker class (`--worker-extension-cls`)."""
 
     model_runner: Any
     device: Any
     reload_weights: Any
 
     def exchange_weights(self, weights_path: str) -> dict[str, str]:
-        """Load the directory's tensors in place of those that are held: digests by name."""
+        """Replace the weights by the directory's tensors; return digests by name."""
         found: dict[str, str] = {}
         self.reload_weights(weights_iterator=_tensors(Path(weights_path), found))
         if self.device.type == "cpu":
@@ -34,11 +34,11 @@ class Weights:
         return found
 
     def _refresh_head(self) -> None:
-        """Pack the head anew from the weights that it now has.
+        """Pack the head again from its new weights.
 
-        On a CPU vLLM packs a linear layer's weights once they are loaded, the head's too. A head
-        that is tied to the embedding has no tensor of its own in a checkpoint, so a reload does
-        not pack it again.
+        On a CPU vLLM packs the weights of linear layers after loading, including the head. A head
+        that is tied to the embedding has no tensor in a checkpoint, so a reload does not pack it
+        again.
         """
         model = self.model_runner.get_model()
         named = [(type(module).__name__, module) for module in model.modules()]
@@ -52,7 +52,7 @@ class Weights:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The safetensors files of a model's directory: those of its index where it has one."""
+    """Return the safetensors files of a model's directory, from its index if it has one."""
     index = path / "model.safetensors.index.json"
     if index.is_file():
         named = json.loads(index.read_bytes())["weight_map"].values()
@@ -61,12 +61,11 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def digest(content: NDArray[np.uint8]) -> str:
-    """SHA-256 of the sums of all blocks of a tensor's bytes, word by word, and of what is left.
+    """Compute SHA-256 over the word-wise sums of a tensor's blocks and the remaining bytes.
 
-    It finds the accidents of loading: a changed, absent or added byte, a wrong or torn file. It is
-    no proof against intent: what cancels in a sum is not seen, as blocks of 64 KiB that change
-    places, or a word that gains what the same word of another block loses. It is as fast as
-    memory: SHA-256 of every byte takes ten times as long.
+    It detects loading errors: a changed, missing or added byte, a wrong or truncated file. It does
+    not detect attacks or changes that cancel in a sum, such as swapped 64 KiB blocks. It runs at
+    memory speed; SHA-256 of every byte takes ten times as long.
     """
     words = content[: len(content) // 8 * 8].view(np.int64)
     whole = len(words) // BLOCK * BLOCK
@@ -77,7 +76,7 @@ def digest(content: NDArray[np.uint8]) -> str:
 
 
 def _tensors(path: Path, found: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Every tensor of a directory; its digest is kept in `found` by then."""
+    """Yield every tensor of a directory; its digest is in `found` before."""
     import torch
     from safetensors import safe_open
 

@@ -1,4 +1,4 @@
-"""What vLLM's `/v1/completions` is asked and answers."""
+"""Requests and answers of vLLM's `/v1/completions`."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Of what vLLM says, what we need."""
+    """The parts of vLLM's answer that we need."""
 
     choices: list[_Choice]
     usage: _Usage = _Usage()
@@ -46,7 +46,7 @@ _decoder = msgspec.json.Decoder(Answer)
 def request_body(
     request: Request, number: str, model: str, *, seeded: bool = True
 ) -> dict[str, Any]:
-    """The plain distribution: every setting that would bend it is named.
+    """Build a request for the unmodified distribution, with every other setting neutral.
 
     ignore_eos: only the request's own stop tokens end it. number: names it for an abort. seeded:
     whether the request's seed is passed on.
@@ -74,17 +74,17 @@ def request_body(
 
 
 def completion(content: bytes) -> Completion:
-    """Raises PolicyError for an answer that is not whole."""
+    """Parse an answer. Raises PolicyError if it is incomplete."""
     try:
         answer = _decoder.decode(content)
         choice = answer.choices[0]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError) as error:
-        raise PolicyError(f"vLLM: an answer we cannot read: {error}") from error
+        raise PolicyError(f"vLLM sent a malformed answer: {error}") from error
     logprobs = choice.logprobs.token_logprobs if choice.logprobs else []
     if choice.finish_reason not in ("stop", "length", "abort"):
         raise PolicyError(f"vLLM: a completion ended with {choice.finish_reason}")
     if len(logprobs) != len(choice.token_ids):
-        raise PolicyError("vLLM: token ids and log-probabilities differ in number")
+        raise PolicyError("vLLM sent different numbers of token ids and log-probabilities")
     details = answer.usage.prompt_tokens_details
     cached = details.cached_tokens if details else None
     return Completion(choice.token_ids, logprobs, choice.finish_reason, cached or 0)

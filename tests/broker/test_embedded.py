@@ -212,8 +212,8 @@ def test_a_process_of_a_run_waits_for_a_queue_file_that_cannot_be_opened(tmp_pat
         (tmp_path / "queue.db").rmdir()
         connecting.result(60).close()
     assert [line["event"] for line in lines] == [
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
 
 

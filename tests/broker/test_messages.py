@@ -122,8 +122,8 @@ def test_what_is_not_understood_is_refused_by_name(content: object, reason: str)
         ({"loss_mask": bytes(18)}, "loss_mask"),
         ({"policy_index": bytes([1] * 18)}, "policy_index disagrees"),
         ({"policies": ()}, "names policy 0"),
-        ({"reward": float("nan")}, "reward or its score is not finite"),
-        ({"score": float("inf")}, "reward or its score is not finite"),
+        ({"reward": float("nan")}, "reward or the score is not finite"),
+        ({"score": float("inf")}, "reward or the score is not finite"),
     ],
 )
 def test_a_trajectory_that_contradicts_itself_is_refused(
@@ -142,7 +142,7 @@ def test_the_tokens_of_an_untrainable_policy_are_masked() -> None:
         check(acted)
     mask = np.where(body.sampled_by() == 1, 0, body.mask()).astype(np.uint8)
     masked = msgspec.structs.replace(acted, loss_mask=mask.tobytes())
-    with pytest.raises(MessageError, match="log-probability where the loss mask is 0"):
+    with pytest.raises(MessageError, match="log-probability although its loss mask is 0"):
         check(masked)
     logprobs = (body.behaviour() * mask).astype("<f4")
     check(msgspec.structs.replace(masked, logprobs=logprobs.tobytes()))

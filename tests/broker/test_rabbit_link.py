@@ -64,4 +64,4 @@ def test_only_a_connection_that_was_lost_is_said_to_be_back() -> None:
         link.ready()
         assert lines == []
         link.ready()
-    assert [line["event"] for line in lines] == ["Broker connection is back"]
+    assert [line["event"] for line in lines] == ["Broker connection restored"]

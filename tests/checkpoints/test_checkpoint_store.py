@@ -90,7 +90,7 @@ def test_what_is_removed_is_gone_and_may_be_removed_again(shelf: Shelf, tmp_path
     for _ in range(2):
         checkpoint_store.remove(paths[0])
     assert shelf.names() == ["run-1-v2"]
-    with pytest.raises(CheckpointError, match=r"run-1-v1: is not there") as caught:
+    with pytest.raises(CheckpointError, match=r"run-1-v1 does not exist") as caught:
         fetch(paths[0], tmp_path / "other")
     assert not isinstance(caught.value, WeightsAway)
     assert list((tmp_path / "other").iterdir()) == []
@@ -154,7 +154,7 @@ def test_an_upload_looks_whole_to_nobody_before_its_last_file(broken: Shelf) -> 
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")
     assert len(FaultyFileSystem.puts) == len(seen) == 4
-    assert all("is not there" in each for each in seen)
+    assert all("does not exist" in each for each in seen)
     assert fetch(path, broken.cache / "other", limits=SOON).exists()
 
 
@@ -268,7 +268,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(shelf: Shelf, tmp_path
     manifest.write(path, evil)
     fs, _ = fsspec.core.url_to_fs(where)
     fs.put_file(str(path / manifest.FILE), f"{where}/{manifest.FILE}")
-    with pytest.raises(CheckpointError, match="leaves the directory"):
+    with pytest.raises(CheckpointError, match="lies outside the directory"):
         fetch(where, tmp_path / "a" / "other")
     assert not (tmp_path / "evil").exists()
 
@@ -285,7 +285,7 @@ def test_an_adapter_whose_base_has_no_name_is_refused_and_nothing_is_removed(
     home = tmp_path / "home"
     (home / "cache").mkdir(parents=True)
     (home / "store.db").write_text("the truth")
-    with pytest.raises(CheckpointError, match="names no base"):
+    with pytest.raises(CheckpointError, match="base model"):
         fetch(where, home / "cache")
     assert (home / "store.db").read_text() == "the truth"
 
@@ -302,7 +302,7 @@ def test_a_cache_that_cannot_be_written_is_named_in_one_line(shelf: Shelf, tmp_p
 @pytest.mark.parametrize("url", ["memory://shelf/..", "memory:///.."])
 def test_a_row_that_names_no_checkpoint_is_refused(tmp_path: Path, url: str) -> None:
     (tmp_path / "store.db").write_text("the truth")
-    with pytest.raises(CheckpointError, match="ends in no name"):
+    with pytest.raises(CheckpointError, match="does not end in the name"):
         fetch(url, tmp_path / "cache")
     assert (tmp_path / "store.db").exists()
 
@@ -322,7 +322,7 @@ def test_secrets_of_a_url_stay_out_of_rows_and_errors(
         fetch(path, tmp_path / "other", limits=TransferLimits(fetch_s=0.1))
     assert "s3cret" not in str(caught.value)
     FaultyFileSystem.faults.clear()
-    with pytest.raises(CheckpointError, match=r"far-\$\{KEY_OF_FAR\}.*is not there") as absent:
+    with pytest.raises(CheckpointError, match=r"far-\$\{KEY_OF_FAR\}.*does not exist") as absent:
         fetch(f"{path}-2", tmp_path / "other")
     assert "s3cret" not in str(absent.value)
     monkeypatch.delenv("KEY_OF_FAR")
@@ -369,7 +369,7 @@ def test_who_waits_for_an_object_store_for_ever_says_so_and_for_a_while_leaves_i
 
     with capture_logs() as lines:
         assert tried("faulty://far/run-1", Patience(seconds), answers) == "here"
-    told = ["Waiting for a service that is away", "The service answers again"]
+    told = ["Waiting for a service that is unavailable", "Service is available again"]
     assert [line["event"] for line in lines] == (told if seconds == FOREVER else [])
 
 

@@ -127,7 +127,7 @@ def test_a_manifest_cannot_leave_its_directory(tmp_path: Path, name: str) -> Non
     path = tmp_path / "c1" / "manifest.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"files": {name: "0" * 64}}))
-    with pytest.raises(CheckpointError, match="leaves the directory"):
+    with pytest.raises(CheckpointError, match="lies outside the directory"):
         verify(tmp_path / "c1")
 
 

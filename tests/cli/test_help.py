@@ -53,6 +53,14 @@ def test_the_version_is_told() -> None:
     assert (answer.exit_code, answer.output) == (0, f"agentrl-system {version('agentrl-system')}\n")
 
 
+def test_no_summary_of_a_command_is_cut() -> None:
+    for group in ("", "run", "db", "dead", "eval", "model", "config", "envs", "data", "experiment"):
+        answer = CliRunner().invoke(app, [*group.split(), "--help"])
+        summaries = answer.output.partition("Commands:")[2]
+        assert summaries
+        assert "..." not in summaries, group
+
+
 def test_every_verb_has_help_with_an_example() -> None:
     command = get_command(app)
     for verb in verbs():

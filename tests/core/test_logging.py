@@ -33,7 +33,7 @@ def test_a_full_disk_leaves_a_gap_that_says_how_long_it_is() -> None:
     print("four", file=willing, flush=True)
     print("five", file=willing, flush=True)
     lines = disk.getvalue().splitlines()
-    assert lines == ["one", '{"event": "log lines are missing", "count": 2}', "four", "five"]
+    assert lines == ["one", '{"event": "Log lines are missing", "count": 2}', "four", "five"]
 
 
 def test_a_process_logs_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_every_thread_of_a_process_says_whose_line_it_is(monkeypatch: pytest.Mon
     thread.start()
     thread.join()
     with structlog.contextvars.bound_contextvars(episode_id="e", fence=2):
-        logging.get_logger().info("attempt failed", run_id="told here")
+        logging.get_logger().info("Attempt failed", run_id="told here")
     first, second = map(json.loads, disk.getvalue().splitlines())
     assert {**first, "timestamp": ""} == {
         "event": "Lease extended",
@@ -75,11 +75,11 @@ def test_a_format_that_is_named_holds_whatever_stderr_is(monkeypatch: pytest.Mon
     disk = Disk()
     monkeypatch.setattr("sys.stderr", disk)
     logging.configure("worker", form="text")
-    logging.get_logger().info("Serving")
+    logging.get_logger().info("Serving track")
     monkeypatch.setattr(disk, "isatty", lambda: True)
     logging.configure("worker", form="json", level="WARNING")
     logging.get_logger().info("too little")
-    logging.get_logger().warning("Serving")
+    logging.get_logger().warning("Serving track")
     text, line = disk.getvalue().splitlines()
     assert not text.startswith("{")
-    assert json.loads(line)["event"] == "Serving"
+    assert json.loads(line)["event"] == "Serving track"

@@ -34,7 +34,7 @@ def test_an_override_with_a_slip_is_refused() -> None:
         loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SISE": "4"})
     with pytest.raises(ConfigError, match=r"^AGENTRL__DISPATCH__GROUP_SIZE: .* got `str`"):
         loads(LEAST, environ={"AGENTRL__DISPATCH__GROUP_SIZE": "many"})
-    with pytest.raises(ConfigError, match="AGENTRL__WORKERS__MANY: workers is no section"):
+    with pytest.raises(ConfigError, match="AGENTRL__WORKERS__MANY: workers is not a section"):
         loads(f"workers = 1\n{LEAST}", environ={"AGENTRL__WORKERS__MANY": "4"})
 
 
@@ -43,7 +43,9 @@ def test_an_override_with_a_slip_is_refused() -> None:
     ["AGENTRL__EVAL__VLLM__ENV", "AGENTRL__TASKS__ENV__OPTIONS__ENV", "AGENTRL__eval__vllm__env"],
 )
 def test_an_override_cannot_name_a_variable_whose_letters_matter(table: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{table}__MY__GPU: names are lower-cased") as caught:
+    with pytest.raises(
+        ConfigError, match=f"^{table}__MY__GPU: variable names are converted to lower case"
+    ) as caught:
         loads(LEAST, environ={f"{table}__MY__GPU": "0"})
     assert caught.value.hint == f"{table}='{{MY__GPU = \"…\"}}'"
     loads(LEAST, environ={table: '{MY__GPU = "0"}'})
@@ -79,7 +81,7 @@ def test_a_wrong_value_names_the_verb_that_tells_what_its_section_takes(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(text + LEAST)
-    assert caught.value.hint == f"`{verb}` tells what each key takes"
+    assert caught.value.hint == f"see `{verb}` for the values of each key"
 
 
 def test_a_command_that_is_told_carries_the_overrides_of_this_process() -> None:

@@ -74,4 +74,4 @@ def test_a_session_that_cannot_be_weighed_is_told_of(capsys: pytest.CaptureFixtu
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     weigh_session(5, gone.pid)
-    assert "session is not weighed" in "".join(capsys.readouterr())
+    assert "CPU weight of the session not set" in "".join(capsys.readouterr())

@@ -141,10 +141,10 @@ def test_the_log_says_when_waiting_begins_each_minute_of_it_and_when_it_ends() -
     with capture_logs() as lines:
         retry.call(Service(clock, 150.0).ask)
     assert [line["event"] for line in lines] == [
-        "Waiting for a service that is away",
-        "Waiting for a service that is away",
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Waiting for a service that is unavailable",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
     assert all(line["service"] == "store" for line in lines)
     assert lines[0]["error"] == "Away: connection refused"
@@ -169,8 +169,8 @@ def test_threads_that_wait_for_one_outage_log_it_once() -> None:
     with capture_logs() as lines:
         retry.call(outer)
     assert [line["event"] for line in lines] == [
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
 
 
@@ -186,8 +186,8 @@ def test_while_one_call_waits_others_that_succeed_do_not_end_the_outage() -> Non
     with capture_logs() as lines:
         assert retry.call(Service(clock, 50.0).ask) == "answer"
     assert [line["event"] for line in lines] == [
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
     assert retry.away_s() is None
 
@@ -203,10 +203,10 @@ def test_calls_that_give_up_soon_are_told_of_in_the_same_way() -> None:
             clock.now += 1.0
         assert retry.call(service.ask) == "answer"
     assert [line["event"] for line in lines] == [
-        "Waiting for a service that is away",
-        "Waiting for a service that is away",
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Waiting for a service that is unavailable",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
 
 

@@ -20,7 +20,7 @@ def test_a_thread_that_dies_ends_the_process_with_one_line(error: Exception) -> 
         thread.join(60)
     assert left == [DIED]
     (line,) = lines
-    assert line["event"] == "A thread that the process needs has died: the process ends"
+    assert line["event"] == "Required thread died; the process exits"
     assert line["thread"] == "lease"
     assert str(error) in line["error"]
 

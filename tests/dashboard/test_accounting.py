@@ -35,7 +35,7 @@ def test_processes_that_were_lost_come_first() -> None:
         ]
     )
     assert [(row["name"], row["lease"]) for row in rows] == [
-        ("w2", "ran out 2 min ago"),
+        ("w2", "expired 2 min ago"),
         ("d", "5 s left"),
         ("w1", ""),
     ]

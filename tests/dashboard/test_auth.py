@@ -86,8 +86,8 @@ def test_who_shows_a_wrong_token_is_told_so_and_sees_no_page(
     app = opened(file, VARIABLE)
     with capture_logs() as lines:
         shown(app, TOKEN + "x")
-    assert app.error[0].value == "That is not the token."
-    assert [line["event"] for line in lines] == ["A wrong token was shown"]
+    assert app.error[0].value == "Wrong token."
+    assert [line["event"] for line in lines] == ["Login with a wrong token"]
     assert TOKEN not in str(lines)
     assert not app.sidebar.selectbox
 
@@ -156,12 +156,12 @@ def test_the_page_keeps_the_id_beside_others_and_to_https_where_it_came_so() -> 
 
 def test_off_loopback_a_token_is_required(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("0.0.0.0", "192.0.2.1"):  # noqa: S104
-        with pytest.raises(ConfigError, match="required off loopback"):
+        with pytest.raises(ConfigError, match="is not loopback"):
             run(Path(file), 8501, host)
     with pytest.raises(ConfigError, match=f"{VARIABLE} is not set"):
         run(Path(file), 8501, "0.0.0.0", VARIABLE)  # noqa: S104
     monkeypatch.setenv(VARIABLE, 15 * "x")
-    with pytest.raises(ConfigError, match="16 characters or more is required off loopback"):
+    with pytest.raises(ConfigError, match="a token of 16 or more characters"):
         run(Path(file), 8501, "::", VARIABLE)
 
 
@@ -206,10 +206,10 @@ def test_a_port_is_had_or_refused_whatever_the_address_looks_like(host: str) -> 
     except OSError:
         pytest.skip(f"this machine has no {host}")
     port = taken.getsockname()[1]
-    with taken, pytest.raises(AgentRLError, match=f"port {port} cannot be had on {host}: Address"):
+    with taken, pytest.raises(AgentRLError, match=f"cannot listen on {host}:{port}: Address"):
         refuse_taken(port, host)
     refuse_taken(port, host)
-    with pytest.raises(AgentRLError, match="cannot be had on 192"):
+    with pytest.raises(AgentRLError, match="cannot listen on 192"):
         refuse_taken(port, "192.0.2.1")
 
 

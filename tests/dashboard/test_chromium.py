@@ -34,7 +34,7 @@ ERRORS = '[data-testid="stException"], [data-testid="stAlertContentError"], [rol
 SAYS = {
     "Run": "completed",
     "Tasks": "dbbench",
-    "Episodes": "learned by",
+    "Episodes": "trained in",
     "Checkpoints": "◀ newest",
     "Compare": "and other runs",
     "Accounting": "agree",
@@ -181,7 +181,7 @@ def test_from_an_episode_to_its_update_its_siblings_and_back(shown: Shown) -> No
     expect(heading(page)).to_have_text("Checkpoints")
     settled(page)
     expect(page.locator("h3").first).to_have_text("Version 1")
-    page.get_by_text("episodes that its update learned from").click()
+    page.get_by_text("episodes that its update trained on").click()
     expect(heading(page)).to_have_text("Episodes")
     settled(page)
     assert f"run={NAME}" in page.url
@@ -217,8 +217,8 @@ def focus(page: Page, text: str) -> None:
 
 def test_the_filter_finds_and_stays_in_the_address(shown: Shown) -> None:
     page = shown.open(f"/episodes?run={NAME}")
-    page.get_by_label("Text in a call or an answer").fill("select")
-    page.get_by_role("button", name="Find").click()
+    page.get_by_label("Text in a call or answer").fill("select")
+    page.get_by_role("button", name="Search").click()
     page.wait_for_url(re.compile("words=select"))
     expect(page.locator(".rows").first).not_to_contain_text("alfworld")
     expect(page.locator(".rows").first).to_contain_text("dbbench")
@@ -255,7 +255,7 @@ def test_a_token_is_asked_for_once_by_each_browser(
         expect(heading(page)).to_have_text("AgentRL")
         page.get_by_label("Token", exact=True).fill("another")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("That is not the token.")).to_be_visible()
+        expect(page.get_by_text("Wrong token.")).to_be_visible()
         assert page.locator(".rows").count() == 0
         page.wait_for_timeout(1000 * PAUSE_S)
         page.get_by_label("Token", exact=True).fill("a-token-of-a-test")

@@ -46,7 +46,7 @@ def test_a_run_stands_as_one_row_with_its_success_of_late(
     rows = [side_row(name, look(store, run_id)) for name, run_id in known.items()]
     assert [row["version"] for row in rows] == [4, 2]
     assert [row["state"] for row in rows] == ["running", "completed"]
-    assert [row["tokens learned"] for row in rows] == [320, 160]
+    assert [row["trained tokens"] for row in rows] == [320, 160]
     assert rows[0]["dbbench"].startswith("62.5% (")
     store.close()
 

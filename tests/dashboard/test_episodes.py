@@ -88,7 +88,7 @@ def test_the_largest_numbers_that_a_form_holds_are_a_filter(world: World) -> Non
 
 def test_no_such_episode_is_said_of_all_that_were_looked_at_alone() -> None:
     at = Cursor(1.0, "x")
-    assert episodes.nothing(Found([], None, 9, beyond=False), first=True) == "No such episode."
+    assert episodes.nothing(Found([], None, 9, beyond=False), first=True) == "No episode matches."
     for found, first in (
         (Found([], at, 9, beyond=False), True),
         (Found([], None, 9, beyond=True), True),
@@ -136,11 +136,11 @@ def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> 
 
     assert shown() == (True, "")
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
-    assert "its row names other" in shown()[1]
+    assert "its row says other" in shown()[1]
     world.sql("UPDATE trajectories SET body = :b", b=b"\x00junk")
     assert "cannot be read" in shown()[1]
     world.sql("UPDATE trajectories SET body = :b", b=b"")
-    assert shown()[1].startswith("Its body was removed")
+    assert shown()[1].startswith("The trajectory was deleted")
     world.sql("DELETE FROM trajectories")
     assert shown() == (False, shown()[1])
     assert "is not stored" in shown()[1]

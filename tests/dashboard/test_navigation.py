@@ -78,7 +78,7 @@ def test_the_address_chooses_the_run_until_the_sidebar_does_and_wins_where_it_ch
 
 def test_a_run_of_the_address_that_is_not_there_is_said_until_one_is_chosen(two: Store) -> None:
     app = shown(two, "first", run="third")
-    assert app.error[0].value.startswith("This store has no run of the name")
+    assert app.error[0].value.startswith("The database has no run with the name")
     assert not app.title
     app.run()
     assert app.error

@@ -22,13 +22,13 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
     fresh = said(show("run", runs.store, runs.fresh))
     assert "No group has closed yet." in fresh
     assert fresh.count("No update yet.") == 2
-    assert "No policy is live: episodes wait for one." in fresh
+    assert "No policy is live. Episodes wait for one." in fresh
     app = show("run", runs.store, runs.going)
     figures = {metric.label: metric.value for metric in app.metric}
-    assert (figures["Version"], figures["Tokens learned"]) == ("3", "240")
+    assert (figures["Version"], figures["Trained tokens"]) == ("3", "240")
     assert any(table.get("loss tokens") and len(table["version"]) == 3 for table in tables(app))
     over = said(show("run", runs.store, runs.over))
-    assert "The run is over; nothing is served." in over
+    assert "The run is over. No policy is served." in over
     assert "enough updates" in over
     store, run_id = begun(url)
     trained(store, run_id, 1)
@@ -40,18 +40,18 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
 
 
 def test_the_page_tasks(runs: Any, show: Any, said: Any) -> None:
-    assert "No group is admitted yet." in said(show("tasks", runs.store, runs.fresh))
-    assert "What became of groups" in said(show("tasks", runs.store, runs.over))
+    assert "No group has been admitted yet." in said(show("tasks", runs.store, runs.fresh))
+    assert "Groups by outcome" in said(show("tasks", runs.store, runs.over))
     app = show("tasks", runs.store, runs.going)
     app.selectbox[0].select("dbbench").run()
     assert "dbbench" in app.query_params["task"]
     app.toggle[0].set_value(True).run()
     assert not app.exception
-    assert "that every group of the task played" in said(app)
+    assert "in every group of the task" in said(app)
 
 
 def test_the_page_episodes(runs: Any, show: Any, said: Any) -> None:
-    assert "No such episode." in said(show("episodes", runs.store, runs.fresh))
+    assert "No episode matches." in said(show("episodes", runs.store, runs.fresh))
     largest = {"version": str(2**53 - 1), "reward_from": "-1.7e308", "reward_to": "1.7e308"}
     app = show("episodes", runs.store, runs.going, run="going", **largest)
     assert app.number_input[2].value == 2**53 - 1
@@ -63,7 +63,7 @@ def test_the_page_episodes(runs: Any, show: Any, said: Any) -> None:
     assert not app.exception
     assert "0.5" in app.query_params["reward_from"]
     assert "tokens" in app.query_params["order"]
-    assert "The most tokens first" in said(app)
+    assert "Most tokens first" in said(app)
     assert len(re.findall("&amp;episode=", said(app))) == 2 * (1 + 3 + 4)
     unknown = show("episodes", runs.store, runs.going, run="going", episode="none")
     assert unknown.error[0].value == "Run going has no episode none."
@@ -80,7 +80,7 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
     page = said(app)
     assert "**Step 0 · v0 current · 3 tokens · 0.10 s policy · 0.01 s environment**" in page
     assert "**member 1** · completed · reward 1" in page
-    assert "No update learned from it" in page
+    assert "No update trained on this episode" in page
     assert "⟨5⟩" in page  # no tokenizer is there
     for mode in ("advantage", "policy"):
         app.radio[0].set_value(mode).run()
@@ -88,7 +88,7 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
     assert "v0 lagged(4)" in said(app)
     world.sql("UPDATE episodes SET body_sha256 = 'other' WHERE episode_id = :e", e=body.episode_id)
     app.run()
-    assert "its row names other" in app.warning[0].value
+    assert "its row says other" in app.warning[0].value
     (group_id,) = world.admit(1, size=2)
     waits = show("episodes", store, world.run_id, episode=f"{group_id}-0")
     assert waits.info[0].value == "No step is recorded yet."
@@ -97,26 +97,26 @@ def test_the_page_of_one_episode(url: str, show: Any, said: Any) -> None:
 
 def test_the_page_checkpoints(runs: Any, show: Any, said: Any) -> None:
     fresh = said(show("checkpoints", runs.store, runs.fresh))
-    assert ">v0  stands · files of 1 of 1  ◀ newest<" in fresh
+    assert ">v0  valid · files of 1 of 1 checkpoints  ◀ newest<" in fresh
     assert "No evaluation yet." in fresh
     named = f"{runs.going}-v000002"
     app = show("checkpoints", runs.store, runs.going, run="going", checkpoint=named)
     assert app.subheader[0].value == "Version 2"
     page = said(app)
-    assert "Its update is **committed**: 2 groups, 8 episodes, 80 loss tokens." in page
+    assert "The update is **committed**: 2 groups, 8 episodes, 80 loss tokens." in page
     assert f"/episodes?run=going&amp;checkpoint={named}" in page
     assert "/episodes?run=going&amp;learned_at=2" in page
     assert "**policy** (local) serves **v0** as *lagged(4)*" in page
     unknown = show("checkpoints", runs.store, runs.over, run="over", checkpoint="none")
     assert unknown.error[0].value == "Run over has no checkpoint none."
-    assert "Nothing is served now." in said(unknown)
+    assert "No policy server serves a checkpoint now." in said(unknown)
 
 
 def test_the_page_compare(runs: Any, url: str, show: Any, tables: Any) -> None:
     app = show("compare", runs.store, runs.going, **{"with": "over,fresh"})
     assert tables(app)[0]["run"] == ["going", "over", "fresh"]
     assert [tab.label for tab in app.tabs] == ["By update", "By tokens", "By wall clock"]
-    assert app.info[0].value.startswith("No evaluation is the same of both")
+    assert app.info[0].value.startswith("The runs have no evaluation in common")
     app.selectbox[0].select("dbbench").run()
     assert not app.exception
     app.multiselect[0].set_value([]).run()
@@ -126,7 +126,7 @@ def test_the_page_compare(runs: Any, url: str, show: Any, tables: Any) -> None:
     app = show("compare", store, alone)
     said = [box.value for box in app.info]
     assert "None of these runs has an update yet." in said
-    assert any(text.startswith("This store has one run") for text in said)
+    assert any(text.startswith("This database has only one run") for text in said)
     store.close()
 
 
@@ -134,9 +134,9 @@ def test_the_page_accounting(runs: Any, url: str, show: Any, said: Any, tables: 
     fresh = said(show("accounting", runs.store, runs.fresh))
     for nothing in (
         "There are no groups yet.",
-        "No process has held a lease yet.",
-        "Nothing: every episode that ended has finished.",
-        "None: nothing came too late.",
+        "No process has had a lease yet.",
+        "None. Every episode that ended has finished.",
+        "None. No message or process was too late.",
     ):
         assert nothing in fresh
     app = show("accounting", runs.store, runs.going)
@@ -153,8 +153,8 @@ def test_the_page_accounting(runs: Any, url: str, show: Any, said: Any, tables: 
     app = show("accounting", store, run_id)
     errors = [box.value for box in app.error]
     assert errors == [
-        "9 disagreements between episodes, trajectories and updates",
-        "9 members, 8 episodes: each member has one",
+        "9 disagreements between episodes, trajectories and updates.",
+        "9 members, but 8 episodes. Each member has one episode.",
     ]
     assert set(tables(app)[0]["kind"]) == {"hash_differs", "members_differ"}
     store.close()
@@ -175,7 +175,7 @@ def test_the_page_sql(runs: Any, show: Any) -> None:
     run("SELECT * FROM nonsense")
     assert "no such table: nonsense" in app.error[0].value
     run("SELECT 1 WHERE 1 = 2")
-    assert app.info[0].value == "No row."
+    assert app.info[0].value == "The statement returned no rows."
     question = questions()[0]
     app.selectbox[0].select(question.title).run()
     assert app.text_area[0].value == question.sql

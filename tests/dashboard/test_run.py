@@ -27,7 +27,7 @@ def test_a_running_run_is_told_in_figures(runs: Any) -> None:
 def test_a_run_that_is_over_has_nothing_left_and_expects_no_process(runs: Any) -> None:
     view = now(runs.store, runs.over)
     assert (view.head.over, view.head.reason) == (True, "enough updates")
-    assert health(view) == "Processes: the run is over; 0 still hold a lease."
+    assert health(view) == "Processes: the run is over; 0 still have a lease."
     assert view.rules == []
     assert flow(runs.store, runs.over).policies == []
 

@@ -50,7 +50,7 @@ def test_a_second_statement_cannot_hide_behind_the_first(store: Store) -> None:
     looking = readonly(store)
     with pytest.raises(StoreError):
         ask(looking, "SELECT 1; DELETE FROM runs", Bounds(rows=10))
-    with pytest.raises(StoreError, match="this console only reads"):
+    with pytest.raises(StoreError, match="console is read-only"):
         ask(looking, "DELETE FROM runs")
     looking.close()
 

@@ -240,7 +240,7 @@ def test_a_process_of_a_run_waits_for_a_store_that_is_away_until_it_is_told_to_s
         assert thread.is_alive()
         stop.set()
         thread.join(60)
-    assert lines[0]["event"] == "Waiting for a service that is away"
+    assert lines[0]["event"] == "Waiting for a service that is unavailable"
     assert "unable to open" in str(errors[0])
 
 

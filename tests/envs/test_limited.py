@@ -88,7 +88,7 @@ def test_a_request_that_hangs_fails_and_closes_the_environment_at_last(request_:
 
     with pytest.raises(EnvironmentFailure, match="took over 7 s") as failed:
         play()
-    assert failed.value.hint == "envs.call_timeout_s"
+    assert failed.value.hint == "raise envs.call_timeout_s"
     with pytest.raises(EnvironmentFailure, match="took over 7 s"):
         environment.call("again")
     environment.close()

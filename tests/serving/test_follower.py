@@ -218,7 +218,7 @@ def test_more_tracks_than_places_are_refused(lineage: Lineage) -> None:
     class One(ScriptedEngine):
         places = 1
 
-    with pytest.raises(ConfigError, match="2 tracks, and the engine serves 1"):
+    with pytest.raises(ConfigError, match="2 tracks, but the engine serves 1"):
         Follower(One(), Served(), lineage.store, Seat("s", ["current", "lagged(1)"]))
 
 

@@ -403,8 +403,8 @@ def test_a_store_that_is_away_leaves_what_is_served_and_is_asked_again(lineage: 
         seconds[0] += TICK_S + 0.01
         assert names(watch) == ["c0", "c1"]
     assert [line["event"] for line in lines] == [
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
 
 

@@ -212,7 +212,7 @@ def test_a_bearer_token_is_demanded_on_every_path() -> None:
 
 
 def test_off_loopback_a_token_is_required() -> None:
-    with pytest.raises(ConfigError, match="token is required"):
+    with pytest.raises(ConfigError, match="needs a bearer token"):
         Server(Face(ScriptedEngine(), Served(), ""), "0.0.0.0", 0, guarded=False)  # noqa: S104
 
 

@@ -143,7 +143,7 @@ class VllmRun:
             found.extend(
                 line
                 for line in self.output.read_text().splitlines()
-                if "A checkpoint cannot be served" in line and f'"{name}"' in line
+                if "Checkpoint cannot be served" in line and f'"{name}"' in line
             )
             return bool(found)
 

@@ -169,6 +169,6 @@ def test_the_log_warns_once_and_says_why() -> None:
     with structlog.testing.capture_logs() as lines:
         tell([skipped, ended], 4, "no loss token")
     assert [(line["log_level"], line["event"], line["reason"]) for line in lines] == [
-        ("warning", "alarm raised", "no loss token"),
-        ("info", "alarm ended", ""),
+        ("warning", "Alarm raised", "no loss token"),
+        ("info", "Alarm ended", ""),
     ]

@@ -486,7 +486,7 @@ def test_a_worker_that_ends_while_the_store_is_away_leaves_its_lease_to_end_by_i
     with capture_logs() as lines:
         worker.close()
     outage.end()
-    assert lines[-1]["event"] == "Lease ends by itself"
+    assert lines[-1]["event"] == "Lease not released; it expires by itself"
 
 
 def _lease_until(session: Session) -> float:

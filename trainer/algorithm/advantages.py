@@ -1,4 +1,4 @@
-"""From rewards to advantages: centred in each group, then normalised in each task."""
+"""Computes advantages from rewards: centred per group, then normalised per task."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Alarms: thresholds over what an update says of itself. Pure; docs/alarms.md has every formula.
+"""Alarms: thresholds for the metrics of an update. Pure functions; docs/alarms.md has the formulas.
 
 metrics, those of late ─▶ readings ─▶ edges: what is raised now and was not, what ended
 """

@@ -1,4 +1,4 @@
-"""What an update says about itself: pure functions of what the forward pass recorded."""
+"""Metrics of an update: pure functions of the values that the forward pass recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch as one number to differentiate, whatever engine does that.
+"""The loss of a micro-batch as one scalar to differentiate, for every engine.
 
 MicroBatch ─▶ states of the policy ─▶ scores of its loss tokens ─▶ loss of each ─▶ Σ share · loss
           └─▶ states of the reference ─▶ their scores ─▶ KL ─┘

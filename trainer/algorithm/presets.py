@@ -1,4 +1,4 @@
-"""The hyper-parameters of learning: a preset, overridden by what the configuration names."""
+"""The hyper-parameters of training: a preset, overridden by the configuration."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -104,10 +104,14 @@ def settings(config: Trainer) -> Settings:
     values = _chosen(config)
     importance = _importance(config, values.pop("importance"), values["old"])
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
-        raise ConfigError(f"trainer.dual_clip: {values['loss']} has no dual clip", hint="remove it")
+        raise ConfigError(
+            f"trainer.dual_clip: the loss {values['loss']} has no dual clip", hint="remove the key"
+        )
     clip = Clip(values.pop("clip_low"), values.pop("clip_high"), values.pop("dual_clip"))
     if clip.low > 1.0:
-        raise ConfigError("trainer.clip_low: a ratio is never below 0", hint="at most 1")
+        raise ConfigError(
+            "trainer.clip_low exceeds 1, but a ratio is never below 0", hint="set it to at most 1"
+        )
     return Settings(
         weight_decay=config.weight_decay,
         warmup_updates=config.warmup_updates,
@@ -169,7 +173,7 @@ def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int
         raise ConfigError(
             f"trainer.inbox_bytes {trainer.inbox_bytes}: a batch of {groups} groups of "
             f"{dispatch.group_size} episodes of up to {sampling.max_tokens} tokens may need {need}",
-            hint="a larger value, or fewer trainer.max_groups",
+            hint="raise it, or lower trainer.max_groups",
         )
     return trainer.inbox_bytes
 
@@ -178,11 +182,13 @@ def _check_engine(config: Trainer) -> None:
     section = config.deepspeed
     if config.engine == "torch" and config.ranks > 1:
         hint = 'set trainer.engine = "deepspeed", or leave it at 1'
-        raise ConfigError("trainer.ranks: the engine torch is one process", hint=hint)
+        raise ConfigError("trainer.ranks: the engine torch has only one process", hint=hint)
     if section.offload != "none" and section.zero == 0:
-        raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", hint="zero = 2")
+        raise ConfigError("trainer.deepspeed.offload: ZeRO 0 offloads nothing", hint="set zero = 2")
     if section.offload == "all" and section.zero != 3:
-        raise ConfigError('trainer.deepspeed.offload: only ZeRO 3 offloads "all"', hint="zero = 3")
+        raise ConfigError(
+            'trainer.deepspeed.offload: only ZeRO 3 offloads "all"', hint="set zero = 3"
+        )
 
 
 def _chosen(config: Trainer) -> dict[str, Any]:
@@ -199,8 +205,8 @@ def _importance(config: Trainer, kind: Kind, old: str) -> Importance:
     if old == "behaviour":
         if config.importance not in (None, "none") or config.max_weight is not None:
             raise ConfigError(
-                'trainer.importance: old = "behaviour" refuses importance weights',
-                hint='importance = "none" without bounds, or old = "proximal"',
+                'trainer.importance: old = "behaviour" has no importance weights',
+                hint='remove importance, min_weight and max_weight, or set old = "proximal"',
             )
         kind = "none"
     usual = WEIGHTS[kind]

@@ -1,4 +1,4 @@
-"""What share of an update's loss each token has; over the whole update they sum to one."""
+"""The weight of each token in the loss of an update. The weights of an update sum to one."""
 
 from typing import Literal
 

@@ -1,1 +1,1 @@
-"""What computes an update: torch in one process, DeepSpeed over ranks."""
+"""Training engines: torch in one process, DeepSpeed over several ranks."""

@@ -1,10 +1,10 @@
-"""DeepSpeed's compiled optimizer for the host, which `offload` needs: built ahead of training.
+"""Compiles DeepSpeed's CPU optimizer, which `offload` needs, before training.
 
     build ─▶ lock ─▶ compile in a folder of its own ─▶ the library and its hash, renamed into place
     load  ─▶ the library with that hash, or an error that names the command; nothing is compiled
 
-A build that is killed leaves a folder that nobody reads. torch's own loader is not asked again: its
-lock file, where it is left behind, stops every later start for ever.
+A killed build leaves a folder that nothing reads. We do not use torch's own loader later, because a
+lock file that it leaves behind blocks every later start.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ COMPILE = """
 from deepspeed.ops.op_builder import CPUAdamBuilder
 CPUAdamBuilder().load(verbose=False)
 """
-MEND = "agentrl deepspeed build"
+MEND = "run `agentrl deepspeed build`"
 
 
 def folder(extensions: str) -> Path:
@@ -66,11 +66,13 @@ def load(extensions: str) -> None:
 
     target = folder(extensions)
     if not _whole(target):
-        raise ConfigError(f"trainer.deepspeed.offload: nothing built in {target}", hint=MEND)
+        raise ConfigError(
+            f"trainer.deepspeed.offload: there is no compiled extension in {target}", hint=MEND
+        )
     library = target / json.loads((target / FACTS).read_text())["library"]
     spec = importlib.util.spec_from_file_location(NAME, library)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{library}: cannot be loaded", hint=MEND)
+        raise ConfigError(f"{library} cannot be loaded", hint=MEND)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     loaded: dict[str, Any] = OpBuilder._loaded_ops  # noqa: SLF001  # what a build of its own would fill
@@ -101,14 +103,14 @@ def _compiled(scratch: Path) -> Path:
     try:
         _, said = process.communicate(timeout=BUILD_S)
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"{NAME} is not built after {BUILD_S:.0f} s") from error
+        raise ConfigError(f"{NAME} was not compiled within {BUILD_S:.0f} s") from error
     finally:
         with suppress(ProcessLookupError):  # its compilers, too
             os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         lines = [line for line in said.splitlines() if line.strip()]
         words = lines[-1] if lines else f"exit code {process.returncode}"
-        raise ConfigError(f"{NAME} cannot be built: {words}", hint="install g++ and ninja")
+        raise ConfigError(f"{NAME} cannot be compiled: {words}", hint="install g++ and ninja")
     return next(scratch.rglob(f"{NAME}*.so"))
 
 

@@ -1,11 +1,11 @@
-"""One rank's part in a learner whose weights and moments DeepSpeed spreads over ranks.
+"""One rank of a learner whose weights and optimizer state DeepSpeed shards over the ranks.
 
     the update's batch ─▶ micro-batches, dealt over ranks ─▶ this rank's, one after the other
       ─▶ Objective.loss through the engine ─▶ engine.backward ─▶ (last) engine.step, or none
 
-Every rank makes as many passes as every other, empty ones among them: each is a meeting of all.
-The shares of the update's loss sum to one over all ranks, and DeepSpeed divides by their number:
-each rank's loss is multiplied by it.
+Every rank runs the same number of passes, some of them empty, because each pass is a collective
+operation. Token weights sum to one over all ranks, but DeepSpeed divides by the number of ranks, so
+each rank multiplies its loss by that number.
 """
 
 import math
@@ -101,7 +101,9 @@ class DeepSpeedLearner:
         Raises CheckpointError, and ConfigError also where DeepSpeed or an extension is missing.
         """
         if hardware.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"model.device: no {hardware.device} here", hint='set it to "cpu"')
+            raise ConfigError(
+                f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
+            )
         torch.set_num_threads(hardware.threads)
         library = zero.imported(hardware.device)
         self._settings = settings

@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine."""
+"""The interface between the training loop and an engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rank 0 leads: it alone knows database and broker; every rank does each of its commands with it.
+"""Rank 0 coordinates: only it uses the database and the broker; all ranks run its commands.
 
     rank 0   train(…, Lead) ─ update, save, … ─▶ Part.update, …
                     └── command (and batch, or state) ──▶ every other rank: follow ─▶ Part.update, …
@@ -193,7 +193,10 @@ def told(batch: Batch) -> Update:
 def heard(command: Update) -> Batch:
     """Raises CheckpointError for arrays that are not those of a batch."""
     if command.fields.keys() != ARRAYS.keys():
-        raise CheckpointError("rank 0 runs another version", hint="install one version everywhere")
+        raise CheckpointError(
+            "rank 0 runs another version of AgentRL",
+            hint="install the same version on all machines",
+        )
     arrays: dict[str, Any] = {
         name: np.frombuffer(command.fields[name], kind).copy() for name, kind in ARRAYS.items()
     }

@@ -1,10 +1,10 @@
-"""Processes that learn together: what they tell one another, and that none of them is gone.
+"""Communication between the ranks of a trainer, and detection of a lost rank.
 
     rank 0 ── tell ──▶ the others hear                      commands and arrays; may take hours
     every  ── summed ─▶ every                               numbers; within the deadline
     every  ══ beats, every 2 s, on a thread of its own ═▶ every   who stays away ends the others
 
-A rank that died or hangs is noticed by the others' beats, whatever they are doing: each ends with
+If a rank dies or hangs, the heartbeats of the others notice it at any time, and each exits with
 `RankLost.exit_code` and one line. Nothing is unpickled.
 """
 

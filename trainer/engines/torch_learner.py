@@ -30,7 +30,9 @@ class TorchLearner:
         is not or an adapter that does not fit.
         """
         if hardware.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"model.device: no {hardware.device} here", hint='set it to "cpu"')
+            raise ConfigError(
+                f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
+            )
         torch.set_num_threads(hardware.threads)
         self._settings = settings
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)

@@ -1,7 +1,8 @@
-"""DeepSpeed, as we use it: one configuration, and its shards by the names of torch's engine.
+"""Our DeepSpeed configuration, and access to its shards by parameter name.
 
-ZeRO keeps weights and moments in flat pieces, a part of each on every rank. Here they are asked for
-and set one parameter at a time, whole, so that a snapshot does not know how many ranks made it.
+ZeRO keeps weights and optimizer state in flat pieces, a part of each on every rank. This module
+reads and writes whole parameters, one at a time, so a snapshot does not depend on the number of
+ranks.
 """
 
 import os
@@ -28,8 +29,8 @@ def imported(device: str) -> Any:
         import deepspeed.ops
     except ImportError as error:
         raise ConfigError(
-            'trainer.engine = "deepspeed": it is not installed',
-            hint="pip install 'agentrl-system[deepspeed]'",
+            'trainer.engine = "deepspeed", but DeepSpeed is not installed',
+            hint="run `pip install 'agentrl-system[deepspeed]'`",
         ) from error
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     deepspeed.utils.logger.setLevel("ERROR")

@@ -1,1 +1,1 @@
-"""The model that learns: its files, its forward pass, what it costs in memory."""
+"""The trained model: its files, its forward pass, its memory use."""

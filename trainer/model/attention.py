@@ -1,10 +1,10 @@
-"""Attention over trajectories that lie end to end in one row: none sees another.
+"""Attention over packed trajectories: none attends to another.
 
 [1, heads, T, D] ─▶ split by trajectory ─▶ causal attention of each ─▶ joined
 
-transformers calls `attend` in place of its own attention and hands it the lengths that the model
-was called with. Cost and memory are those of the trajectories alone; a mask over the row would cost
-T² of both.
+transformers calls `attend` instead of its own attention and passes the lengths with which the model
+was called. Cost and memory are those of the single trajectories; a mask over the whole row would
+cost T².
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ def pack(model: Any) -> None:
         some = states(model, tokens, PROBE, read)
     for apart, joint in zip(alone, together, strict=True):
         if not _near(joint, apart, model.dtype):
-            raise CheckpointError(f"{kind}: packed trajectories see each other", hint=MEND)
+            raise CheckpointError(f"{kind}: packed trajectories attend to each other", hint=MEND)
     model.spares &= _near(some, torch.cat(alone)[read.to(some.device)], model.dtype)
 
 

@@ -1,11 +1,11 @@
-"""Behaviour cloning: a causal language model learns to say what demonstrators said.
+"""Behaviour cloning: a causal language model learns to imitate demonstrators.
 
     demonstrations ─▶ batches, packed end to end ─▶ cross-entropy on their own tokens ─▶ step
 
-Muon orthogonalises the updates of a small model's matrices, AdamW moves the rest. A policy of a
-million parameters learned to copy names from its prompt this way, and did not with AdamW alone. A
-model above `MUON_PARAMETERS` learns by AdamW alone: Muon's own products would take longer than the
-step's (SmolLM2-135M: 145 against 60 tokens a second, and no lower loss at equal tokens).
+Muon updates the matrices of a small model, AdamW the rest. A policy of a million parameters learned
+to copy names from its prompt with both, but not with AdamW alone. A model above `MUON_PARAMETERS`
+uses AdamW only: the products of Muon would take longer than the step (SmolLM2-135M: 145 against 60
+tokens a second, and no lower loss at equal tokens).
 """
 
 from collections.abc import Iterator, Sequence
@@ -109,7 +109,7 @@ class Cloner:
                     )
                 entries[int(number)].setdefault(int(index), {})[key] = tensor
             elif rest not in own or own[rest].shape != tensor.shape:
-                raise CheckpointError(f"{rest}: not a weight of this model")
+                raise CheckpointError(f"the model has no weight {rest}")
             else:
                 own[rest].data.copy_(tensor)
         for (optimizer, _), found in zip(self._optimizers, entries, strict=True):
@@ -144,7 +144,7 @@ def batches(
 ) -> Iterator[list[Demonstration]]:
     """For ever: batches of like length, at most `tokens` padded tokens (at least one episode)."""
     if not demonstrations:
-        raise ValueError("no demonstration to learn from")
+        raise ValueError("there is no demonstration to learn from")
     while True:
         order = random.sample(demonstrations, len(demonstrations))
         longest = max(len(demonstration.mask) for demonstration in order)

@@ -1,4 +1,4 @@
-"""A checkpoint as a directory that plain transformers loads."""
+"""Exports a checkpoint as a directory that transformers can load."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,9 @@ def _merge(adapter: Path, base: Path, out: Path) -> None:
     try:
         from peft import PeftModel
     except ImportError as error:
-        raise CheckpointError("merging LoRA needs peft", hint="pip install peft") from error
+        raise CheckpointError(
+            "merging a LoRA adapter needs peft", hint="run `pip install peft`"
+        ) from error
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""Read a GGUF file: its quantised weights become a transformers directory."""
+"""Converts a GGUF file with quantised weights to a transformers directory."""
 
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ def convert(file: Path, out: Path, dtype: torch.dtype) -> int:
             file.parent, gguf_file=file.name, dtype=torch.float32
         )
     except ImportError as error:
-        raise ConfigError("reading a GGUF file needs gguf", hint="pip install gguf") from error
+        raise ConfigError(
+            "reading a GGUF file needs the package gguf", hint="run `pip install gguf`"
+        ) from error
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         text = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{file}: transformers cannot read it: {text}", hint="name another model"
+            f"{file}: transformers cannot read it: {text}", hint="choose another model"
         ) from error
     model = _unquantised(loaded, dtype)
     model.save_pretrained(out)

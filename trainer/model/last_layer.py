@@ -1,9 +1,9 @@
-"""The last layer's feed-forward block, for those tokens alone whose states are read.
+"""Runs the last layer's feed-forward block only for tokens whose states are used.
 
     attention of all T tokens ─▶ feed-forward of the K that are read ─▶ the states of those K
 
-Attention has ended there, so that nothing else depends on what the block says of the others: they
-get zeros from it. Of the blocks of L layers it spares the share of tokens not read, divided by L.
+Attention is finished there, so nothing depends on the block's output for other tokens; they get
+zeros. With L layers this saves 1/L of the feed-forward cost of the unused tokens.
 """
 
 from collections.abc import Callable

@@ -44,11 +44,11 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         text = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{path}: no model that transformers loads: {text}", hint="set model.path"
+            f"{path}: transformers cannot load this model: {text}", hint="set another model.path"
         ) from error
     model, report = loaded
     if report["missing_keys"]:
-        raise CheckpointError(f"{path}: absent weight {min(report['missing_keys'])}")
+        raise CheckpointError(f"{path}: the weight {min(report['missing_keys'])} is missing")
     model = model.to(device).eval()
     probe = torch.arange(8, device=device)[None]
     with torch.no_grad():

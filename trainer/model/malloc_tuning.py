@@ -1,8 +1,7 @@
-"""How this process's memory goes back to the system: a setting of glibc, nothing elsewhere.
+"""Makes glibc return freed memory to the system. Other C libraries are not changed.
 
-malloc learns from the first large block that is freed to keep such blocks on its heap. Small ones
-that live longer then settle in the gaps, so that every part of the logits takes new memory: as much
-as all logits at once, which computing them in parts was to avoid.
+After the first large block is freed, malloc keeps such blocks on its heap. Small blocks that live
+longer then fill the gaps, so each chunk of logits takes new memory, and chunking saves nothing.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""How gradients move weights: the optimizer of `trainer.optimizer` and its learning rate."""
+"""The optimizer that `trainer.optimizer` selects, and its learning rate."""
 
 from collections.abc import Iterable
 from typing import Any

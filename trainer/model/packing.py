@@ -1,4 +1,4 @@
-"""What one forward pass is given: trajectories end to end, without padding.
+"""Packs trajectories into forward passes, end to end, without padding.
 
 Batch ─▶ each trajectory up to its last loss token ─▶ first fit, longest first ─▶ micro-batches
       ─▶ dealt over ranks, the same number to each

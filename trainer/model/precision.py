@@ -1,4 +1,4 @@
-"""What bfloat16 costs: log-probabilities of one text in both precisions."""
+"""Measures the error of bfloat16: log-probabilities of one text in both precisions."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""Layers that keep their input alone and compute the rest again in the backward pass.
+"""Gradient checkpointing: the backward pass computes activations again from each layer's input.
 
-Memory of a pass falls to the layers' inputs and one layer's activations, for one more forward pass.
+A pass then needs memory for the layers' inputs and one layer's activations, and one more forward
+pass.
 """
 
 from functools import partial
@@ -21,7 +22,7 @@ def enable(model: Any) -> None:
     layers = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
     if not layers:
         raise ConfigError(
-            f"trainer.gradient_checkpointing: {type(model).__name__} has no layers for it",
+            f"trainer.gradient_checkpointing: {type(model).__name__} does not support it",
             hint="set it to false",
         )
     for layer in layers:

@@ -1,4 +1,4 @@
-"""What a model says of given tokens: their log-probabilities, and the entropy where each stands.
+"""Computes log-probabilities of given tokens, and the entropy at each position.
 
 hidden states [K, H] ─▶ head ─▶ logits, so many at once as memory shall hold ─▶ two numbers a token
 """

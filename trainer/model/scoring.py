@@ -1,4 +1,4 @@
-"""What an update finds of each token before it steps, without stepping."""
+"""Computes the values of each token that an update needs before its optimizer step."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

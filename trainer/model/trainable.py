@@ -1,9 +1,9 @@
-"""What is trained of a model: all of its weights, or an adapter on frozen ones (LoRA).
+"""The trainable part of a model: all weights, or a LoRA adapter on frozen weights.
 
     run's first checkpoint ─▶ Whole   ─▶ parameters ─▶ a model directory
                            └▶ Adapter ─▶ parameters ─▶ an adapter directory, which names its base
 
-Both also hold the reference of the KL term: the model as the run began with it.
+Both also contain the reference of the KL term: the model with which the run began.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -173,10 +173,12 @@ def _check_targets(model: Any, targets: list[str]) -> None:
             known = sorted({name.rpartition(".")[2] for name in linear})
             raise ConfigError(
                 f"trainer.lora.targets: {type(model).__name__} has no linear module {target!r}",
-                hint=f"name some of {', '.join(known)}",
+                hint=f"choose from {', '.join(known)}",
             )
     if not targets:
-        raise ConfigError("trainer.lora.targets: empty", hint="name linear modules, or rank = 0")
+        raise ConfigError(
+            "trainer.lora.targets is empty", hint="list linear modules, or set rank = 0"
+        )
 
 
 def _adaptable(module: nn.Module) -> bool:

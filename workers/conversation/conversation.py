@@ -1,8 +1,8 @@
-"""An episode's tokens, exactly as sent and sampled.
+"""The tokens of an episode, exactly as sent and sampled.
 
-Only two things ever enter: what a policy sampled (mask 1, or 0 where its log-probabilities are
-useless) and what the chat template adds around it (mask 0). Nothing is re-tokenised: a trajectory
-is the concatenation of what was sent and sampled.
+They come from two sources only: tokens that a policy sampled (mask 1, or 0 if their
+log-probabilities are unusable) and tokens that the chat template adds (mask 0). Nothing is
+re-tokenised: a trajectory is the concatenation of both.
 """
 
 from array import array
@@ -26,15 +26,15 @@ class Arrays:
 
 
 class Conversation:
-    """One episode's tokens; `prompt`, then `sampled`, then `observe`, until the episode is done.
+    """The tokens of one episode: call `prompt`, `sampled`, `observe` until the episode is done.
 
-    A turn whose policy broke off is `prompt` and `sampled` again before it is observed.
+    If a policy aborts a turn, call `prompt` and `sampled` again before `observe`.
     """
 
     def __init__(
         self, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
     ) -> None:
-        """`first`: the messages the environment starts with."""
+        """`first`: the first messages of the environment."""
         self._template = template
         self._tools = tuple(tools)
         self._ids = array("i")
@@ -47,18 +47,18 @@ class Conversation:
         self._append(template.encode(template.render(first, tools, generate=True)))
 
     def __len__(self) -> int:
-        """Tokens so far."""
+        """Return the number of tokens so far."""
         return len(self._ids)
 
     def prompt(self) -> list[int]:
-        """All tokens so far; they end in the generation prompt when a policy is due."""
+        """Return all tokens so far. They end in the generation prompt when a policy must act."""
         return self._ids.tolist()
 
     def history(self) -> list[Message]:
-        """The conversation as messages, for a policy that reads no tokens of ours.
+        """Return the conversation as messages, for a policy that does not read our tokens.
 
-        An assistant's turn is the text of its tokens, its calls in the style of the model. A turn
-        that is not yet answered is left out.
+        An assistant's turn is the text of its tokens, with calls in the model's format. An
+        unanswered turn is left out.
         """
         messages = list(self._first)
         for turn, answer in self._exchanges:
@@ -76,10 +76,10 @@ class Conversation:
         *,
         masked: bool = False,
     ) -> tuple[int, int]:
-        """Append a completion as it was sampled; its span (start, end).
+        """Append a sampled completion and return its span (start, end).
 
-        `logprobs`: natural logs, one a token; not looked at where `masked`: such tokens are no part
-        of the loss. `policy_index`: 0–255. Raises ValueError where the lengths differ.
+        `logprobs`: natural logs, one per token; ignored if `masked`, because masked tokens are not
+        in the loss. `policy_index`: 0–255. Raises ValueError if the lengths differ.
         """
         if not masked and len(token_ids) != len(logprobs):
             raise ValueError(f"{len(token_ids)} tokens with {len(logprobs)} log-probabilities")
@@ -94,8 +94,9 @@ class Conversation:
     def observe(self, messages: Sequence[Message]) -> None:
         """Append the answer to the completion just sampled, up to the next generation prompt.
 
-        The token that closes the assistant's turn comes from the policy where it emitted it, else
-        from the template with mask 0. The last answer of an episode, no message, adds nothing.
+        The token that closes the assistant's turn is the policy's if it sampled it, else it comes
+        from the template with mask 0. The last answer of an episode has no message and adds
+        nothing.
         """
         if not messages:
             return
@@ -107,7 +108,7 @@ class Conversation:
         self._append(tail[closed:])
 
     def arrays(self) -> Arrays:
-        """What a Trajectory holds of this conversation."""
+        """Return the arrays for the Trajectory."""
         return Arrays(
             np.asarray(self._ids, "<i4").tobytes(),
             bytes(self._mask),

@@ -1,9 +1,9 @@
-"""Between our tokens and a model that speaks messages: an external policy's turn.
+"""Translates between our tokens and an external policy that speaks messages.
 
     history ─▶ OpenAI messages, tools ─▶ policy server ─▶ content, calls ─▶ our style ─▶ tokens
 
-Its text becomes tokens once, here, in the style of the model that is trained, and they are masked:
-nobody ever sampled them, so nothing is learned from them.
+The text of the external policy is tokenised once, here, in the style of the trained model. The
+tokens are masked from the loss, because no trained policy sampled them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class _Call(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """An external model's turn."""
+    """A turn of an external model."""
 
     content: str | None = None
     tool_calls: list[_Call] | None = None
@@ -48,7 +48,7 @@ class _Answer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """For one episode's tools."""
+    """Translates for one episode, with its tools."""
 
     client: Completes
     template: ChatTemplate
@@ -58,7 +58,7 @@ class Interpreter:
     def complete(
         self, policy: LivePolicy, history: Sequence[Message], ask: Ask, timeout_s: float
     ) -> Completion:
-        """The external model's turn as masked tokens, cut at `ask.max_tokens`.
+        """Request a turn and return it as masked tokens, cut at `ask.max_tokens`.
 
         Raises NotServed, PolicyError.
         """
@@ -72,29 +72,29 @@ class Interpreter:
         return self._tokens(said(reply(policy, data), self.style), ask.max_tokens)
 
     def _tokens(self, text: str, room: int) -> Completion:
-        """Special tokens that the text spells out are no tokens of a turn."""
+        """Tokenise text; special tokens that it spells out are removed."""
         ids = [*self.template.encode(self.template.defused(text)), self.template.end_id]
         reason = "stop" if len(ids) <= room else "length"
         return Completion(ids[:room], [], reason, masked=True)
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """Without `strict`, which not every endpoint knows, nor takes with every schema."""
+    """Return the tool schema without `strict`, which some APIs do not support."""
     entry = tool.schema()
     entry["function"].pop("strict", None)
     return entry
 
 
 def reply(policy: LivePolicy, data: bytes) -> Reply:
-    """The message of an answer. Raises PolicyError."""
+    """Parse the message of an answer. Raises PolicyError."""
     try:
         return msgspec.json.decode(data, type=_Answer).choices[0].message
     except UNREADABLE as error:
-        raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
+        raise PolicyError(f"policy server {policy.url} sent a malformed answer: {error}") from error
 
 
 def said(message: Reply, style: Style) -> str:
-    """A message as the trained model would have written it: `parse` reads its calls back."""
+    """Render a message as the trained model would write it, so that `parse` reads its calls."""
     calls = (render(_call(call.function), style) for call in message.tool_calls or ())
     return (message.content or "") + "".join(calls)
 
@@ -102,7 +102,7 @@ def said(message: Reply, style: Style) -> str:
 def messages(
     history: Sequence[Message], tools: Sequence[Tool], style: Style
 ) -> list[dict[str, Any]]:
-    """A conversation of ours as OpenAI has it: calls with ids, each answered."""
+    """Convert a conversation to OpenAI messages: calls with ids, each answered."""
     return list(_messages(history, tools, style))
 
 
@@ -147,7 +147,7 @@ def _unanswered(ids: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _call(function: _Function) -> ToolCall:
-    """Its arguments; what is no JSON object is left to the schema to refuse."""
+    """Parse a call. Arguments that are not a JSON object are refused by the schema later."""
     try:
         arguments = msgspec.json.decode(function.arguments or "{}", type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

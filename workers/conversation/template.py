@@ -1,6 +1,6 @@
-"""Messages to tokens: a model directory's tokenizer and chat template, without torch.
+"""Converts messages to tokens with a model directory's tokenizer and chat template, without torch.
 
-A conversation grows by the template's own difference and is never rendered again as a whole:
+A conversation grows by what the template appends and is never rendered again as a whole:
 
     opening(first)  s₁  tail(new)  s₂  tail(new)  s₃ …          sₖ: sampled by a policy
 
@@ -38,7 +38,7 @@ class ChatTemplate:
     def __init__(
         self, source: Path, tokenizer: Tokenizer, template: Template, specials: Mapping[str, str]
     ) -> None:
-        """`specials`: `bos_token` and its like. Raises ConfigError where no token ends a turn."""
+        """`specials`: `bos_token` and others. Raises ConfigError if no token ends a turn."""
         self.source = source
         self.tokenizer = tokenizer
         self._template = template
@@ -51,9 +51,9 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, model_dir: Path, chat_template: str = "") -> "ChatTemplate":
-        """The template of a model directory, or the file that takes its place.
+        """Load the template of a model directory, or the file that replaces it.
 
-        Raises ConfigError for what is missing or broken.
+        Raises ConfigError if a file is missing or broken.
         """
         path = model_dir / "tokenizer.json"
         try:
@@ -70,19 +70,19 @@ class ChatTemplate:
         return template
 
     def _end(self) -> int:
-        """The end token, learned from the template: what it puts after an assistant's text."""
+        """Return the end token: the one that the template puts after an assistant's text."""
         tail = self.encode(self.tail([_TOOL], [_PROBE]))
         if not tail or tail[0] not in self.tokenizer.get_added_tokens_decoder():
             raise ConfigError(
-                f"{self.source}: the chat template ends no assistant turn with a special token",
+                f"{self.source}: the chat template ends assistant turns without a special token",
                 hint=_OWN,
             )
         return tail[0]
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], generate: bool) -> str:
-        """The text of a whole conversation, with the generation prompt where `generate`.
+        """Render a whole conversation, with the generation prompt if `generate`.
 
-        Its special tokens are the template's own: what messages and tools spell out is `defused`.
+        Special tokens come only from the template; those in messages and tools are `defused`.
         """
         try:
             return self._template.render(
@@ -97,16 +97,17 @@ class ChatTemplate:
             ) from error
 
     def tail(self, new: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """What follows an assistant's text when `new` answers it, generation prompt included.
+        """Render what follows an assistant's text when `new` answers it, with the generation
+        prompt.
 
-        Rendered behind one short turn, so it costs the new messages, not the conversation.
+        It is rendered after one short turn, so the cost depends on the new messages only.
         """
         turn = [Message("user", "?"), Message("assistant", _ANSWER)]
         _, _, tail = self.render([*turn, *new], tools, generate=True).partition(_ANSWER)
         return tail
 
     def check_append_only(self) -> None:
-        """Raise ConfigError unless turn by turn gives what rendering all at once gives."""
+        """Raise ConfigError if rendering turn by turn differs from rendering all at once."""
         for first in _FIRSTS:
             whole, pieces = list(first), self.render(first, [_PROBE], generate=True)
             for new in _ANSWERS:
@@ -119,27 +120,26 @@ class ChatTemplate:
                     )
 
     def check(self, style: Style) -> None:
-        """Raise ConfigError unless a policy that writes calls in this style can be played with it.
+        """Raise ConfigError if the template cannot be used with this call style.
 
-        `plain` is the style of policies that know their tools by heart: theirs may be hidden.
+        With `plain` the policy knows its tools, so the template may hide them.
         """
         self.check_append_only()
         if style != "plain":
             self.check_shows_tools()
 
     def check_shows_tools(self) -> None:
-        """Raise ConfigError unless the first prompt names the tools that a policy may call."""
+        """Raise ConfigError if the first prompt does not contain the names of the tools."""
         for first in _FIRSTS:
             shown = self.render(first, [_PROBE], generate=True).count(_PROBE.name)
             if shown <= self.render(first, [], generate=True).count(_PROBE.name):
                 raise ConfigError(
                     f"{self.source}: the chat template hides tools",
-                    hint="make a directory that shows them: agentrl model import, or name one in"
-                    " model.chat_template",
+                    hint="import the model with `agentrl model import`, or set model.chat_template",
                 )
 
     def call_style(self) -> Style | None:
-        """The style in which the template itself writes a tool call; None where it writes none."""
+        """Return the style in which the template writes a tool call; None: it writes none."""
         call = ToolCall(_PROBE.name, {"thing": "cup"})
         function = {"name": call.name, "arguments": dict(call.arguments)}
         asked = {"id": "call00001", "type": "function", "function": function}
@@ -159,12 +159,12 @@ class ChatTemplate:
         return next(found, None)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens in the text are recognised, none is added."""
+        """Return the token ids. Special tokens in the text are recognised; none is added."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def defused(self, text: str) -> str:
-        """The same to a reader, but no special token is spelled out: none can be smuggled in."""
+        """Break up special tokens in a text, invisibly, so that a message cannot inject one."""
         for token in self._special_tokens:
             text = text.replace(token, token[0] + _JOINER + token[1:])
         return text
@@ -174,7 +174,7 @@ class ChatTemplate:
         return plain | {"name": self.defused(message.name)} if message.name else plain
 
     def _defused(self, value: Any) -> Any:
-        """The JSON value with every text in it defused."""
+        """Defuse every text in a JSON value."""
         if isinstance(value, str):
             return self.defused(value)
         if isinstance(value, list):
@@ -184,7 +184,7 @@ class ChatTemplate:
         return value
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of sampled tokens, special ones and ids outside the vocabulary left out."""
+        """Decode sampled tokens, without special tokens and ids outside the vocabulary."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
 
@@ -197,7 +197,7 @@ _ANSWERS = ((_TOOL,), (_TOOL, Message("tool", "[(3,)]", "look")), (_TOOL,))
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no such file. Raises ConfigError."""
+    """Read the object in a JSON file; empty if there is no file. Raises ConfigError."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -205,19 +205,21 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}", hint=_MEND) from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: not a JSON object", hint=_MEND)
+        raise ConfigError(f"{path} is not a JSON object", hint=_MEND)
     return value
 
 
 def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template:
-    """The named file's template; else the model's, in a file of its own or in its `config`."""
+    """Compile the template of the given file, else the model's, from its file or its `config`."""
     path = Path(named) if named else model_dir / TEMPLATE
     try:
         text = path.read_text("utf-8") if named or path.exists() else config.get("chat_template")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"model.chat_template {path}: {error}", hint="name a file") from error
+        raise ConfigError(
+            f"model.chat_template: {path}: {error}", hint="set it to a readable file"
+        ) from error
     if not isinstance(text, str):
-        raise ConfigError(f"{model_dir}: no chat template", hint=_OWN)
+        raise ConfigError(f"{model_dir} has no chat template", hint=_OWN)
     try:
         return _environment().from_string(text)
     except TemplateError as error:
@@ -226,14 +228,14 @@ def _compile(model_dir: Path, config: Mapping[str, Any], named: str) -> Template
 
 
 def _specials(config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and its like, written as text or as an object with `content`."""
+    """Return `bos_token` and others, which are texts or objects with `content`."""
     named = {name: value for name, value in config.items() if name.endswith("_token")}
     texts = {n: v.get("content") if isinstance(v, dict) else v for n, v in named.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox chat templates are written for, as transformers sets it up."""
+    """Create the Jinja sandbox for chat templates, as transformers does."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

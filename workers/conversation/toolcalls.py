@@ -1,4 +1,4 @@
-"""Assistant text to tool calls and back, in the style a model was trained on.
+"""Converts assistant text to tool calls and back, in the model's format.
 
     plain    name{"argument":"value"}
     hermes   <tool_call>{"name": "name", "arguments": {…}}</tool_call>       (Qwen; SmolLM2: a list)
@@ -7,12 +7,12 @@
     glm      <tool_call>name\\n<arg_key>k</arg_key>\\n<arg_value>v</arg_value>\\n</tool_call>
     json     {"name": "name", "arguments": {…}}, or a list of such               (Llama 3, Mistral)
 
-`arguments` may be called `parameters`, and may be the text of an object, as OpenAI has it.
+`arguments` may be named `parameters`, and may be a JSON string, as in OpenAI's API.
 
-Text around a call is passed over, thoughts (`<think>…</think>`) with it; the call itself is held to
-its tool's schema: type, enum, const, anyOf, items, properties, required, additionalProperties.
-`parse` never raises, and gives up a text that would take more than linear time: what follows so
-many ill-formed calls is no call.
+Text around a call is ignored, including thoughts (`<think>…</think>`). The call is validated
+against its tool's schema: type, enum, const, anyOf, items, properties, required,
+additionalProperties. `parse` never raises. It takes linear time: after many malformed calls it
+ignores the rest.
 """
 
 import json
@@ -60,9 +60,9 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | str:
-    """The calls in an assistant's text, in order; the text itself where it holds none.
+    """Return the calls in an assistant's text in order, or the text itself if it has none.
 
-    A call that is ill-formed, unknown or does not fit its schema comes back with `error` set.
+    A call that is malformed, unknown or does not fit its schema has `error` set.
     """
     known = {tool.name: tool for tool in tools}
     calls = [fitted(call, known) for call in _READ[style](text, known)]
@@ -70,7 +70,7 @@ def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | st
 
 
 def render(call: ToolCall, style: Style) -> str:
-    """The text that `parse` reads back as this call."""
+    """Render a call as text that `parse` reads."""
     if style == "plain":
         return call.name + _compact(call.arguments)
     if style == "glm":
@@ -91,7 +91,7 @@ def render(call: ToolCall, style: Style) -> str:
 
 
 def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    """`name{…}` is a call where the name is a tool's or a JSON object follows it."""
+    """Find calls `name{…}`: the name is a tool's, or a JSON object follows it."""
     at, budget = _after_thought(text), _budget(text)
     while budget > 0 and (match := _opened(text, _NAME, at)):
         name, at = match.group(1), match.end()
@@ -119,7 +119,7 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def _xml_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    """Qwen3-Coder's; it may leave the tags around the function out."""
+    """Find calls of Qwen3-Coder, which may omit the outer tags."""
     at = _after_thought(text)
     while match := _opened(text, _FUNCTION, at):
         name, at = match.group(1).strip(), match.end()
@@ -135,7 +135,7 @@ def _xml_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
-    """The parameters, and where the function ends. Raises ValueError."""
+    """Return the parameters and the end of the function. Raises ValueError."""
     properties = tool.parameters.get("properties", {}) if tool else {}
     found, at = [], 0
     while match := _PARAMETER.match(body, at):
@@ -172,7 +172,7 @@ def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    """Every outermost JSON object that has a function's name or names arguments."""
+    """Find every outermost JSON object with a function name or arguments."""
     at, budget = _after_thought(text), _budget(text)
     while budget > 0 and (match := _opened(text, _BRACE, at)):
         at = match.start()
@@ -200,13 +200,13 @@ _READ = {
 
 
 def _after_thought(text: str) -> int:
-    """Where a thought ends that the prompt began, in an argument or not; 0 where there is none."""
+    """Return the end of a thought that the prompt opened; 0 if there is none."""
     thought, end, _ = text.partition(_THOUGHT_END)
     return len(thought) if end and _THOUGHT not in thought else 0
 
 
 def _opened(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
-    """The next `what` from `at` on outside thoughts."""
+    """Find the next `what` from `at`, outside of thoughts."""
     match: re.Match[str] | None = None
     while True:
         if match is None or match.start() < at:
@@ -223,21 +223,21 @@ def _opened(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
 
 
 def _budget(text: str) -> int:
-    """Characters that may be read in vain, so that no text takes more than linear time."""
+    """Return how many characters may be read without result, which keeps parsing linear."""
     return len(text) + LEAST_BUDGET
 
 
 def _read_in_vain(error: ValueError, at: int) -> int:
-    """What it cost to read what began at `at` and is no object, in characters.
+    """Return the characters that were read at `at` without finding an object.
 
-    Nesting that is too deep tells none; every error counts the lines before it, which is quick.
+    The error of too deep nesting has no position; the others count lines, which is fast.
     """
     place: int = getattr(error, "pos", at + NESTED_CHARACTERS)
     return max(1, place - at) + place // COUNTED_AT_ONCE
 
 
 def _after_blanks(text: str, at: int) -> int:
-    """Where the next character that is no white space stands, or the end of the text."""
+    """Return the position of the next non-blank character, or the end of the text."""
     found = _NOT_BLANK.search(text, at)
     return found.start() if found else len(text)
 
@@ -257,7 +257,7 @@ def _named(value: Mapping[str, Any]) -> ToolCall:
 
 
 def fitted(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
-    """The call, with its first disagreement with the tool's schema as `error`."""
+    """Return the call with its first violation of the tool's schema as `error`."""
     if call.error:
         return call
     if call.name not in known:
@@ -268,7 +268,7 @@ def fitted(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
 
 
 def _fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
-    """The first place where a value leaves its JSON schema; empty where it fits."""
+    """Return the first violation of a JSON schema; empty: the value fits."""
     here = where.lstrip(".") or "arguments"
     if "anyOf" in schema:
         fits = any(not _fault(value, each, where) for each in schema["anyOf"])
@@ -290,7 +290,7 @@ def _fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
 
 
 def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
-    """`properties` name all there may be, unless `additionalProperties` says otherwise."""
+    """Check an object. `properties` lists all keys, unless `additionalProperties` allows more."""
     for name in schema.get("required", ()):
         if name not in value:
             return f"{f'{where}.{name}'.lstrip('.')} is missing"
@@ -307,7 +307,7 @@ def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) 
 
 
 def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
-    """The JSON object that begins at `at` and where it ends. Raises ValueError."""
+    """Parse the JSON object at `at`; also return its end. Raises ValueError."""
     try:
         value, end = _DECODER.raw_decode(text, at)
     except RecursionError as error:
@@ -319,7 +319,7 @@ def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 
 def _whole_object(text: str) -> dict[str, Any]:
-    """The JSON object that a text is. Raises ValueError."""
+    """Parse a text as one JSON object. Raises ValueError."""
     value, end = _object(text, _after_blanks(text, 0))
     if _after_blanks(text, end) != len(text):
         raise ValueError("something follows the object")
@@ -327,7 +327,7 @@ def _whole_object(text: str) -> dict[str, Any]:
 
 
 def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
-    """The JSON object that begins at `at`, or the objects of a list. Raises ValueError."""
+    """Parse the JSON object at `at`, or the objects of a list. Raises ValueError."""
     if not text.startswith("[", at):
         value, at = _object(text, at)
         return [value], at
@@ -345,7 +345,7 @@ def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _check(value: Any, depth: int = 0) -> None:
-    """Raise ValueError for what JSON's grammar allows and no one further down could carry."""
+    """Raise ValueError for valid JSON that later code cannot represent."""
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
@@ -364,7 +364,7 @@ def _check(value: Any, depth: int = 0) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs of an object. Raises ValueError where a key comes twice."""
+    """Return the pairs of an object. Raises ValueError for a repeated key."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -389,12 +389,12 @@ def _short(text: str) -> str:
 
 
 def _bare(value: Any) -> str:
-    """Strings as they are, everything else as JSON."""
+    """Render strings unquoted and other values as JSON."""
     return value if isinstance(value, str) else _compact(value)
 
 
 def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
-    """What follows each `<arg_key>`, as arguments. Raises ValueError."""
+    """Parse the values after each `<arg_key>`. Raises ValueError."""
     properties = tool.parameters.get("properties", {}) if tool else {}
     arguments = []
     for pair in pairs:
@@ -410,7 +410,7 @@ def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
 
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """What `_bare` wrote: the schema tells a string from JSON."""
+    """Parse the output of `_bare`; the schema decides between string and JSON."""
     if schema.get("type") == "string":
         return text
     try:

@@ -1,1 +1,1 @@
-"""Which groups are admitted and when: the dispatcher and what it decides by."""
+"""The dispatcher: which groups are admitted, and when."""

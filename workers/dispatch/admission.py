@@ -1,10 +1,10 @@
-"""Admission: which groups come next, decided from rows in the dispatcher's own transaction.
+"""Admission: chooses the next groups from rows, in the dispatcher's own transaction.
 
     places rolled back ─▶ again, as they were
     success of late ─▶ shares of tasks (rows of `mixtures`) ─▶ the task furthest behind its share
              ─▶ its next item that is neither retired nor resting ─▶ its horizon at this version
 
-Everything is counted from rows, so a restart goes on where it stood.
+Everything is counted from rows, so a restarted dispatcher continues unchanged.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ log = get_logger()
 
 
 class Admission:
-    """Of one run. `items`: the stream of each task of the mixture."""
+    """Admission of one run. `items`: the item stream of each task."""
 
     def __init__(
         self,
@@ -49,7 +49,9 @@ class Admission:
         self._rest = curriculum.Rest(*window, self._plan.window_pause) if window else None
 
     def next_groups(self, session: Session, run: Run, free: int) -> list[NewGroup]:
-        """At most `free`; none once every item is retired and no place is to be repeated."""
+        """Return at most `free` groups; none if all items are retired and no position must be
+        repeated.
+        """
         again = streams.positions_to_repeat(session, self._run_id)
         new = [self._again(place) for place in again[:free]]
         items = self._latest(session)
@@ -66,7 +68,7 @@ class Admission:
         return new
 
     def _latest(self, session: Session) -> Mapping[tuple[str, str], Latest]:
-        """How items went, where anything asks."""
+        """Return the latest results of items, if they are needed."""
         if self._plan.retire_at is None and self._rest is None:
             return {}
         return self._latest_items.look(session)
@@ -76,7 +78,7 @@ class Admission:
         return at is not None and latest is not None and latest.success >= at
 
     def _weights(self, items: Mapping[tuple[str, str], Latest]) -> dict[str, float]:
-        """Of the tasks that have an item left."""
+        """Return the weights of tasks that have an item left."""
         return {
             name: task.weight
             for name, task in self._tasks.items()
@@ -84,7 +86,7 @@ class Admission:
         }
 
     def _position(self, task: str, at: int, items: Mapping[tuple[str, str], Latest]) -> int:
-        """The next place of an item that is neither retired nor resting; rest ends with a pass."""
+        """Return the next position whose item is neither retired nor paused."""
         stream = self._items[task]
         while True:
             latest = items.get((task, stream.at(at).item_id))
@@ -98,7 +100,7 @@ class Admission:
     def _shares(
         self, session: Session, run: Run, weights: Mapping[str, float]
     ) -> tuple[Decision, dict[str, float], dict[str, int]]:
-        """The decision that holds, how far each task is behind its share, its next position."""
+        """Return the current shares, each task's deficit of groups, and its next position."""
         stands = mixtures.latest(session, self._run_id)
         tasks = weights.keys() | (stands.shares.keys() if stands else ())
         taken = streams.positions_taken(session, self._run_id, tasks)
@@ -112,11 +114,11 @@ class Admission:
         kept = {task: behind.get(task, 0.0) for task in shares}
         decision = Decision(run.version, shares, learned, admitted, kept)
         mixtures.record(session, self._run_id, decision)
-        log.info("shares of tasks", version=run.version, shares=shares)
+        log.info("Task shares updated", version=run.version, shares=shares)
         return decision, kept, taken
 
     def _due(self, stands: Decision, run: Run, weights: Mapping[str, float]) -> bool:
-        """Whether to decide anew: other tasks, another version, other weights."""
+        """Return whether the shares must be computed again: other tasks, version or weights."""
         if stands.shares.keys() != weights.keys():
             return True
         if self._plan.mixing == "progress":
@@ -125,7 +127,7 @@ class Admission:
         return any(abs(fixed[task] - share) > SAME for task, share in stands.shares.items())
 
     def _progress(self, session: Session, weights: Mapping[str, float]) -> dict[str, float | None]:
-        """Of each task; empty where shares are fixed."""
+        """Return the learning progress of each task; empty if shares are fixed."""
         if self._plan.mixing == "fixed":
             return {}
         window = self._plan.mixing_groups
@@ -142,7 +144,7 @@ class Admission:
         return self._group(Place(task, position, 0, item_id, most))
 
     def _again(self, place: Place) -> NewGroup:
-        """The place once more, with the horizon it had."""
+        """Return the group of a position again, with its former turn limit."""
         return self._group(
             Place(place.task, place.position, place.round + 1, place.item_id, place.horizon)
         )
@@ -161,7 +163,7 @@ class Admission:
 
 
 def _behind(stands: Decision | None, admitted: Mapping[str, int]) -> dict[str, float]:
-    """How far each task is behind the share that it has had until now."""
+    """Return how far each task is behind its share."""
     if stands is None:
         return {}
     since = {task: admitted.get(task, 0) - stands.admitted.get(task, 0) for task in stands.shares}

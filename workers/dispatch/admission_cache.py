@@ -1,8 +1,8 @@
-"""What admission counts over a whole run, without reading the whole run at every tick.
+"""Counts over a whole run for admission, without reading the whole run at every tick.
 
-Kept is only what no transaction can change any more: first rounds below the last position taken,
-and groups that closed LATE_S ago, as long as no roll-back has undone one. The rest is read again,
-so a dispatcher that starts, or takes over, stands where any other would.
+Only rows that no transaction can change any more are cached: first rounds below the last position
+taken, and groups closed LATE_S ago, unless one was rolled back. The rest is read again, so a new
+dispatcher counts the same.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,16 @@ Items = Mapping[tuple[str, str], Latest]
 
 
 class Admitted:
-    """Groups of each task of a run."""
+    """Admitted groups per task of a run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._counted: dict[str, tuple[int, int]] = {}  # position, groups below it
 
     def count(self, session: Session, taken: Mapping[str, int]) -> dict[str, int]:
-        """By task; `taken`: the next free position of each. Places repeated count once."""
+        """Count groups by task. `taken`: next free position of each. A repeated position counts
+        once.
+        """
         below = {task: self._counted.get(task, (0, 0)) for task in taken}
         since = {task: position for task, (position, _) in below.items()}
         new = streams.groups_admitted(session, self._run_id, since)
@@ -37,7 +39,7 @@ class Admitted:
 
 
 class LatestItems:
-    """How each item of a run went last."""
+    """The latest result of each item of a run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -46,7 +48,7 @@ class LatestItems:
         self._rolled_back = 0
 
     def look(self, session: Session) -> Items:
-        """By (task, item_id): its latest closed group."""
+        """Return the latest closed group by (task, item_id)."""
         rolled_back = streams.groups_rolled_back(session, self._run_id)
         if rolled_back != self._rolled_back:
             self._items, self._since, self._rolled_back = {}, 0.0, rolled_back

@@ -1,4 +1,4 @@
-"""The curriculum, pure: how many turns, which items rest, which task comes next.
+"""The curriculum: turn limits, paused items, next task. Pure functions.
 
 Formulas and defaults: docs/curriculum.md.
 
@@ -22,9 +22,9 @@ def check(plan: Dispatch, tasks: Mapping[str, Task]) -> None:
     for name, task in tasks.items():
         versions = [version for version, _ in task.horizons]
         if any(later <= earlier for earlier, later in pairwise(versions)):
-            raise ConfigError(f"tasks.{name}.horizons: versions do not rise: {versions}")
+            raise ConfigError(f"tasks.{name}.horizons: the versions {versions} do not increase")
     if plan.window is not None and plan.window[0] > plan.window[1]:
-        raise ConfigError(f"dispatch.window: {plan.window[0]} is above {plan.window[1]}")
+        raise ConfigError(f"dispatch.window: {plan.window[0]} exceeds {plan.window[1]}")
     most = 1.0 / max(1, len(tasks))
     if plan.mixing == "progress" and plan.mixing_floor > most:
         raise ConfigError(
@@ -34,9 +34,11 @@ def check(plan: Dispatch, tasks: Mapping[str, Task]) -> None:
 
 
 def horizon(schedule: Sequence[tuple[int, int]], version: int) -> int | None:
-    """Most turns of a group admitted at a version (ScalingInter, arXiv:2509.08755); None: no bound.
+    """Return the turn limit of a group admitted at a version (ScalingInter, arXiv:2509.08755).
 
-    `schedule`: (from version, turns), versions rising.
+    None: no limit.
+
+    `schedule`: pairs (from version, turns) with increasing versions.
     """
     reached = [turns for start, turns in schedule if start <= version]
     return reached[-1] if reached else None
@@ -44,16 +46,16 @@ def horizon(schedule: Sequence[tuple[int, int]], version: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Difficulty window: success outside [low, high] rests an item for so many passes."""
+    """Difficulty window: an item with success outside [low, high] is paused for some passes."""
 
     low: float
     high: float
     passes: int
 
     def rests(self, latest: Latest, items: int, position: int) -> bool:
-        """Whether the item stays out at a position of its task's stream of so many items.
+        """Return whether the item is paused at a position of its task's stream of `items` items.
 
-        It rests in the passes that follow the one of its latest group.
+        It is paused in the passes after the one of its latest group.
         """
         if self.low <= latest.success <= self.high:
             return False
@@ -89,9 +91,9 @@ def shares(weights: Shares, learned: Mapping[str, float | None], floor: float) -
 
 
 def owed(of: Shares, before: Shares, admitted: Mapping[str, int]) -> dict[str, float]:
-    """How many groups each task is behind its share.
+    """Return how many groups each task is behind its share.
 
-    `before`: behind at the time when the shares were decided; `admitted`: groups since then.
+    `before`: value when the shares were computed. `admitted`: groups since then.
     """
     every = sum(admitted.get(task, 0) for task in of)
     return {
@@ -101,10 +103,10 @@ def owed(of: Shares, before: Shares, admitted: Mapping[str, int]) -> dict[str, f
 
 
 def next_task(of: Shares, behind: Mapping[str, float]) -> str:
-    """The task that would be furthest behind its share after one more group."""
+    """Return the task that would be furthest behind its share after one more group."""
     return max(sorted(of), key=lambda task: behind[task] + of[task])
 
 
 def after(chosen: str, of: Shares, behind: Mapping[str, float]) -> dict[str, float]:
-    """`owed` once the chosen task has one group more."""
+    """Return `owed` after one more group of the chosen task."""
     return {task: behind[task] + share - (task == chosen) for task, share in of.items()}

@@ -1,12 +1,12 @@
-"""The dispatcher: admits groups, sends their episodes, re-issues what was lost.
+"""The dispatcher: admits groups, sends their episodes, re-issues lost ones.
 
     consumes  rows: open groups, queued, running and finished episodes, the run's state
     produces  groups and episodes; RunEpisode through Celery
     waits for `dispatch.tick_s`
     ends      with its run; `exhausted` when every item is retired
 
-Which groups come next: workers/dispatch/admission.py. Everything is counted from rows, so a restart
-forgets nothing; a row lease makes it the only one.
+workers/dispatch/admission.py chooses the next groups. Everything is counted from rows, so a restart
+loses nothing. A row lease ensures that only one dispatcher works.
 """
 
 import threading
@@ -56,7 +56,7 @@ class DispatcherConfig:
 
 
 class Dispatcher:
-    """The one dispatcher of a run. `items`: the stream of each task of the mixture."""
+    """The only dispatcher of a run. `items`: the item stream of each task."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Dispatcher:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ConfigError where no batch could ever be filled, or for an unfit curriculum."""
+        """Raises ConfigError if a batch can never be filled, or for a wrong curriculum."""
         self._clock = clock
         self._tidied_at = -TIDY_S
         self._sending_s = 0.0  # of the last tick: whoever beats meanwhile has no standstill
@@ -81,8 +81,8 @@ class Dispatcher:
         self._fewest = config.min_groups
         if self._fewest > self._bound:
             raise ConfigError(
-                f"trainer.min_groups: {self._fewest} groups are never open at once",
-                hint=f"at most (max_staleness + 1) * groups_per_update = {self._bound}",
+                f"trainer.min_groups: {self._fewest} groups are never open at the same time",
+                hint=f"set it to at most (max_staleness + 1) * groups_per_update = {self._bound}",
             )
 
     def serve(self, send: Send, stop: threading.Event) -> None:
@@ -96,7 +96,7 @@ class Dispatcher:
                     raise
                 break
             if state in RUN_OVER:
-                log.info("run is over", state=state)
+                log.info("Run is over", state=state)
                 break
             stop.wait(self._config.tick_s)
         self._store.transact(self._drop)
@@ -105,7 +105,7 @@ class Dispatcher:
         runs.drop_dispatcher(session, self._run_id, self._owner)
 
     def tick(self, send: Send) -> RunState:
-        """One round; returns the run's state."""
+        """Run one round and return the run's state."""
         began = time.perf_counter()
         due = self._store.transact(self._decide)
         sending = self._clock()
@@ -120,7 +120,7 @@ class Dispatcher:
         return self._store.ask(lambda session: runs.run_state(session, self._run_id))
 
     def _tidy(self, session: Session) -> None:
-        """Remove refusals too many; close what servers that were killed left open."""
+        """Delete old refusals, and close the serving rows of killed servers."""
         refusals.prune(session, self._run_id)
         close_abandoned(session, self._run_id)
 
@@ -133,7 +133,7 @@ class Dispatcher:
             metrics.COMMANDS.add()
 
     def _decide(self, session: Session) -> list[tuple[str, int]]:
-        """One transaction: recover, admit, and what is due to be sent after it commits."""
+        """Recover and admit in one transaction; return what must be sent after the commit."""
         busy_s = self._sending_s + max(self._config.tick_s, AWAY_S)
         held = runs.hold_dispatcher(
             session, self._run_id, self._owner, lease_s=self._config.lease_s, busy_s=busy_s
@@ -154,21 +154,23 @@ class Dispatcher:
         return due + new
 
     def _recover(self, session: Session) -> None:
-        """Re-issue attempts whose worker or time is gone, and bodies that never arrived."""
+        """Re-issue attempts that lost their worker or time, and episodes without their body."""
         limit = self._config.max_attempts
         for claimed, reason in episodes.expired(session, self._run_id):
             episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
             metrics.REISSUES.add(reason=reason)
-            log.warning("attempt re-issued", episode_id=claimed.episode_id, reason=reason)
+            log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
         for claimed in episodes.bodies_overdue(session, self._run_id):
             episodes.lose_body(session, claimed, max_attempts=limit)
             metrics.REISSUES.add(reason="body_lost")
-            log.warning("body lost", episode_id=claimed.episode_id)
+            log.warning(
+                "Trajectory of a finished episode is missing", episode_id=claimed.episode_id
+            )
 
     def _admit(self, session: Session, run: Run) -> list[tuple[str, int]] | None:
-        """Fill the free slots, some ADMITTED episodes at a time; what is to be sent of them.
+        """Fill the free slots, about ADMITTED episodes at a time; return the episodes to send.
 
-        None once no item is left and what is open makes no batch.
+        None: no item is left, and the open groups make no batch.
         """
         taken = groups.open_groups(session, self._run_id)
         free = self._bound - sum(taken.values())
@@ -184,9 +186,9 @@ class Dispatcher:
         return groups.admit(session, run, new, claim_timeout_s=self._config.claim_timeout_s)
 
     def _awaits_checkpoint(self, session: Session, run: Run) -> bool:
-        """Whether what began now would be too old to train: on policy, until servers follow.
+        """Return whether new episodes would be too stale, until servers load the newest checkpoint.
 
-        One that cannot load the newest checkpoint holds up nobody for more than AWAIT_S.
+        A server that cannot load it delays admission for at most AWAIT_S.
         """
         live = [] if self._config.max_staleness else live_policies(session, self._run_id)
         serving = newest_per_server([each for each in live if each.track == CURRENT])

@@ -1,4 +1,4 @@
-"""Which item stands at which position of a task's stream: pure, so a restart forgets nothing."""
+"""The item at each position of a task's stream: a pure function, so a restart loses nothing."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from agentrl.envs.contract import Item
 
 
 class ItemStream:
-    """The items of one task, shuffled anew each time the whole split has been through."""
+    """The items of one task, shuffled again for each pass through the split."""
 
     def __init__(self, items: Sequence[Item], seed: int) -> None:
         self._items = items
@@ -16,11 +16,11 @@ class ItemStream:
         self.by_id: Mapping[str, Item] = {item.item_id: item for item in items}
 
     def __len__(self) -> int:
-        """Items of one pass."""
+        """Return the number of items in one pass."""
         return len(self._items)
 
     def at(self, position: int) -> Item:
-        """The item at a position ≥ 0."""
+        """Return the item at a position ≥ 0."""
         epoch, place = divmod(position, len(self._items))
         return self._items[self._order(epoch)[place]]
 

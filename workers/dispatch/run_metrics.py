@@ -1,4 +1,4 @@
-"""What the dispatcher tells Prometheus of the whole run: one look for everybody, on its own thread.
+"""Gauges of the whole run for Prometheus: read once by the dispatcher, on a separate thread.
 
 consumes  rows of what is open, depths of the run's queues
 produces  gauges
@@ -35,7 +35,7 @@ OF_ROWS = (
 
 @contextmanager
 def told(store: Store, broker: Broker, run_id: str, look_s: float) -> Iterator[None]:
-    """Gauges follow the run within; what cannot be read is not exported."""
+    """Update the gauges inside this context; unreadable values are not exported."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -64,7 +64,7 @@ def _told(tell: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:
     except AgentRLError as error:
         for gauge in gauges:
             gauge.clear()
-        log.info("levels not read", error=str(error))
+        log.info("Run gauges not read", error=str(error))
 
 
 def _rows(found: Levels) -> None:
@@ -81,7 +81,7 @@ def _rows(found: Levels) -> None:
 
 
 def _queues(depths: Mapping[str, int], run_id: str) -> None:
-    """Named without the run, which is a label already."""
+    """Return queue names without the run, which is a label."""
     _set(
         metrics.QUEUED_MESSAGES,
         "queue",

@@ -1,1 +1,1 @@
-"""Which policy samples the next step, and the client that asks it."""
+"""Chooses the policy of the next step, and sends requests to it."""

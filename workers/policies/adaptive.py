@@ -1,9 +1,9 @@
-"""Strategy `adaptive`: the weights of the tracks that most likely give groups with spread. Pure.
+"""Strategy `adaptive`: track weights that most likely give groups with spread. Pure functions.
 
     a task's last groups ─▶ learn ─▶ Beliefs ──▶ weigh(live tracks, seed): draw, search ─▶ weights
     its last updates' metrics ─▶ OffPolicy ─▶ share_cap ───▲
 
-Model, estimator, constraints and limits are written down in docs/sampling.md.
+docs/sampling.md describes the model, the estimator, the constraints and the limits.
 """
 
 import math

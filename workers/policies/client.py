@@ -1,4 +1,4 @@
-"""Token-in, token-out over HTTP: the subset of OpenAI's `/v1/completions` that vLLM serves."""
+"""HTTP client of policy servers: token ids in and out, the subset of `/v1/completions` of vLLM."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexErr
 
 
 class NotServed(PolicyError):
-    """The server does not serve that checkpoint now, or is gone: draw again."""
+    """The server does not serve the checkpoint now, or is gone. Draw again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a policy sampled. `logprobs`: natural logs of the distribution it was sampled from.
+    """A completion. `logprobs`: natural logs, of the distribution that was sampled from.
 
-    `finish_reason`: stop, length, or abort: the policy went, another may go on with the turn.
-    `masked`: the log-probabilities are of no use, the tokens train nothing.
+    `finish_reason`: stop, length, or abort (the policy was replaced, another may continue the
+    turn). `masked`: the log-probabilities are unusable, the tokens are not trained.
     """
 
     token_ids: list[int]
@@ -40,7 +40,9 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `prompt`: token ids; `session`: the attempt, whose prefix a server may hold."""
+    """A request. `prompt`: token ids. `session`: the attempt, whose prefix a server may have
+    cached.
+    """
 
     prompt: Sequence[int]
     max_tokens: int
@@ -66,7 +68,7 @@ class _Answer(msgspec.Struct):
 
 
 class Completes(Protocol):
-    """What an episode asks of policies; raises NotServed, PolicyError."""
+    """The interface of a policy client; raises NotServed, PolicyError."""
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion: ...
 
@@ -76,10 +78,10 @@ class Completes(Protocol):
 
 
 class PolicyClient:
-    """Connections to all policy servers; safe for many threads."""
+    """Connections to all policy servers. Thread-safe."""
 
     def __init__(self, *, token_env: str = "", connections: int = 64) -> None:
-        """`token_env`: the variable that holds the bearer token, empty for none."""
+        """`token_env`: variable with the bearer token; empty: none."""
         self._headers = {"content-type": "application/json"}
         if token := secret(token_env):
             self._headers["authorization"] = f"Bearer {token}"
@@ -103,7 +105,7 @@ class PolicyClient:
     def post(
         self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
     ) -> bytes:
-        """The body that answers. Raises NotServed, PolicyError."""
+        """Send a request and return the body of the answer. Raises NotServed, PolicyError."""
         try:
             response = self._http.request(
                 "POST",
@@ -129,13 +131,13 @@ class PolicyClient:
 
 
 def _read(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
-    """The whole body. Raises urllib3's HTTPError for one that is too long, or comes too slowly."""
+    """Read the body. Raises urllib3's HTTPError if it is too long or too slow."""
     body = bytearray()
     try:
         while piece := response.read1(PIECE):
             body += piece
             if len(body) > LARGEST:
-                raise urllib3.exceptions.HTTPError(f"an answer of more than {LARGEST} bytes")
+                raise urllib3.exceptions.HTTPError(f"the answer has more than {LARGEST} bytes")
             if time.monotonic() > deadline:
                 raise urllib3.exceptions.HTTPError("the answer came too slowly")
     except BaseException:
@@ -149,8 +151,10 @@ def _completion(policy: LivePolicy, data: bytes) -> Completion:
     try:
         choice = msgspec.json.decode(data, type=_Answer).choices[0]
     except UNREADABLE as error:
-        raise PolicyError(f"policy server {policy.url}: ill-formed answer: {error}") from error
+        raise PolicyError(f"policy server {policy.url} sent a malformed answer: {error}") from error
     if len(choice.token_ids) != len(choice.logprobs.token_logprobs) or not choice.token_ids:
-        raise PolicyError(f"policy server {policy.url}: token ids and log-probabilities differ")
+        raise PolicyError(
+            f"policy server {policy.url} sent different numbers of token ids and log-probabilities"
+        )
     reason = choice.finish_reason or "stop"
     return Completion(choice.token_ids, choice.logprobs.token_logprobs, reason, choice.masked)

@@ -1,4 +1,4 @@
-"""Which policy samples the next step: the pool of live policies and the sampler that draws from it.
+"""The pool of live policies, and the sampler that draws the policy of the next step.
 
     registry ─(event, poll)─▶ PolicyPool ─live(), weigh(task)─▶ Sampler.draw() ─▶ a LivePolicy
 
@@ -35,11 +35,11 @@ log = get_logger()
 
 
 class NoLivePolicy(PolicyError):
-    """No server serves any checkpoint of the run yet, or for now."""
+    """No server serves a checkpoint of the run at the moment."""
 
 
 class Pool(Protocol):
-    """What a sampler draws from."""
+    """The interface that a sampler draws from."""
 
     def live(self) -> Sequence[LivePolicy]: ...
 
@@ -47,9 +47,9 @@ class Pool(Protocol):
 
 
 class PolicyPool:
-    """The live policies, read by one thread, whatever the number of steps.
+    """The live policies, read from the registry by one thread.
 
-    It looks every `period_s`, and at once where `wanted` is set: by an event, or by a refusal.
+    It reads every `period_s`, and at once when `wanted` is set by an event or a refusal.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class PolicyPool:
         learn: Callable[[], Mapping[str, Weigh]] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
-        """`learn`: of strategy `adaptive`, how to weigh each task's tracks; every LEARN_S.
+        """`learn`: computes the track weights of strategy `adaptive`, every LEARN_S.
 
-        `close`: called once nothing is read any more.
+        `close`: called after the last read.
         """
         self._read = read
         self._period_s = period_s
@@ -84,7 +84,7 @@ class PolicyPool:
     def of_run(
         cls, store: Store, run_id: str, config: PoolConfig, *, period_s: float = PERIOD_S
     ) -> "PolicyPool":
-        """The pool of a run's registry; an external model alone waits for one of ours."""
+        """Create the pool of a run's registry. External models alone do not make a policy live."""
         own = store.one_thread()
 
         def read() -> Sequence[LivePolicy]:
@@ -98,15 +98,15 @@ class PolicyPool:
         return cls(read, period_s=period_s, learn=learn if learns else None, close=own.close)
 
     def live(self) -> Sequence[LivePolicy]:
-        """What the registry held at the last look."""
+        """Return the live policies of the last read."""
         return self._policies
 
     def weigh(self, task: str) -> Weigh | None:
-        """How to weigh a task's tracks now; None where that is not learned."""
+        """Return the track weights of a task; None if they are not learned."""
         return self._weigh.get(task)
 
     def refresh(self, timeout_s: float = 1.0) -> None:
-        """Look again now, and return once that look is done or `timeout_s` is over."""
+        """Read the registry now; return when it is read or `timeout_s` is over."""
         with self._changed:
             next_look = self._begun + 1
             self.wanted.set()
@@ -146,7 +146,7 @@ class Sampler:
     """Draws the policy of each step of one episode."""
 
     def __init__(self, pool: Pool, config: Sampling, seed: str, weigh: Weigh | None = None) -> None:
-        """`seed`: names the episode and its attempt. `weigh`: of strategy `adaptive`."""
+        """`seed`: identifies episode and attempt. `weigh`: track weights of strategy `adaptive`."""
         self._pool = pool
         self._config = config
         self._seed = seed
@@ -159,34 +159,34 @@ class Sampler:
         self._weights: tuple[Sequence[str], Mapping[str, float]] = ((), {})
 
     def seed(self) -> int:
-        """A seed for the tokens of one step."""
+        """Return a seed for the tokens of one step."""
         return self._random.getrandbits(31)
 
     def weights(self) -> Mapping[str, float]:
-        """The weights of `adaptive` that the episode drew by last; empty for other strategies."""
+        """Return the latest weights of `adaptive` in this episode; empty for other strategies."""
         return self._weights[1]
 
     def draw(self, *, wait_s: float, stop: threading.Event, exact: bool = False) -> LivePolicy:
-        """A live policy; waits up to `wait_s` for one. Raises NoLivePolicy.
+        """Draw a live policy; wait up to `wait_s` for one. Raises NoLivePolicy.
 
-        `exact`: only one that reads token ids.
+        `exact`: only a policy that reads token ids.
         """
         deadline = time.monotonic() + wait_s
         while not (live := self._live(exact=exact)):
             if time.monotonic() > deadline or stop.is_set():
-                raise NoLivePolicy("no live policy in the registry", hint="agentrl status CONFIG")
+                raise NoLivePolicy("no policy server is live", hint="see `agentrl status CONFIG`")
             self._pool.refresh()
             stop.wait(0.1)
         return self._choose(live)
 
     def sampled(self, tokens: int) -> None:
-        """The policy drawn last has seen the episode's first `tokens` tokens."""
+        """Record that the policy drawn last has seen the first `tokens` tokens of the episode."""
         if self._last is not None:
             self._held[_home(self._last)] = tokens
         self._refused.clear()
 
     def failed(self) -> None:
-        """The policy drawn last refused or died: pass it over at this step, look again."""
+        """Exclude the policy drawn last from this step, and read the registry again."""
         if self._last is not None:
             home = _home(self._last)
             self._refused.add(home)
@@ -195,7 +195,7 @@ class Sampler:
         self._pool.refresh()
 
     def _live(self, *, exact: bool) -> list[LivePolicy]:
-        """What may be drawn; what refused at this step only where there is nothing else."""
+        """Return the candidates; policies that refused at this step only if there is no other."""
         live = [each for each in newest_per_server(self._pool.live()) if each.exact or not exact]
         return [each for each in live if _home(each) not in self._refused] or live
 
@@ -219,7 +219,7 @@ class Sampler:
         return self._weights[1]
 
     def _nearest(self, choices: Sequence[LivePolicy], kept: LivePolicy | None) -> LivePolicy:
-        """One that holds the longest prefix of this episode, else one on the server drawn last."""
+        """Return the policy with the longest cached prefix, else one on the server drawn last."""
 
         def nearness(policy: LivePolicy) -> tuple[int, bool]:
             held = self._held.get(_home(policy), 0)
@@ -230,18 +230,18 @@ class Sampler:
 
 
 def newest_per_server(live: Sequence[LivePolicy]) -> list[LivePolicy]:
-    """One policy for each server and track, the one served last of those given in that order.
+    """Keep one policy per server and track, the one served last.
 
-    During a swap the new one stands beside the old; after a roll-back its version is the lower one.
+    During a swap the old and the new one are both live; after a rollback the new version is lower.
     """
     return list({(policy.server_id, policy.track): policy for policy in live}.values())
 
 
 def shares(tracks: Sequence[str], config: Sampling) -> dict[str, float]:
-    """The chance of each live track by the strategy; what it lacks, others stand in for.
+    """Return the probability of each live track; live tracks replace missing ones.
 
     `mixed`: `stale_share` for all lagged tracks together, the rest for `current`; external models
-    count as lagged only where nothing else does. `adaptive` without statistics is `uniform`.
+    count as lagged only if no other track does. `adaptive` without statistics is `uniform`.
     """
     if config.strategy in ("uniform", "adaptive"):
         return dict.fromkeys(tracks, 1 / len(tracks))

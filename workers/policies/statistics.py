@@ -1,4 +1,4 @@
-"""What a process knows for strategy `adaptive`: one look at the database for all its episodes."""
+"""Statistics for strategy `adaptive`: one database query for all episodes of a process."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class PoolConfig:
 
 
 def look(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:
-    """How to weigh each task's tracks, by what its last groups and updates say."""
+    """Compute the track weights of each task from its last groups and updates."""
     window = config.sampling.window_groups
     with store.read() as session:
         played = {task: recent_episodes(session, run_id, task, window) for task in config.tasks}
@@ -39,7 +39,7 @@ def look(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:
 
 
 def attempts(played: Sequence[Played]) -> list[list[Attempt]]:
-    """Group by group, with the share of each episode's steps by track."""
+    """Return the episodes of each group with their shares of steps by track."""
     return [
         [Attempt(shares(each.steps), each.solved) for each in group]
         for _, group in groupby(played, key=lambda each: each.group_id)
@@ -47,7 +47,7 @@ def attempts(played: Sequence[Played]) -> list[list[Attempt]]:
 
 
 def off_policy(metrics: Sequence[Mapping[str, Any]], task: str) -> OffPolicy:
-    """KL and effective sample size of a task over updates: means over tokens, of 1/ESS for ESS."""
+    """Return KL and effective sample size of a task: token means (of 1/ESS for ESS)."""
     found = {}
     for part in PARTS:
         rows = [_of(each, task, part) for each in metrics]
@@ -58,7 +58,7 @@ def off_policy(metrics: Sequence[Mapping[str, Any]], task: str) -> OffPolicy:
 
 
 def _of(metrics: Mapping[str, Any], task: str, part: str) -> tuple[float, float, float]:
-    """Tokens, KL and effective sample size of a part; no tokens where the update had none."""
+    """Return tokens, KL and effective sample size of a part of an update."""
     names = ("loss_tokens", "mismatch_k3", "effective_sample_size")
     values = [metrics.get(f"{task}/{name}_{part}") for name in names]
     if any(value is None or not math.isfinite(value) or value <= 0 for value in values[::2]):
@@ -67,13 +67,13 @@ def _of(metrics: Mapping[str, Any], task: str, part: str) -> tuple[float, float,
 
 
 def shares(steps: Mapping[str, int]) -> dict[str, float]:
-    """The share of an episode's steps by track, from their counts."""
+    """Return the shares of an episode's steps by track."""
     total = sum(steps.values())
     return {track: count / total for track, count in steps.items()}
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """NaN where nothing has weight."""
+    """Return the weighted mean; NaN without weights."""
     total = sum(weights)
     if not total:
         return math.nan

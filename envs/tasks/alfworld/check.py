@@ -1,4 +1,4 @@
-"""What `agentrl envs check alfworld` measures: the release's games, by our interpreter."""
+"""The figures of `agentrl envs check alfworld`: the published games in our interpreter."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice

@@ -1,4 +1,4 @@
-"""Our interpreter beside TextWorld's: the same random walks, step by step."""
+"""Compares our interpreter with TextWorld: the same random walks, step by step."""
 
 import json
 import select

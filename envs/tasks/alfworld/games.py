@@ -133,7 +133,7 @@ class Archive:
             with closing(sqlite3.connect(where, uri=True)) as index:
                 return index.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            hint = f"rm -f {self._index}"
+            hint = f"delete the index with `rm -f {self._index}`; it is built again"
             raise ItemError(f"alfworld: index {self._index}: {error}", hint=hint) from error
 
     def _ready(self) -> Path:

@@ -1,4 +1,4 @@
-"""A demonstrator for games of the release: their walkthrough, and the way back to it."""
+"""An expert for published games: follows the walkthrough and returns to it after deviations."""
 
 from collections.abc import Sequence
 from random import Random

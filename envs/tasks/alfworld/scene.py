@@ -1,4 +1,4 @@
-"""What an item of the task holds: an errand and the rooms it is run in.
+"""The content of an item: an errand and its rooms.
 
 A thing's kind is the first word of its name: `mug 1` is a mug.
 """

@@ -1,10 +1,10 @@
-"""How a game of the release is won by who does not know where things are.
+"""An expert for published games that searches, because it does not know where things are.
 
     walkthrough ─▶ errand: what, how many, treated how, brought where ─┐
     habits: which places held such things in other games ──────────────┴▶ places, likeliest first
 
-A walkthrough goes straight to a thing that nobody could know to be there. Who learns from it alone
-never learns to look on.
+A walkthrough goes straight to a thing whose place an agent cannot know. A policy that learns only
+from walkthroughs never learns to search.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What an episode plays: a game of ALFWorld's release, or a generated household."""
+"""The playable part of an episode: a published ALFWorld game, or a generated household."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The words of a household: ALFWorld's own, or as few as carry the same facts."""
+"""The wording of a household: ALFWorld's own, or a short form with the same facts."""
 
 from collections.abc import Sequence
 

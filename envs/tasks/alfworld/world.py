@@ -1,4 +1,4 @@
-"""What holds in a household, indexed, and how conditions are asked of it.
+"""The facts of a household, indexed, and a solver for conditions.
 
     facts of a problem ─▶ World ◀─ changed by effects
     condition ─▶ Planner.solver(condition) ─▶ solver(world, binding): once for every way it holds

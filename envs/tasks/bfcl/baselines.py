@@ -1,4 +1,4 @@
-"""What chance and habit score: policies that never read the request."""
+"""Baseline policies that never read the request: random and constant."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""What `agentrl envs check bfcl` measures: how many published items are covered, and why not."""
+"""The figures of `agentrl envs check bfcl`: the number of supported published items."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What an item holds: requests, the state to begin with, and the calls that do each request."""
+"""The content of an item: requests, the initial state, and the calls of each request."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the task's items come from."""
+"""The task source: items and their environments."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -43,7 +43,7 @@ class BfclSource:
             return self._generated.items(split)
         found = datasets.imported(split, self._options.data)
         if found.refused:
-            log.warning("items are left out", task=self.name, split=split, count=len(found.refused))
+            log.warning("Items skipped", task=self.name, split=split, count=len(found.refused))
         return found.items
 
     def make(self, item: Item) -> Environment:

@@ -1,4 +1,4 @@
-"""What `agentrl envs check dbbench` measures, and policies that know nothing."""
+"""The figures of `agentrl envs check dbbench`, and its baseline policies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""What an item of the task holds, and the database an episode talks to."""
+"""The content of an item, and the interface of the database of an episode."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -57,12 +57,12 @@ class Server:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port or 3306
         except ValueError:  # whose text may hold a part of a password
-            raise ConfigError(form, hint="such as mysql://root@127.0.0.1:3306/") from None
+            raise ConfigError(form, hint="use a URL such as mysql://root@127.0.0.1:3306/") from None
         if parts.password:
             hint = "name the variable of its password in password_env"
-            raise ConfigError(f"{form}: it holds a password", hint=hint)
+            raise ConfigError(f"{form} contains a password", hint=hint)
         if parts.scheme not in ("mysql", "mariadb") or not host:
-            raise ConfigError(form, hint="such as mysql://root@127.0.0.1:3306/")
+            raise ConfigError(form, hint="use a URL such as mysql://root@127.0.0.1:3306/")
         return cls(host, port, parts.username or "root", password)
 
     def connect(self, **others: Any) -> "pymysql.Connection[Any]":
@@ -162,7 +162,7 @@ class ServerDatabase:
             with admin.cursor() as cursor:
                 _drop(cursor, self._name)
         except pymysql.Error as error:
-            log.warning("database not dropped", database=self._name, error=str(error))
+            log.warning("Database not dropped", database=self._name, error=str(error))
         finally:
             _hang_up(admin)
 
@@ -301,7 +301,7 @@ def _dropped(cursor: Any, name: str) -> bool:
     except pymysql.OperationalError as error:
         if _code(error) != _LOCKED:
             raise
-        log.warning("database not dropped", database=name, error=str(error))
+        log.warning("Database not dropped", database=name, error=str(error))
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Where the task's items come from, and which database serves their episodes."""
+"""The task source: items, their environments, and the database of an episode."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from agentrl.envs.tasks.dbbench.problem import Database, OpenDatabase, Problem, 
 from agentrl.envs.tasks.dbbench.sqlite import SqliteDatabase
 from agentrl.envs.tasks.dbbench.tables import Tables
 
-MEND = "pip install 'agentrl-system[tasks]'"
+MEND = "run `pip install 'agentrl-system[tasks]'`"
 
 
 class Options(options.Generated, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +104,7 @@ class DbbenchSource:
         chosen = self._options
         if chosen.server:
             if chosen.container:
-                raise ConfigError("dbbench: container = true has no place beside a server")
+                raise ConfigError("dbbench: container = true cannot be combined with a server")
             return self._on_server()
         open_sqlite: OpenDatabase
         if not chosen.container:
@@ -113,7 +113,8 @@ class DbbenchSource:
             )
         elif self._sandboxes is None:
             raise ConfigError(
-                "dbbench: container = true needs an env server", hint="name one in envs.url"
+                "dbbench: container = true needs an env server",
+                hint="set envs.url to an env server",
             )
         else:
             open_sqlite = partial(
@@ -158,7 +159,7 @@ def _in_mysql(open_sqlite: OpenDatabase) -> OpenDatabase:
 def _problem(item: Item) -> Problem:
     problem = options.read(item.item_id, Problem, item.content)
     if not problem.tables:
-        raise ItemError(f"item {item.item_id}: no table")
+        raise ItemError(f"item {item.item_id} has no table")
     if problem.modifies and not (problem.answer_md5 or problem.gold_sql):
-        raise ItemError(f"item {item.item_id}: a change without a hash or SQL")
+        raise ItemError(f"item {item.item_id}: a change has neither a hash nor SQL")
     return problem

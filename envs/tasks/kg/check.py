@@ -1,4 +1,4 @@
-"""What `agentrl envs check kg` measures: gold programs on support graphs, a large graph."""
+"""The figures of `agentrl envs check kg`: gold programs on support graphs, a large graph."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

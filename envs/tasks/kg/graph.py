@@ -1,4 +1,4 @@
-"""Where programs run: a small graph of an item, a large shared one, or a SPARQL endpoint."""
+"""Graphs on which programs run: an item's small graph, a large shared one, or a SPARQL endpoint."""
 
 import json
 import lzma
@@ -79,7 +79,7 @@ class LocalGraph:
         try:
             found = answered.get(timeout=self._timeout_s)
         except Empty:
-            raise EnvironmentFailure(f"kg: a query took over {self._timeout_s:g} s") from None
+            raise EnvironmentFailure(f"kg: a query took more than {self._timeout_s:g} s") from None
         if isinstance(found, Exception):
             raise EnvironmentFailure(f"kg: query failed: {found}") from found
         return found
@@ -140,7 +140,7 @@ class Endpoint:
         import urllib3  # in the extra `envs`
 
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"kg: endpoint {url}: not an http URL")
+            raise ConfigError(f"kg: endpoint {url} is not an http URL")
         self._url, self._timeout_s = url, timeout_s
         self._http = urllib3.PoolManager(
             maxsize=8, retries=False, timeout=urllib3.Timeout(total=timeout_s)
@@ -199,6 +199,6 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             "kg: a graph in this process needs pyoxigraph",
-            hint="pip install 'agentrl-system[tasks]'",
+            hint="run `pip install 'agentrl-system[tasks]'`",
         ) from error
     return pyoxigraph

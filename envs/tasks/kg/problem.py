@@ -1,4 +1,4 @@
-"""What an item holds: a question, its graph and as much of the ontology as that needs."""
+"""The content of an item: a question, its graph, and the part of the ontology that it needs."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where the task's items come from."""
+"""The task source: items and their environments."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial

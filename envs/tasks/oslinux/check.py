@@ -1,4 +1,4 @@
-"""What `agentrl envs check os` measures: items that pass their own example, and always saying 4."""
+"""The figures of `agentrl envs check os`: items that pass their own example, a constant answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

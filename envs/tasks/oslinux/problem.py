@@ -1,4 +1,4 @@
-"""What an item of the task holds."""
+"""The content of an item."""
 
 import re
 from typing import Literal

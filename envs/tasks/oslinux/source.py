@@ -1,4 +1,4 @@
-"""Where the task's items come from."""
+"""The task source: items and their environments."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -79,7 +79,10 @@ class OsSource:
         """As `make`."""
         problem = read(item)
         if not self._pools:
-            raise ConfigError("os needs an env server: containers", hint="name one in envs.url")
+            raise ConfigError(
+                "os runs in containers, which need an env server",
+                hint="set envs.url to an env server",
+            )
         pool = self._pools.get(problem.image) or self._pools[""]
         return OsEnvironment(
             problem,

@@ -1,4 +1,4 @@
-"""What chance and habit earn: policies that look at little."""
+"""Baseline policies: random and constant."""
 
 from collections.abc import Sequence
 from random import Random

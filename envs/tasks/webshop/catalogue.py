@@ -76,7 +76,7 @@ class FolderCatalogue:
         except (OSError, ValueError) as error:
             raise ItemError(
                 f"webshop: no index in {folder}: {error}",
-                hint=f"agentrl data build webshop --out {folder}",
+                hint=f"run `agentrl data build webshop --out {folder}`",
             ) from error
         self._folder = folder
         self._search = Search(self._postings)

@@ -1,4 +1,4 @@
-"""What `agentrl envs check webshop` measures: goals, rewards, search, a shop of full size.
+"""The figures of `agentrl envs check webshop`: goals, rewards, search, a full-size shop.
 
 Peers: `lucene`, the path of Anserini's fat jar (needs java); `scale`, products of the made-up shop
 that is built and measured; `catalogue`, a folder that keeps it.

@@ -86,7 +86,7 @@ def token_set_ratio(one: str, other: str) -> float:
         from rapidfuzz.fuzz import token_set_ratio as ratio
     except ImportError as error:
         raise ConfigError(
-            "webshop: the reward needs rapidfuzz", hint="pip install 'agentrl-system[tasks]'"
+            "webshop: the reward needs rapidfuzz", hint="run `pip install 'agentrl-system[tasks]'`"
         ) from error
     return float(ratio(one, other))
 

@@ -1,4 +1,4 @@
-"""What `agentrl chaos` does to a run: each fault is a function that yields until it is over.
+"""The faults of `agentrl chaos`: each is a generator function that yields until it is over.
 
-Which of them a run is given, how often and for whom: `ops/chaos/faults.py`.
+`ops/chaos/faults.py` decides which faults a run gets, and how often.
 """

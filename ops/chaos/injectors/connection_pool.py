@@ -1,4 +1,4 @@
-"""Every connection that the database server allows is taken by somebody else."""
+"""Fault: all connections of the database server are in use."""
 
 import random
 

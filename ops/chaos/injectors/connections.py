@@ -1,4 +1,4 @@
-"""Connections to a service that end, stall or lead nowhere, by way of its proxy."""
+"""Faults: connections to a service are cut, stalled or never answered, through its proxy."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The processes in one environment's container are killed."""
+"""Fault: the processes in the container of one environment are killed."""
 
 import random
 
@@ -35,5 +35,5 @@ def _containers(scene: Scene) -> list[str]:
     try:
         return Census(scene.stage.name).containers()
     except EnvironmentFailure as error:
-        log.warning("containers not counted", error=str(error))
+        log.warning("Containers not counted", error=str(error))
         return []

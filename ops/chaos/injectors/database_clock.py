@@ -1,4 +1,4 @@
-"""The clock of the database's host is stepped, as a person does, or NTP after a long absence."""
+"""Fault: the clock of the database host is stepped, as a person or NTP does."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A disk without room: that of a service, and that of a trainer when a snapshot is due."""
+"""Faults: a full disk, of a service, or of the trainer when a snapshot is due."""
 
 import contextlib
 import errno

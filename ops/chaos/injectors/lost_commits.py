@@ -1,4 +1,4 @@
-"""The database crashes and loses commits that it had answered, as an asynchronous failover does."""
+"""Fault: the database crashes and loses confirmed commits, as in an asynchronous failover."""
 
 import os
 import random
@@ -41,7 +41,7 @@ def lose_commits(scene: Scene, _random: random.Random) -> Course:
         while scene.seen is None:
             yield
     scene.claims.clear()  # what rows said that are lost is no promise; the others are read again
-    log.info("commits lost", version_before=before, version=scene.seen.version)
+    log.info("Commits lost", version_before=before, version=scene.seen.version)
     yield
 
 

@@ -1,4 +1,4 @@
-"""Processes that are killed, stopped, or cannot write."""
+"""Faults: a process is killed, is suspended, or cannot write."""
 
 import random
 import resource

@@ -1,4 +1,4 @@
-"""A RabbitMQ that raises a disk alarm, and one that takes only small messages."""
+"""Faults: RabbitMQ raises a disk alarm, or accepts only small messages."""
 
 import random
 import shlex

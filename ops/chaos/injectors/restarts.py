@@ -1,4 +1,4 @@
-"""A service is restarted by a command of the user's."""
+"""Fault: a service is restarted with a command of the user."""
 
 import random
 

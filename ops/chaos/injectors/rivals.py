@@ -1,4 +1,4 @@
-"""A second trainer or dispatcher, started by a person who thinks that the first is gone."""
+"""Fault: a second trainer or dispatcher is started beside the first."""
 
 import random
 import signal

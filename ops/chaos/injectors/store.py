@@ -1,4 +1,4 @@
-"""A Postgres that takes no write, and one in which a lock is held."""
+"""Faults: Postgres is read-only, or a lock is held in it."""
 
 import random
 

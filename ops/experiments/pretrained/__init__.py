@@ -1,1 +1,1 @@
-"""The study of a pretrained language model, with the whole system: `agentrl experiment smollm`."""
+"""`agentrl experiment smollm`: the study of a pretrained language model with the whole system."""

@@ -1,4 +1,4 @@
-"""The figures of the study, from its files: pure functions."""
+"""Computes the figures of the study from its files: pure functions."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the study leaves: a JSON file for each policy measured and each run trained."""
+"""Results of the study: a JSON file for each evaluated policy and each run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One policy on every bench, greedy and sampled; episodes are rows, so nothing is played twice."""
+"""Evaluates one policy on every benchmark, greedy and sampled. Skips finished episodes."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The page of the study, from its files alone: DIR.md beside DIR, its pictures inside.
+"""Writes the report of the study from its files: DIR.md beside DIR, with its plots in DIR.
 
 measured-*.json, training-*.json ─▶ rates, changes ─▶ *.svg ─▶ page (reading.md first)
 """
@@ -40,10 +40,14 @@ def write(out: Path) -> Path:
     measured = {each.policy: each for each in read(out, "measured", Measurement)}
     runs = sorted(read(out, "training", Trained), key=lambda run: (place(run.arm, ORDER), run.seed))
     if START not in measured:
-        raise ConfigError(f"{out}: no measured-{START}.json there", hint="run the experiment first")
+        raise ConfigError(
+            f"{out} contains no measured-{START}.json", hint="run the experiment first"
+        )
     design = measured[START].design
     if name := differing([*measured.values(), *runs], design):
-        raise ConfigError(f"{out}: {name} was made with another design", hint="remove it")
+        raise ConfigError(
+            f"{out}/{name} was made by another version of the study", hint="delete the file"
+        )
     pictures = [draw(runs, out)] if runs else []
     path = out.with_name(f"{out.name}.md")
     path.write_text("\n".join(_lines(out, design, measured, runs, pictures)) + "\n", "utf-8")

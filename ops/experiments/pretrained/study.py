@@ -1,10 +1,10 @@
-"""`agentrl experiment smollm`: does a pretrained language model learn real tasks here?
+"""`agentrl experiment smollm`: studies whether a pretrained language model learns real tasks.
 
     model ─▶ warm start ─▶ a run of the whole system for each seed and arm ─▶ training-*.json
       └─────────┴────────────────────┴─▶ measured on every bench ─▶ measured-*.json ─▶ report
 
-A file that is there is not made again. Warm start, runs and measurements go on where they were
-interrupted, so the same command may be given on several days.
+Existing files are kept. Warm start, runs and evaluations continue after an interruption, so the
+same command may be run over several days.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def study(wish: Wish) -> Path:
     logging.configure("experiment", level="WARNING")
     for arm in wish.arms:
         if arm not in ARMS:
-            raise ConfigError(f"no arm {arm}{nearest(arm, ARMS)}")
+            raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
     config = configured(wish)
     design = designed(wish, config)
     for bench in design.benches:

@@ -1,4 +1,4 @@
-"""One arm with one seed: a run of the whole system, from the shared start to its last update."""
+"""Trains one arm with one seed: a run of the whole system from the shared starting policy."""
 
 import threading
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""`agentrl experiment staleness`: what running ahead and re-loading rarely cost and bring."""
+"""`agentrl experiment staleness`: studies what a long queue and rare policy reloads cost."""

@@ -1,9 +1,9 @@
-"""The clock of the staleness experiment: seconds that work takes, fitted once to this machine.
+"""The simulated clock of the staleness study: costs of work, fitted once to this machine.
 
 rounds of several sizes ─▶ processor time of waves, updates, loads ─▶ Costs ─▶ DIR/costs.json
 
-Processor time, because a machine that others use stretches every other one. Two trainings with the
-same costs give the same schedule to the last digit.
+The costs are CPU time, because wall time depends on other load. Two trainings with the same costs
+have exactly the same schedule.
 """
 
 import tempfile
@@ -73,7 +73,7 @@ def costs(folder: Path, trainee: Trainee) -> Costs:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Costs)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{path}: no costs: {error}", hint="remove it") from error
+        raise ConfigError(f"{path} cannot be decoded: {error}", hint="delete the file") from error
 
 
 def measured(trainee: Trainee) -> Costs:

@@ -1,4 +1,4 @@
-"""What trainings of the staleness experiment leave."""
+"""Results of the trainings of the staleness study."""
 
 from agentrl.ops.experiments.findings import Design, Finding, Kept, Skill
 

@@ -1,12 +1,12 @@
-"""Generation and training side by side, on a clock that counts what both cost.
+"""Simulates generation and training side by side, on a clock that counts the cost of both.
 
     admit while open < (bound + 1) · groups ─▶ strands ─wave─▶ groups ─spread? fresh?─▶ ready
       ▲                                          ▲ acting track                          │
       └── groups are closed ◀─ commit ◀─ busy for Costs.training ◀─ update of `groups` ◀─┘
 
-The engine has one clock, which waves move; the trainer begins an update as soon as it is free and
-enough groups are ready, and its checkpoint appears once the engine's clock has passed its end. The
-tokens and the weights are real; only the time is counted.
+Waves advance the engine's clock. The trainer starts an update when it is idle and enough groups are
+ready; its checkpoint appears when the engine's clock has passed the end of the update. Tokens and
+weights are real; only the time is simulated.
 """
 
 from collections.abc import Generator, Iterator, Sequence

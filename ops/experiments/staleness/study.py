@@ -1,4 +1,4 @@
-"""`agentrl experiment staleness`: what running ahead and re-loading rarely cost and bring.
+"""`agentrl experiment staleness`: studies what a long queue and rare policy reloads cost.
 
     costs, once ─▶ seeds × arms ─▶ train ─▶ DIR/training-ARM-SEED.json ─▶ report: DIR.md
 
@@ -88,7 +88,9 @@ def numbers(option: str, text: str) -> list[int]:
     parts = [each.strip() for each in text.split(",") if each.strip()]
     for each in parts:
         if not each.isdecimal():
-            raise ConfigError(f"{option}: {each!r} is no number", hint="as 0,1,4")
+            raise ConfigError(
+                f"{option}: {each!r} is not a number", hint="write a list such as 0,1,4"
+            )
     return [int(each) for each in parts]
 
 
@@ -105,9 +107,9 @@ def configured(wish: Wish) -> Config:
     longest = max(wish.intervals, default=0) + config.dispatch.max_staleness
     if longest > config.dispatch.max_lag:
         raise ConfigError(
-            f"{wish.config}: dispatch.max_lag: {config.dispatch.max_lag} refuses what a policy "
-            f"re-loaded every {max(wish.intervals)} updates samples",
-            hint=f"at least {longest}",
+            f"{wish.config}: dispatch.max_lag {config.dispatch.max_lag} is too low for a policy "
+            f"that is reloaded every {max(wish.intervals)} updates",
+            hint=f"set it to at least {longest}",
         )
     return replace(config, trainer=replace(config.trainer, threads=wish.sizes.threads))
 

@@ -1,1 +1,1 @@
-"""`agentrl experiment task-norm`: does normalising advantages in each task help?"""
+"""`agentrl experiment task-norm`: studies whether normalising advantages per task helps."""

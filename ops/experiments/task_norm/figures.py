@@ -1,4 +1,4 @@
-"""From trainings to what the report says: estimates over seeds. Pure."""
+"""Computes the figures of the report: estimates over seeds. Pure functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

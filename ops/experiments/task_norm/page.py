@@ -1,4 +1,4 @@
-"""The sections of the page, in their order: Markdown lines of figures."""
+"""The sections of the report in Markdown, in order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

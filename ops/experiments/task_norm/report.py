@@ -1,4 +1,4 @@
-"""The page of the study, from its files alone: DIR.md beside DIR, pictures and figures inside.
+"""Writes the report of the study from its files: DIR.md beside DIR, with plots and figures in DIR.
 
 PART/training-*.json ─▶ Part ─▶ figures.json, *.svg ─▶ page (reading.md first)
 """
@@ -21,7 +21,7 @@ def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
     folders = sorted(path.parent for path in out.glob("*/training-none-0.json"))
     if not folders:
-        raise ConfigError(f"{out}: no part has a training", hint="run the experiment first")
+        raise ConfigError(f"{out} contains no finished training", hint="run the experiment first")
     parts: dict[str, tuple[Design, Part]] = {}
     for folder in folders:
         trainings = [each for each in studied(folder, Training) if each.arm in ORDER]

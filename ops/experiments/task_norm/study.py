@@ -1,8 +1,8 @@
-"""`agentrl experiment task-norm`: does normalising advantages in each task help?
+"""`agentrl experiment task-norm`: studies whether normalising advantages per task helps.
 
     parts × seeds × arms ─▶ Trainee.train ─▶ DIR/PART/training-ARM-SEED.json ─▶ report: DIR.md
 
-A part is a mixture of tasks; arms differ in how advantages are normalised and tasks weighed.
+A part is a mixture of tasks. Arms differ in the normalisation of advantages and in task weights.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def study(wish: Wish) -> Path:
     for names, known in ((wish.arms, ARMS), (wish.parts, PARTS)):
         for name in names:
             if name not in known:
-                raise ConfigError(f"no {name} here{nearest(name, known)}")
+                raise ConfigError(f"unknown {name}{nearest(name, known)}")
     works = {part: list(planned(wish, part)) for part in wish.parts}
     ordered = sorted((at, part) for part, own in works.items() for at in range(len(own)))
     make_missing([works[part][at] for at, part in ordered], wish.sizes.threads)

@@ -75,7 +75,7 @@ def test_a_token_is_demanded_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_off_loopback_a_token_is_required_and_without_it_nothing_listens() -> None:
     port = free_port()
     with (
-        pytest.raises(ConfigError, match=r"metrics server on 0\.0\.0\.0: a bearer token"),
+        pytest.raises(ConfigError, match=r"metrics server needs a bearer token: 0\.0\.0\.0"),
         exported(Metrics(port=port, host="0.0.0.0"), "mine", "recorder"),  # noqa: S104
     ):
         pass

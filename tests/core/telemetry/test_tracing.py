@@ -136,7 +136,7 @@ def test_nobody_waits_for_a_collector_that_never_answers() -> None:
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://x/v1/traces"])
 def test_an_endpoint_that_is_no_url_is_named(endpoint: str) -> None:
     with (
-        pytest.raises(ConfigError, match=r"tracing\.endpoint: .* is no http\(s\) URL"),
+        pytest.raises(ConfigError, match=r"tracing\.endpoint: .* is not an http\(s\) URL"),
         otlp.exported(Tracing(endpoint=endpoint), "mine", "worker"),
     ):
         pass

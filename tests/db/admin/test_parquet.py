@@ -137,7 +137,7 @@ def test_a_folder_appears_whole_or_not_at_all(history: Store, tmp_path: Path) ->
     assert export(history, out, Wanted(["runs"])) == {"runs": 2}
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["out"]
     assert sorted(path.name for path in out.iterdir()) == ["export.json", "runs.parquet"]
-    with pytest.raises(StoreError, match="out is there already"):
+    with pytest.raises(StoreError, match="out exists already"):
         export(history, out, Wanted(["runs"]))
 
 
@@ -145,7 +145,7 @@ def test_without_pyarrow_one_line_says_how_to_get_it(
     history: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreError, match="Parquet needs pyarrow") as refused:
+    with pytest.raises(StoreError, match="the export needs pyarrow") as refused:
         export(history, tmp_path / "out", Wanted(["runs"]))
     assert "parquet" in refused.value.hint
     assert not (tmp_path / "out").exists()

@@ -72,7 +72,7 @@ def test_what_changes_anything_or_is_no_statement_is_refused(database: str) -> N
 
 def test_a_comment_within_a_comment_hides_nothing() -> None:
     hidden = "/* /* */ SELECT */ DO $$ BEGIN EXECUTE 'COPY (SELECT 1) TO PROGRAM ''id'''; END $$"
-    with pytest.raises(StoreError, match="this console only reads; DO is refused"):
+    with pytest.raises(StoreError, match="DO is refused, because the console is read-only"):
         require_read(hidden, "postgresql")
     with pytest.raises(StoreError, match="DELETE is refused"):
         require_read("/* /* */ SELECT */ DELETE FROM runs", "postgresql")

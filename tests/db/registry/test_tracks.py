@@ -60,7 +60,7 @@ def test_where_no_version_fits_the_oldest_is_served() -> None:
 
 def test_an_empty_lineage_serves_only_what_is_pinned() -> None:
     assert wanted("pinned(x)", []) == "x"
-    with pytest.raises(ConfigError, match="no checkpoint is live"):
+    with pytest.raises(ConfigError, match="no live checkpoint"):
         wanted("current", [])
 
 

@@ -192,7 +192,7 @@ def test_each_checkpoint_carries_the_running_hash_of_its_bodies(world: World) ->
     with world.store.read() as session:
         assert list(differing(session, world.run_id)) == []
     new.checkpoint.trained_hash = running_hash(first, [body.sha256 for body in bodies])
-    _refused(world, new, "learned from other bodies than version 2")
+    _refused(world, new, "trained on other trajectories than version 2")
     world.sql("UPDATE update_groups SET sha256 = 'x' WHERE episode_id = :e", e=bodies[0].episode_id)
     with world.store.read() as session:
         (wrong,) = differing(session, world.run_id)
@@ -221,7 +221,7 @@ def test_a_member_issued_again_meanwhile_is_not_trained_as_it_was(world: World) 
     (again,) = world.claimed(row.group_id)
     body = world.body(again, 0.5)
     assert world.finish(again, body)
-    with pytest.raises(UpdateRefused, match="another body"):
+    with pytest.raises(UpdateRefused, match="trajectory of an episode has been replaced"):
         _commit(world, 1, epoch, bodies)
     world.keep([body])
     _commit(world, 1, epoch, [body, *bodies[1:]])

@@ -231,9 +231,9 @@ def test_a_request_repeated_by_a_client_that_gave_up_gets_the_one_answer(
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("sys.exit('no such luck')", "ended with code 1: no such luck"),
-        ("pass", "ended without a request"),
-        ("os.kill(os.getpid(), 9)", "ended with code -9"),
+        ("sys.exit('no such luck')", "exited with code 1: no such luck"),
+        ("pass", "exited without a request"),
+        ("os.kill(os.getpid(), 9)", "exited with code -9"),
     ],
 )
 def test_a_program_that_fails_or_asks_nothing_is_no_reward(
@@ -251,7 +251,7 @@ def test_a_program_that_crashes_after_an_answer_is_no_reward(play: Play) -> None
 
 
 def test_a_program_that_hangs_is_no_reward(play: Play) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"neither asked nor ended for 0.3 s"):
+    with pytest.raises(EnvironmentFailure, match=r"sent no request and did not exit for 0.3 s"):
         play("time.sleep(30)", timeout_s=0.3).start()
 
 

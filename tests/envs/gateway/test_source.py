@@ -37,13 +37,16 @@ def test_items_keep_their_fields_and_their_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (["{"], "line 1: no JSON object"),
-        (["[]"], "line 1: no JSON object"),
-        (['{"id": 1}', '{"a": 1}'], "line 2: no id"),
-        (['{"id": true}'], "line 1: no id"),
-        (['{"id": 1}', '{"id": "1"}'], "line 2: the id 1 comes twice"),
-        (['{"id": 1, "split": 2}'], "line 1: split: not a text"),
-        ([json.dumps({"id": 1, "text": "x" * 100_001})], "line 1: over 100000 bytes"),
+        (["{"], "line 1: not a JSON object"),
+        (["[]"], "line 1: not a JSON object"),
+        (['{"id": 1}', '{"a": 1}'], "line 2: the item has no id"),
+        (['{"id": true}'], "line 1: the item has no id"),
+        (['{"id": 1}', '{"id": "1"}'], "line 2: the id 1 occurs twice"),
+        (['{"id": 1, "split": 2}'], "line 1: split is not a string"),
+        (
+            [json.dumps({"id": 1, "text": "x" * 100_001})],
+            "line 1: the item has more than 100000 bytes",
+        ),
         ([""], "no items"),
     ],
 )
@@ -59,7 +62,7 @@ def test_what_is_not_set_is_told_before_any_episode(tmp_path: Path) -> None:
         GatewaySource({}).items("train")
     with pytest.raises(ItemError, match="option program is not set"):
         source(tmp_path, '{"id": 1}', program=[]).items("train")
-    with pytest.raises(ItemError, match="option reward: '' names no function"):
+    with pytest.raises(ItemError, match="option reward: '' is not the name of a function"):
         source(tmp_path, '{"id": 1}', reward="").items("train")
     with pytest.raises(ItemError, match="did you mean program"):
         registry.source("gateway", {"prorgam": []})
@@ -79,10 +82,10 @@ def test_a_secret_that_is_not_set_is_told_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("nothing", "names no function"),
+        ("nothing", "is not the name of a function"),
         ("no.such.module:f", "No module named"),
         ("math:no", "no attribute"),
-        ("math:pi", "is no function"),
+        ("math:pi", "is not a function"),
         ("/no/such.py:f", "No such file"),
     ],
 )
@@ -121,7 +124,7 @@ def broken(_: Mapping[str, Any], __: Result) -> float:
 
 @pytest.mark.parametrize("value", ["1", None, math.nan, math.inf, (1.0,), (1.0, "x")])
 def test_what_is_no_reward_is_a_failure(value: Any) -> None:
-    with pytest.raises(EnvironmentFailure, match="is no"):
+    with pytest.raises(EnvironmentFailure, match="the reward function returned"):
         rewarded(lambda *_: value, {}, RESULT, 5)
 
 
@@ -129,7 +132,7 @@ def test_a_reward_that_raises_or_hangs_is_a_failure() -> None:
     with pytest.raises(EnvironmentFailure, match="ValueError: oh"):
         rewarded(broken, {}, RESULT, 5)
     released = threading.Event()
-    with pytest.raises(EnvironmentFailure, match=r"took over 0.1 s"):
+    with pytest.raises(EnvironmentFailure, match=r"took more than 0.1 s"):
         rewarded(lambda *_: released.wait(), {}, RESULT, 0.1)
     released.set()
 

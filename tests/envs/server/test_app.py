@@ -58,7 +58,7 @@ def test_a_task_whose_items_cannot_be_made_is_not_registered_and_told_once() -> 
         asyncio.run(controller.beat("counting", lambda: indices(UnmadeSource({}))))
     assert listener.told == []
     assert [(each["event"], each["error"]) for each in logs] == [
-        ("task not registered", "counting: split all is not here")
+        ("Task not registered at the controller", "counting: split all is not here")
     ]
 
 
@@ -73,5 +73,5 @@ def test_tending_goes_on_after_a_failure() -> None:
 
     with capture_logs() as logs, serving(CountingSource({}), tend):
         assert tended.wait(60)
-    told = [each["error"] for each in logs if each["event"] == "sandboxes not tended"]
+    told = [each["error"] for each in logs if each["event"] == "Sandbox maintenance failed"]
     assert told == ["frozen", "OSError: [Errno 24] Too many open files", "away"]

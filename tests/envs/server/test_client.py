@@ -177,7 +177,7 @@ def test_the_items_of_a_task_worker_are_its_indices() -> None:
             source.items("train")
         with pytest.raises(ItemError, match="no demonstrator"):
             source.expert(items[0], seed=0)
-    with pytest.raises(ItemError, match="option items is for its worker"):
+    with pytest.raises(ItemError, match="option items belongs to the task worker"):
         RemoteSource(Envs(url="http://127.0.0.1:9/api"), "counting", {"items": 3})
 
 

@@ -73,4 +73,4 @@ def test_a_controller_that_fails_is_logged_once_and_harms_nobody(there: bool) ->
 
 
 def warnings(logs: Any) -> list[Any]:
-    return [each for each in logs if each["event"] == "controller not reached"]
+    return [each for each in logs if each["event"] == "Controller unreachable"]

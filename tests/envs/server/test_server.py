@@ -203,7 +203,7 @@ def test_a_server_of_one_task_answers_without_its_name() -> None:
 
 
 def test_a_token_is_asked_for_where_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="required off loopback"):
+    with pytest.raises(ConfigError, match="is not loopback"):
         EnvServer({"dbbench": Task()}, Envs(host="::"))
     with pytest.raises(ConfigError, match="SECRET_OF_ENVS is not set"):
         EnvServer({"dbbench": Task()}, Envs(token_env="SECRET_OF_ENVS"))

@@ -55,9 +55,9 @@ def test_a_space_of_items_that_is_too_small_is_an_error_and_no_endless_search() 
     def draw(random: Random, number: int) -> tuple[Mapping[str, Any], str]:
         return {"only": 1}, "key"
 
-    with pytest.raises(ItemError, match=r"holds . items, not 5") as caught:
+    with pytest.raises(ItemError, match=r"has . items instead of 5") as caught:
         generated.generate("tiny", "train", Generated(items=5), draw)
-    assert "options items / test_items" in caught.value.hint
+    assert "lower the options items and test_items" in caught.value.hint
 
 
 def test_about_a_fifth_of_all_questions_belong_to_the_test_split() -> None:

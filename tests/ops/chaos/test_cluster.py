@@ -223,7 +223,7 @@ def test_a_restart_that_fails_is_told_with_its_last_words(tmp_path: Path) -> Non
         return command.done()
 
     assert ended(Command("true", tmp_path / "log"))
-    with pytest.raises(AgentRLError, match=r"ended with 3: no such service"):
+    with pytest.raises(AgentRLError, match=r"exited with 3: no such service"):
         ended(Command("echo no such service; exit 3", tmp_path / "log"))
 
 

@@ -61,7 +61,7 @@ def test_a_vllm_that_cannot_hold_its_tracks_is_refused_before_anything_is_made(
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ('sampling.strategy = "adaptive"\nsampling.floor = 0.5\n', "floor: 2 tracks at 0.5"),
+        ('sampling.strategy = "adaptive"\nsampling.floor = 0.5\n', "floor: 2 tracks with 0.5"),
         ('sampling.strategy = "weighted"\nsampling.weights."lagged(5)" = 1.0\n', r"lagged\(5\)"),
         ("sampling.weights.current = -1.0\n", r"sampling\.weights.* >= 0\.0"),
     ],
@@ -79,7 +79,7 @@ def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Pa
     config = loading.load(file)
     [finding] = [each for each in examine(config) if each.name == "config"]
     assert finding.state == "missing"
-    needs = r"tasks\.os plays in containers, which need an env server"
+    needs = r"tasks\.os runs in containers, which need an env server"
     assert re.search(needs, finding.detail)
     for verb in (lambda: report(file), lambda: up(file, detach=False), lambda: begin(config)):
         with pytest.raises(ConfigError, match=needs):

@@ -24,33 +24,41 @@ PLACE = 1  # of no class
 
 
 class Odd(Section):
-    """What odd keys there are; `length` is no key. `width`: in metres; `depth`: of water, in
-    `width` alike; or of air.
-
-    `height` goes up.
+    """Odd keys
+    of one section.
     """
 
     width: float = 1.0
-    depth: float = 2.0  # 0: none
-    height: int = 3
-    names: list[str] = field(  # of them
-        default=["a"]  # and of others
+    """Width in metres."""
+    names: list[str] = field(  # not a description
+        default=["a"]
     )
+    """Names that
+    take two lines."""
     bare: int = 4
+
+    def total(self) -> int:
+        """Not the description of `bare`."""
+
+
+class Bare(Section):
+    last: int = 5
 '''
 
 
 class Inner(Section, frozen=True):
-    """What is within."""
+    """An inner section. It is small."""
 
-    width: int = 1  # in metres
+    width: int = 1
+    """Width in metres."""
 
 
 class Outer(Section, frozen=True):
-    """What is around."""
+    """An outer section."""
 
     usual: Inner = Inner()
-    wide: Inner = Inner(width=9)  # the widest
+    wide: Inner = Inner(width=9)
+    """The widest section."""
 
 
 def found() -> dict[tuple[str, str], keys.Key]:
@@ -82,24 +90,30 @@ def test_every_key_of_a_configuration_is_listed_with_its_default() -> None:
 
 def test_every_key_says_what_it_means() -> None:
     mute = [f"{section}.{key}" for (section, key), one in found().items() if not one.meaning]
-    assert not mute, "core/config.py: a comment on the key's line, or `key`: … in its docstring"
+    assert not mute, "core/config.py: write a docstring below the key"
 
 
 @pytest.mark.parametrize(
     ("section", "key", "kind", "default", "meaning"),
     [
-        ("", "workers", "integer ≥ 1", "1", "worker processes that `agentrl up` starts"),
-        ("run", "stop_hours", "hours > 0, may be absent", "absent", "since the run was made"),
-        ("run", "home", "text", '"runs/run"', "folder of logs, checkpoints and the"),
-        ("tasks", "horizons", "list of [integer ≥ 0, integer ≥ 1]", "[]", "[version, turns]"),
-        ("dispatch", "group_size", "integer ≥ 2", "8", "episodes of one group"),
-        ("policy", "name", "name", "required", "its own among the servers"),
-        ("trainer", "optimizer", '"adamw" | "sgd"', '"adamw"', "sgd: plain"),
-        ("trainer", "lora", "section [trainer.lora]", "", "Training an adapter"),
-        ("trainer.lora", "alpha", "number > 0", "16.0", "an adapter's change is scaled by"),
-        ("trainer.deepspeed", "zero", "0 | 1 | 2 | 3", "2", "what is sharded over ranks"),
-        ("eval", "nice", "integer 0…19", "10", "of its process; 10: a tenth"),
-        ("metrics", "port", "integer 0…65535", "0", "of the supervisor, whose processes"),
+        ("", "workers", "integer ≥ 1", "1", "Worker processes that `agentrl up` starts."),
+        (
+            "run",
+            "stop_hours",
+            "hours > 0, may be absent",
+            "absent",
+            "The run is completed this long after",
+        ),
+        ("run", "home", "text", '"runs/run"', "Folder for logs, checkpoints and the"),
+        ("tasks", "horizons", "list of [integer ≥ 0, integer ≥ 1]", "[]", "Turn limits that grow"),
+        ("dispatch", "group_size", "integer ≥ 2", "8", "Episodes per group."),
+        ("policy", "name", "name", "required", "Name of the server, unique"),
+        ("trainer", "optimizer", '"adamw" | "sgd"', '"adamw"', "Optimizer."),
+        ("trainer", "lora", "section [trainer.lora]", "", "Training of a LoRA adapter"),
+        ("trainer.lora", "alpha", "number > 0", "16.0", "The output of the adapter is scaled by"),
+        ("trainer.deepspeed", "zero", "0 | 1 | 2 | 3", "2", "ZeRO stage. 1 shards"),
+        ("eval", "nice", "integer 0…19", "10", "CPU niceness of the evaluator."),
+        ("metrics", "port", "integer 0…65535", "0", "Port of the supervisor's metrics."),
     ],
 )
 def test_a_key_is_told_with_type_default_and_meaning(
@@ -123,21 +137,16 @@ def test_what_an_absent_key_of_the_trainer_is_depends_on_preset_loss_and_importa
 
 def test_a_section_has_the_defaults_of_the_place_where_it_stands() -> None:
     top, usual, wide = keys.parts(Outer)
-    assert [key.meaning for key in top.keys] == ["What is within", "What is within; the widest"]
+    assert [key.meaning for key in top.keys] == ["An inner section.", "The widest section."]
     assert (usual.opens, usual.keys[0].shown()) == ("[usual]", "1")
     assert (wide.opens, wide.keys[0].shown()) == ("[wide]", "9")
 
 
-def test_a_meaning_is_the_docstrings_clause_and_the_comments_of_the_keys_lines() -> None:
+def test_the_meaning_of_a_key_is_the_string_below_it() -> None:
     about, said = keys.told(SOURCE)["Odd"]
-    assert about == "What odd keys there are; `length` is no key."
-    assert said == {
-        "width": "in metres",
-        "depth": "of water, in `width` alike; or of air; 0: none",
-        "height": "goes up",
-        "names": "of them; and of others",
-        "bare": "",
-    }
+    assert about == "Odd keys of one section."
+    assert said == {"width": "Width in metres.", "names": "Names that take two lines.", "bare": ""}
+    assert keys.told(SOURCE)["Bare"] == ("", {"last": ""})
 
 
 def test_types_are_plain_words_and_a_type_without_any_is_an_error() -> None:
@@ -247,7 +256,7 @@ def test_an_array_is_no_page(
     assert asked(monkeypatch, "--json", "--markdown") == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "--json or --markdown, not both" in said.err
+    assert "--json and --markdown exclude each other" in said.err
 
 
 def test_one_section_is_a_table_an_array_or_a_piece_of_the_page(
@@ -255,7 +264,7 @@ def test_one_section_is_a_table_an_array_or_a_piece_of_the_page(
 ) -> None:
     assert asked(monkeypatch, "trainer.lora") == 0
     head, names, *rows = capsys.readouterr().out.splitlines()
-    assert head.startswith("[trainer.lora] Training an adapter")
+    assert head.startswith("[trainer.lora] Training of a LoRA adapter")
     assert names.split() == ["key", "type", "default", "meaning"]
     assert [row.split()[0] for row in rows if row.strip()] == ["rank", "alpha", "targets"]
     assert asked(monkeypatch, "trainer.lora", "--json") == 0
@@ -272,7 +281,7 @@ def test_a_section_that_is_none_is_refused_with_the_nearest_name(
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",
-        "agentrl: no section or key trainer.lorra; did you mean trainer.lora?\n",
+        "agentrl: unknown section or key trainer.lorra; did you mean trainer.lora?\n",
     )
     with pytest.raises(ConfigError, match="known: alarms, broker, dashboard, dispatch"):
         keys.chosen("xyz")

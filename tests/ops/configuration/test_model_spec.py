@@ -51,8 +51,8 @@ def test_transformers_counts_as_many_parameters(tmp_path: Path, name: str, tied:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "mamba"}, "tensors of model_type mamba are not known"),
-        ({"hidden_size": None}, "config.json names no hidden_size"),
+        ({"model_type": "mamba"}, "tensors of model_type mamba are unknown"),
+        ({"hidden_size": None}, "config.json has no key hidden_size"),
         ({"num_hidden_layers": "many"}, "invalid literal"),
     ],
 )

@@ -74,7 +74,7 @@ def test_an_engine_that_offloads_needs_what_it_compiled(tmp_path: Path) -> None:
     assert "deepspeed extension" not in plain
     text += f'offload = "optimizer"\nextensions = "{tmp_path}"\n'
     lacking = found(config(tmp_path, text))["deepspeed extension"]
-    assert (lacking.state, lacking.hint) == ("missing", "agentrl deepspeed build CONFIG")
+    assert (lacking.state, lacking.hint) == ("missing", "run `agentrl deepspeed build CONFIG`")
 
 
 def test_an_engine_that_is_not_installed_is_missing(
@@ -83,7 +83,7 @@ def test_an_engine_that_is_not_installed_is_missing(
     findings = examine(config(tmp_path, '[trainer]\nengine = "deepspeed"\n'), without("deepspeed"))
     [lacking] = [each for each in findings if each.name == "deepspeed"]
     assert lacking.state == "missing"
-    assert lacking.hint == "pip install 'agentrl-system[deepspeed]'"
+    assert lacking.hint == "run `pip install 'agentrl-system[deepspeed]'`"
 
 
 def test_containers_need_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path: Path) -> N
     packages, dashboard = extras(requirements, config(tmp_path))
     assert (packages.name, packages.state) == ("packages", "missing")
     assert packages.detail == "not installed: no-such-thing"
-    assert packages.hint == "pip install agentrl-system"
+    assert packages.hint == "run `pip install agentrl-system`"
     assert dashboard.state == "absent"
     assert [each.state for each in extras(requirements, None)] == ["absent", "absent"]
 
@@ -234,7 +234,7 @@ def test_the_one_gpu_file_is_planned_without_gpu_and_network(
     plan, *_ = [one for one in findings if one.name == "memory"]
     assert plan.state == "absent"
     assert "cuda:0 needs 17.3 GiB" in plan.detail
-    assert "no cuda:0 here" in plan.detail
+    assert "has no cuda:0" in plan.detail
     (checked,) = [one for one in findings if one.name == "config"]
     assert checked.state == "missing"
     assert "hf download Qwen/Qwen2.5-1.5B-Instruct" in checked.hint

@@ -237,10 +237,10 @@ def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path)
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ('vllm.args = ["-tp", "two"]\n', "two is no number of cards"),
+        ('vllm.args = ["-tp", "two"]\n', "two is not a number of GPUs"),
         (
             'vllm.args = ["-tp", "2"]\nvllm.env = { CUDA_VISIBLE_DEVICES = "1" }\n',
-            "size 2, but CUDA_VISIBLE_DEVICES names 1",
+            "size is 2, but CUDA_VISIBLE_DEVICES names 1",
         ),
     ],
 )
@@ -253,7 +253,7 @@ def test_without_the_card_it_is_told_what_is_needed(small: Path) -> None:
     card, host = planned(vllm(small), cards={})
     assert card.room is None
     assert card.fits
-    assert "no cuda:0 here" in card.words()
+    assert "has no cuda:0" in card.words()
     assert "at least" in sizes(card, "policy p")
     assert host.device == HOST
 
@@ -261,14 +261,16 @@ def test_without_the_card_it_is_told_what_is_needed(small: Path) -> None:
 @pytest.mark.parametrize("text", ["0", "1.5", "half", ""])
 def test_what_is_no_share_is_one_clear_error(small: Path, text: str) -> None:
     chosen = vllm(small, f'vllm.args = ["--gpu-memory-utilization", "{text}"]\n')
-    with pytest.raises(AgentRLError, match=r"policy p: .*is no share"):
+    with pytest.raises(AgentRLError, match=r"policy p: .*is not between 0 and 1"):
         gpu_share(chosen.policy[0])
 
 
 def test_a_cache_of_no_size_is_one_clear_error(small: Path) -> None:
     more = '[[policy]]\nname = "p"\nengine = "vllm"\n[policy.vllm.env]\n'
     more += 'VLLM_CPU_KVCACHE_SPACE = "half"\n'
-    with pytest.raises(ConfigError, match=r"policy p: .*VLLM_CPU_KVCACHE_SPACE half is no GiB"):
+    with pytest.raises(
+        ConfigError, match=r"policy p: .*VLLM_CPU_KVCACHE_SPACE half is not a number of GiB"
+    ):
         planned(config(small, more), cards={})
 
 

@@ -99,7 +99,7 @@ def test_what_ended_a_measurement_is_told_and_not_that_the_store_is_away(world: 
     with capture_logs() as lines, pytest.raises(KeyError, match="the engine"):
         measure()
     outage.end()
-    assert lines[-1]["event"] == "The checkpoint's lease ends by itself"
+    assert lines[-1]["event"] == "Checkpoint lease not released; it expires by itself"
 
 
 def test_an_evaluation_that_is_killed_holds_for_a_while_only(world: World) -> None:

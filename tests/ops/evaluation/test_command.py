@@ -141,10 +141,10 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     compare(file, Pair("latest", str(TINY), splits=("train",)), as_json=False)
     assert "A: latest" in capsys.readouterr().out
     monkeypatch.setenv("AGENTRL__EVAL__NICE", "1")
-    with pytest.raises(ConfigError, match="nothing was measured of both") as caught:
+    with pytest.raises(ConfigError, match="have no evaluated items in common") as caught:
         compare(file, Pair("0", "external(gpt)"), as_json=True)
     again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
-    assert caught.value.hint == f"{again} --policy 'external(gpt)' --checkpoints 0"
+    assert caught.value.hint == f"run `{again} --policy 'external(gpt)' --checkpoints 0`"
 
 
 def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
@@ -226,7 +226,7 @@ def test_a_checkpoint_is_found_by_its_id_or_its_version(begun: tuple[Config, str
         resolve("measured@3", config)
     with pytest.raises(StoreError, match="no run other"):
         resolve("other@0", config)
-    with pytest.raises(ConfigError, match="no directory and no checkpoint"):
+    with pytest.raises(ConfigError, match="neither a directory nor a checkpoint"):
         resolve("nothing", config)
 
 

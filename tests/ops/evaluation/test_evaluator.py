@@ -116,7 +116,7 @@ def test_only_a_file_that_asks_for_it_has_an_evaluator(file: Path) -> None:
     asked, default = loading.load(file), loading.load(file, {"AGENTRL__EVAL__EVERY": "0"})
     assert "evaluator" in [child.name for child in children(asked, file)]
     assert "evaluator" not in [child.name for child in children(default, file)]
-    with pytest.raises(ConfigError, match="nothing is due"):
+    with pytest.raises(ConfigError, match="there is nothing to evaluate"):
         evaluate_run(default, threading.Event())
 
 

@@ -218,7 +218,7 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
             set_faults(tmp_path, start=500)
         _killed(tmp_path)
     [error] = ended
-    words = {"lies": "of the probe's text is", "does not start": "vLLM does not start"}
+    words = {"lies": "on the probe text is", "does not start": "vLLM does not start"}
     assert words[fault] in str(error)
     assert 0 < episodes(config) < 40
     assert fakes_of(tmp_path) == []
@@ -237,7 +237,7 @@ def test_a_vllm_that_refuses_for_a_while_what_it_lost_is_asked_again(
     def refused() -> bool:
         nonlocal said
         said += capsys.readouterr().err
-        return "not loaded again yet" in said
+        return "Checkpoint not yet loaded again" in said
 
     with measured_meanwhile(file, config) as ended:
         set_faults(tmp_path, **{"v1/load_lora_adapter": 500})
@@ -278,7 +278,7 @@ def test_a_vllm_that_does_not_start_is_an_error_and_one_that_hangs_is_not_waited
     with (
         closing(Servers(stop)) as servers,
         pytest.raises(
-            PolicyError, match=r"eval\.engine: vLLM does not start: .*vllm-evaluator\.log"
+            PolicyError, match=r"eval\.engine: vLLM does not start; see .*vllm-evaluator\.log"
         ),
         servers.served(own, target),
     ):

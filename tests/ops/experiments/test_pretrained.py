@@ -94,7 +94,7 @@ def test_a_study_without_its_start_and_one_of_two_designs_are_refused(tmp_path: 
         report.write(tmp_path)
     keep(tmp_path, measured("start", [0], [0]))
     keep(tmp_path, replace(RUN, design=replace(DESIGN, clones=4)))
-    with pytest.raises(ConfigError, match="whole-0 was made with another design"):
+    with pytest.raises(ConfigError, match="whole-0 was made by another version"):
         report.write(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_pat
 
 
 def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no arm hole"):
+    with pytest.raises(ConfigError, match="unknown arm hole"):
         study.study(Wish(tmp_path, SMOLLM, SMOLLM.full, arms=("hole",)))
 
 

@@ -170,15 +170,17 @@ def test_costs_are_measured_once_and_read_from_then_on(config: Path, tmp_path: P
         trainee = pipeline(config, "bound-0", Path(folder))._trainee
     assert costs(tmp_path, trainee) == COSTS
     (tmp_path / FILE).write_text("{}")
-    with pytest.raises(ConfigError, match=r"costs.json: no costs"):
+    with pytest.raises(ConfigError, match=r"costs.json cannot be decoded"):
         costs(tmp_path, trainee)
 
 
 def test_options_that_contradict_are_refused(config: Path) -> None:
-    with pytest.raises(ConfigError, match="--bounds: 'one' is no number"):
+    with pytest.raises(ConfigError, match="--bounds: 'one' is not a number"):
         study.numbers("--bounds", "0,one")
     assert study.numbers("--bounds", "0, 16") == [0, 16]
-    with pytest.raises(ConfigError, match="max_lag: 64 refuses what a policy re-loaded every 70"):
+    with pytest.raises(
+        ConfigError, match="max_lag 64 is too low for a policy that is reloaded every 70"
+    ):
         study.configured(Wish(config.parent, config, intervals=(70,)))
 
 

@@ -124,11 +124,11 @@ def test_arms_differ_in_normalisation_and_weights_alone() -> None:
 
 
 def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path, part: str) -> None:
-    with pytest.raises(ConfigError, match=r"no tusk here.*task"):
+    with pytest.raises(ConfigError, match=r"unknown tusk.*task"):
         study.study(Wish(tmp_path, CONFIGS, arms=("tusk",)))
-    with pytest.raises(ConfigError, match=r"no pear here.*pair"):
+    with pytest.raises(ConfigError, match=r"unknown pear.*pair"):
         study.study(Wish(tmp_path, CONFIGS, parts=("pear",)))
-    with pytest.raises(ConfigError, match="no part has a training"):
+    with pytest.raises(ConfigError, match="no finished training"):
         report.write(tmp_path)
     (tmp_path / "task-norm-pair.toml").write_text(part.replace("kg = 2.0", "gk = 2.0"))
     with pytest.raises(ConfigError, match=r"task_weights: unknown task gk.*kg"):

@@ -33,9 +33,11 @@ def test_a_variant_plays_another_tasks_items_under_its_own_name_for_another_rewa
 
 
 def test_a_scale_that_is_no_scale_and_a_source_that_is_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"tasks.kg.options.reward_scale: 0 is no number above"):
+    with pytest.raises(
+        ConfigError, match=r"tasks.kg.options.reward_scale: 0 is not a number above"
+    ):
         variants(of("kg", reward_scale=0))
-    with pytest.raises(ConfigError, match="reward_scale: 'much' is no number"):
+    with pytest.raises(ConfigError, match="reward_scale: 'much' is not a number"):
         variants(of("kg", reward_scale="much"))
     with pytest.raises(ItemError, match="unknown task small"):
         variants(of("small"))

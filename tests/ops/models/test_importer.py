@@ -65,7 +65,7 @@ def test_the_card_states_source_licence_and_hashes(chatml: Path) -> None:
 
 def test_without_chatml_tokens_no_template_is_supplied_and_nothing_is_left(tmp_path: Path) -> None:
     tiny = str(ROOT / "models" / "tiny")
-    with pytest.raises(ConfigError, match="hides tools; this tokenizer has no ChatML tokens"):
+    with pytest.raises(ConfigError, match="hides tools, and the tokenizer has no ChatML tokens"):
         import_model(tiny, tmp_path / "out", dtype="float32", chat_template=None)
     assert list(tmp_path.iterdir()) == []
 
@@ -78,9 +78,9 @@ def test_what_stands_there_is_not_overwritten(chatml: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("nowhere", "no model is there"),
+        ("nowhere", "there is no model"),
         ("package:no-such-package", "not installed"),
-        ("package:pytest", "ships no GGUF file"),
+        ("package:pytest", "contains no GGUF file"),
     ],
 )
 def test_a_source_without_a_model_is_refused_by_name(source: str, said: str) -> None:
@@ -138,5 +138,5 @@ def test_a_template_that_hides_tools_is_a_finding_with_its_remedy(chatml: Path) 
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no transformers directory"):
+    with pytest.raises(ConfigError, match="not a transformers directory"):
         list(check_model(tmp_path))

@@ -84,7 +84,7 @@ def test_a_trainer_that_was_replaced_rests_and_does_not_take_turns_with_the_othe
         eventually(lambda: world.run().trainer_epoch, within_s=120, text=log.read_text)
         world.sql("UPDATE runs SET trainer_epoch = trainer_epoch + 1")  # as another that begins
         world.ready(0)
-        eventually(lambda: "rests until" in log.read_text(), within_s=120, text=log.read_text)
+        eventually(lambda: "waiting for" in log.read_text(), within_s=120, text=log.read_text)
         with pytest.raises(subprocess.TimeoutExpired):
             trainer.wait(3.0)
         assert (world.run().trainer_epoch, world.run().version) == (2, 0)
@@ -107,8 +107,8 @@ def test_who_is_told_to_end_before_the_run_is_over_does_not_say_that_it_is(
         eventually(lambda: world.ask(held)[0][0], within_s=120, text=log.read_text)
         dispatcher.terminate()
         assert dispatcher.wait(60) == TOLD, log.read_text()
-    assert "an evaluator is to be started, too" in log.read_text()  # as nobody else does here
-    assert "a follower is to be started" not in log.read_text()
+    assert "start an evaluator, too" in log.read_text()  # as nobody else does here
+    assert "start a tracker exporter" not in log.read_text()
     assert world.run().state == RunState.RUNNING
 
 
@@ -127,16 +127,16 @@ def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(f"{role}: run run is over (completed: enough)")
-    assert "give run.name another name" in ended.stdout
+    assert "set another run.name" in ended.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "removed", "said"),
     [
-        ("recorder", False, "recorder begins"),
-        ("recorder", True, "rests until a signal"),
-        ("worker", True, "rests until a signal"),
+        ("recorder", False, "Recorder started"),
+        ("recorder", True, "waiting for a signal"),
+        ("worker", True, "waiting for a signal"),
         ("policy", True, "Checkpoint loaded"),
     ],
 )

@@ -159,7 +159,7 @@ def test_a_policy_server_that_refuses_or_is_away_is_not_well(
 
 
 def test_a_role_or_server_that_is_none_is_named(served: tuple[Path, type[Answers]]) -> None:
-    with pytest.raises(ConfigError, match="no process is named polici; did you mean policy"):
+    with pytest.raises(ConfigError, match="there is no process polici; did you mean policy"):
         health(served[0], "polici")
     with pytest.raises(Unhealthy, match="is named q; known: p"):
         health(served[0], "policy", "q")
@@ -175,7 +175,7 @@ def test_a_store_or_run_that_is_away_is_told_in_one_line(
     with pytest.raises(Unhealthy, match=r"^dispatcher: connection failed.*refused"):
         health(run[0], "dispatcher")
     monkeypatch.setenv("AGENTRL__STORE__URL", "embedded")
-    with pytest.raises(Unhealthy, match="probes ask Postgres alone"):
+    with pytest.raises(Unhealthy, match="health probes need Postgres"):
         health(run[0], "worker")
 
 

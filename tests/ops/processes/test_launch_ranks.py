@@ -54,7 +54,7 @@ def test_ranks_that_end_well_end_well(crew: list[Rank], tmp_path: Path) -> None:
 def test_a_rank_that_was_killed_is_named_with_its_signal(crew: list[Rank], tmp_path: Path) -> None:
     ranks = _ranks(crew, tmp_path, f"{WAIT}", f"{WAIT}")
     threading.Timer(0.3, lambda: ranks[1].process.send_signal(signal.SIGKILL)).start()
-    with pytest.raises(RankLost, match="rank 1 of 2 was ended by SIGKILL"):
+    with pytest.raises(RankLost, match="rank 1 of 2 was killed by SIGKILL"):
         _watched(ranks)
 
 

@@ -78,16 +78,14 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
     assert f"no processes; start them: agentrl up {config}" in told
     monkeypatch.setenv("AGENTRL__WORKERS", "3")
     status(config, as_json=False)
-    mine = f"no processes; start them: AGENTRL__WORKERS=3 agentrl up {config}"
+    mine = f"no processes; start them with: AGENTRL__WORKERS=3 agentrl up {config}"
     assert mine in capsys.readouterr().out
     with closing(open_store(f"sqlite:///{config.parent / 'store.db'}")) as store:
         run_id = store.ask(lambda session: runs.require_run(session, "run").run_id)
         store.transact(lambda session: runs.move_run(session, run_id, RunState.STOPPED, "enough"))
     status(config, as_json=False)
     told = capsys.readouterr().out
-    assert told.startswith(
-        "run run is over (stopped: enough) and trains no more: give run.name another"
-    )
+    assert told.startswith("run run is over (stopped: enough): set another run.name")
     assert "no processes\n" in told
 
 
@@ -133,7 +131,7 @@ def test_an_alarm_of_a_run_that_is_over_counts_no_further(
         run.ended_at = alarm.raised_at + 240.0
     status(config, as_json=False)
     told = capsys.readouterr().out
-    assert "stood at the end for" in told
+    assert "raised at the end for" in told
     assert told.rstrip().endswith("4 min")
 
 

@@ -39,7 +39,7 @@ def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
     path, agentrl = Path("runs/one/config.toml"), ".venv/bin/agentrl"
     table = (
         f"{agentrl} eval {path} --checkpoints 0,latest and "
-        f"{agentrl} eval compare {path} 0 latest give the table"
+        f"{agentrl} eval compare {path} 0 latest print the table"
     )
     assert measured(path) == table
     assert resumed(path) == f"{agentrl} up {path} resumes the run; then {table}"
@@ -60,7 +60,7 @@ def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path
             store.transact(lambda session, closed=closed: session.execute(closed))
         view.training(store.ask(lambda s: progress.totals(s, run_id)), store, run_id)
     line = output.getvalue()
-    assert "| no spread 1 groups dropped and refilled | too stale 2 groups thrown away |" in line
+    assert "| no spread 1 groups replaced | too stale 2 groups discarded |" in line
 
 
 def test_a_recipe_that_goes_on_finds_its_run_again_by_what_was_chosen(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_a_recipe_without_its_model_names_what_makes_it(tmp_path: Path) -> None:
     config, _ = prepare(here, Choices(), tmp_path)
     with pytest.raises(ConfigError, match="models/none does not exist") as error:
         make_start(here, here.full, config)
-    assert error.value.hint == "make models/smollm2"
+    assert error.value.hint == "run `make models/smollm2`"
 
 
 def test_an_unknown_recipe_is_refused_by_name() -> None:
     assert recipe("smollm") is SMOLLM
-    with pytest.raises(ConfigError, match=r"no recipe smolm.*smollm"):
+    with pytest.raises(ConfigError, match=r"unknown recipe smolm.*smollm"):
         recipe("smolm")
 
 

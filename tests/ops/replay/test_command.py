@@ -230,10 +230,12 @@ def test_an_episode_that_ends_earlier_than_it_did_is_told(
 
 def test_a_body_that_is_absent_or_damaged_is_one_clear_error(world: World) -> None:
     absent = world.record("dbbench", 0, wire=b"")
-    with pytest.raises(StoreError, match=f"episode {absent.episode_id}: its body is not stored"):
+    with pytest.raises(
+        StoreError, match=f"episode {absent.episode_id}: the trajectory is not stored"
+    ):
         replay(world.path, absent.episode_id, as_json=True)
     torn = world.record("dbbench", 1, wire=b"\x00torn")
-    with pytest.raises(MessageError, match=f"{torn.episode_id}: its stored body is damaged"):
+    with pytest.raises(MessageError, match=f"{torn.episode_id}: the stored trajectory is damaged"):
         replay(world.path, torn.episode_id, as_json=True)
     with pytest.raises(StoreError, match="no episode nobody"):
         replay(world.path, "nobody", as_json=True)
@@ -309,7 +311,7 @@ def test_a_step_that_is_not_there_or_a_state_that_is_not_reached_is_refused(
     world: World,
 ) -> None:
     body = world.record("dbbench", 0)
-    with pytest.raises(ConfigError, match=r"--from-step 99: its steps are 0 to \d"):
+    with pytest.raises(ConfigError, match=r"--from-step 99: the episode has the steps 0 to \d"):
         go_on(world.path, body.episode_id, Wish(str(TINY), 99), as_json=True)
     turn = next(n for n, step in enumerate(body.steps) if step.answer)
     steps = list(body.steps)
@@ -325,9 +327,9 @@ def test_the_verb_refuses_what_contradicts_itself(world: World) -> None:
         assert result.exit_code == 2
         return result.output
 
-    assert "name an episode, or --all RUN" in refused()
-    assert "name an episode, or --all RUN" in refused("e", "--all", "recorded")
-    assert "needs an episode and --from-step" in refused("e", "--policy", "p")
+    assert "give either an episode or --all RUN" in refused()
+    assert "give either an episode or --all RUN" in refused("e", "--all", "recorded")
+    assert "also needs EPISODE and --from-step" in refused("e", "--policy", "p")
     assert "need --policy" in refused("e", "--greedy")
     assert "--out writes one" in refused(
         "e", "--policy", "p", "--from-step", "0", "--repeats", "2", "--out", "f"

@@ -214,7 +214,7 @@ def test_the_table_shows_what_was_and_what_would_be(
     assert lines[0].startswith("update 1 (")
     assert [line.split()[0] for line in lines[1:5]] == ["task", "alfworld", "dbbench", "all"]
     assert "1.000 → 0.500" in lines[3]
-    assert lines[5].startswith("ESS, weighted, clipped: not known")
+    assert lines[5].startswith("ESS, weighted and clipped need the weights")
 
 
 def test_what_cannot_be_recomputed_is_one_clear_error(

@@ -57,7 +57,7 @@ def _depth(path: Path, queue: str) -> int:
 def test_a_run_without_dead_letters_says_so(path: Path, said: Answer) -> None:
     show_all(path, as_json=False)
     assert said() == "no dead letters\n"
-    assert requeue(path, [], every=True) == "0 put back"
+    assert requeue(path, [], every=True) == "0 requeued"
 
 
 def test_dead_letters_are_listed_shown_and_put_back_once(path: Path, said: Answer) -> None:
@@ -85,19 +85,19 @@ def test_dead_letters_are_listed_shown_and_put_back_once(path: Path, said: Answe
     assert (path.parent / "body").read_bytes() == body
     show(path, second["letter"], None)
     assert json.loads(said())["head"] == "07"
-    assert requeue(path, [first["letter"]], every=False) == "1 put back"
+    assert requeue(path, [first["letter"]], every=False) == "1 requeued"
     assert (_depth(path, queue), _depth(path, trainer_queue(run_id))) == (1, 0)
     show_all(path, as_json=True)
     assert [letter["letter"] for letter in json.loads(said())] == [second["letter"]]
     with pytest.raises(ConfigError, match=f"no dead letter {first['letter']}"):
         requeue(path, [first["letter"]], every=False)
-    assert requeue(path, [], every=True) == "1 put back"
+    assert requeue(path, [], every=True) == "1 requeued"
     assert _depth(path, trainer_queue(run_id)) == 1
 
 
 def test_nothing_is_put_back_by_mistake(path: Path) -> None:
     for names, every in (([], False), (["abc"], True)):
-        with pytest.raises(ConfigError, match="dead letters to put back"):
+        with pytest.raises(ConfigError, match="no dead letter was given"):
             requeue(path, names, every=every)
     with pytest.raises(ConfigError, match="no dead letter abc"):
         show(path, "abc", None)

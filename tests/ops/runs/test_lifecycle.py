@@ -130,10 +130,10 @@ def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were
     def told(version: str) -> str:
         with store.read() as session, pytest.raises(StoreError) as refused:
             checkpoint_at(session, session.get_one(Run, run_id), version)
-        assert refused.value.hint == "known: 0, 4–5, 7–9, latest"
+        assert refused.value.hint == "choose one of 0, 4–5, 7–9, latest"
         return str(refused.value)
 
-    removed = "its files were removed (trainer.keep_checkpoints)"
+    removed = "its files were deleted (see trainer.keep_checkpoints)"
     assert told("3") == f"run run has no checkpoint at version 3: {removed}"
     assert told("77") == "run run has no checkpoint at version 77"
     assert told("new") == "run run has no checkpoint at version new"
@@ -147,7 +147,7 @@ def test_a_fork_that_cannot_be_leaves_nothing(config: Config, run: Place, tmp_pa
     with pytest.raises(StoreError, match="exists"):
         fork(run, "latest", run.run)
     for name in ("..", "a/b", ""):
-        with pytest.raises(ConfigError, match="is no name"):
+        with pytest.raises(ConfigError, match="is not a valid name"):
             fork(run, "latest", name)
     assert sorted(tmp_path.rglob("*.json")) == before
 
@@ -278,7 +278,7 @@ def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
     trained(neighbour_store, neighbour, 1)
     neighbour_store.close()
     assert checkpoints_home(config, run_id).exists()
-    assert delete(run).startswith(f"run {run.run} is gone: ")
+    assert delete(run).startswith(f"run {run.run} was deleted: ")
     assert not checkpoints_home(config, run_id).exists()
     with store.read() as session:
         for table in Base.metadata.tables.values():
@@ -330,7 +330,7 @@ def test_a_place_is_a_file_or_a_name_with_a_store(tmp_path: Path) -> None:
     assert place(str(file)) == Place(f"sqlite:///{tmp_path}/store.db", "mine", tmp_path)
     assert place(str(file), "sqlite:///x") == Place("sqlite:///x", "mine")
     assert place("other", "sqlite:///x") == Place("sqlite:///x", "other")
-    with pytest.raises(ConfigError, match="other is no file"):
+    with pytest.raises(ConfigError, match="other is not a file"):
         place("other")
     with pytest.raises(ConfigError, match="No such file"):
         place("other.toml")

@@ -97,7 +97,7 @@ def test_a_session_cannot_be_talked_into_writing(store: Store) -> None:
         with pytest.raises(StoreError):
             ask(store, "SELECT set_config('transaction_read_only', 'off', false)")
     changing = "WITH x AS (SELECT 1) UPDATE runs SET name = 'x'"
-    with pytest.raises(StoreError, match="this console only reads"):
+    with pytest.raises(StoreError, match="console is read-only"):
         ask(store, changing)
     with pytest.raises(StoreError, match=r"read-only|readonly"):
         rows_of(store, changing)
@@ -197,7 +197,7 @@ def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
     open_store(url).close()
     with pytest.raises(StoreError, match="schema none") as caught:
         open_history(url)
-    assert caught.value.hint == "agentrl db upgrade CONFIG"
+    assert caught.value.hint == "run `agentrl db upgrade CONFIG`"
 
 
 def test_one_query_is_printed_in_three_formats(
@@ -247,7 +247,7 @@ def test_what_is_piped_in_is_answered_without_a_prompt_and_ends_with_an_error(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("SELECT name FROM runs;\nDELETE FROM runs;\n"))
-    with pytest.raises(StoreError, match="this console only reads; DELETE is refused"):
+    with pytest.raises(StoreError, match="DELETE is refused, because the console is read-only"):
         sql(url, "", "csv")
     assert capsys.readouterr().out == '"name"\n"run"\n'
 

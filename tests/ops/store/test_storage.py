@@ -68,7 +68,7 @@ def test_nothing_changes_without_yes(
     prune(url, Rules(keep_runs=0, bodies=True), yes=False)
     told = capsys.readouterr().out
     assert "the run, its queues and files" in told
-    assert "nothing was changed; --yes lets it go" in told
+    assert "nothing was deleted; add --yes to delete it" in told
     assert ask(store, "SELECT COUNT(*) FROM runs") == [(2,)]
     assert ask(store, "SELECT COUNT(*) FROM trajectories WHERE length(body) > 0") == [(32,)]
 
@@ -77,14 +77,14 @@ def test_a_run_goes_with_its_rows_and_files_and_the_other_stays(
     url: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prune(url, Rules(keep_runs=1), yes=True)
-    assert "run old: 16 episodes are gone" in capsys.readouterr().out
+    assert "run old: 16 episodes deleted" in capsys.readouterr().out
     assert ask(store, "SELECT name FROM runs") == [("new",)]
     assert ask(store, "SELECT COUNT(*) FROM steps") == [(32,)]
     assert ask(store, PROOF) == []
     assert not list((tmp_path / "old" / "checkpoints").iterdir())
     assert list((tmp_path / "new" / "checkpoints").iterdir())
     prune(url, Rules(keep_runs=1), yes=True)
-    assert capsys.readouterr().out == "nothing may go\n"
+    assert capsys.readouterr().out == "nothing can be deleted\n"
 
 
 def test_bodies_go_of_runs_that_stay(
@@ -92,7 +92,7 @@ def test_bodies_go_of_runs_that_stay(
 ) -> None:
     prune(url, Rules(older_than_s=43_200, bodies=True), yes=True)
     told = capsys.readouterr().out
-    assert "run new: 16 bodies are gone" in told
+    assert "run new: 16 bodies deleted" in told
     assert ask(store, "SELECT name FROM runs") == [("new",)]
     assert ask(store, "SELECT COUNT(*), SUM(length(body)) FROM trajectories") == [(16, 0)]
     assert ask(store, PROOF) == []
@@ -107,9 +107,9 @@ def test_a_run_with_a_live_process_is_left_alone(url: str, store: Store) -> None
 
 
 def test_rules_without_a_rule_are_refused(url: str) -> None:
-    with pytest.raises(StoreError, match="nothing is named to go"):
+    with pytest.raises(StoreError, match="nothing was selected"):
         prune(url, Rules(), yes=True)
-    with pytest.raises(StoreError, match="no store at"):
+    with pytest.raises(StoreError, match="no database at"):
         prune(url, Rules(keep_runs=3), yes=True)
 
 

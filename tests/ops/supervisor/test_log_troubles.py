@@ -32,7 +32,7 @@ def logs(tmp_path: Path) -> Logs:
 
 def fails(logs: Logs, times: int) -> None:
     for _ in range(times):
-        logs.write("worker-0", level="warning", event="attempt failed", error="no env server")
+        logs.write("worker-0", level="warning", event="Attempt failed", error="no env server")
 
 
 def test_episodes_that_fail_again_and_again_are_told_of_with_the_reason(logs: Logs) -> None:
@@ -40,12 +40,12 @@ def test_episodes_that_fail_again_and_again_are_told_of_with_the_reason(logs: Lo
     logs.write("worker-0", level="info", event="Checkpoint loaded")
     assert logs.look() == []
     fails(logs, 1)
-    assert logs.look() == ["worker-0: attempt failed, 3 times: no env server"]
+    assert logs.look() == ["worker-0: Attempt failed, 3 times: no env server"]
     fails(logs, 700)
     assert logs.look() == [], "once a minute"
     assert logs.look(60.0) == []
     fails(logs, 5)
-    assert logs.look() == ["worker-0: attempt failed, 5 times: no env server"]
+    assert logs.look() == ["worker-0: Attempt failed, 5 times: no env server"]
 
 
 def test_a_warning_now_and_then_is_not_told_of(logs: Logs) -> None:
@@ -55,17 +55,22 @@ def test_a_warning_now_and_then_is_not_told_of(logs: Logs) -> None:
 
 
 def test_an_error_is_told_of_at_once(logs: Logs) -> None:
-    said = {"level": "error", "event": "vLLM is down", "reason": "exit code 1", "said": "no kernel"}
+    said = {
+        "level": "error",
+        "event": "vLLM is down",
+        "reason": "exit code 1",
+        "said": "no kernel",
+    }
     logs.write("policy-pool", **said)
     assert logs.look() == ["policy-pool: vLLM is down: no kernel"]
 
 
 def test_a_service_that_is_away_is_told_of_when_it_goes_and_when_it_is_back(logs: Logs) -> None:
-    waits = "Waiting for a service that is away"
+    waits = "Waiting for a service that is unavailable"
     logs.write("recorder", level="warning", event=waits, service="store", error="refused")
     assert logs.look() == [f"recorder: {waits}: refused"]
-    logs.write("recorder", level="info", event="The service answers again", service="store")
-    assert logs.look() == ["recorder: The service answers again: store"]
+    logs.write("recorder", level="info", event="Service is available again", service="store")
+    assert logs.look() == ["recorder: Service is available again: store"]
 
 
 def test_half_a_line_waits_for_its_end_and_what_is_no_row_is_passed_over(

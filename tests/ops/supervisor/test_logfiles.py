@@ -7,7 +7,7 @@ from pathlib import Path
 from agentrl.ops.supervisor.exit_reasons import END, last_line
 from agentrl.ops.supervisor.logfiles import rotate
 
-LINE = b'{"event": "policy replaced", "level": "info"}\n'
+LINE = b'{"event": "Policy replaced", "level": "info"}\n'
 
 
 def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_killed_process_is_started_again_and_told_of(
     old = supervisor.pids()["one"]
     os.kill(old, signal.SIGKILL)
     polled(supervisor, lambda: supervisor.pids().get("one", old) != old)
-    assert told == ["one was killed (SIGKILL; out of memory?), starts again"]
+    assert told == ["one was killed (SIGKILL; out of memory?); restarting"]
     row = json.loads((tmp_path / "processes.json").read_text())["processes"]["one"]
     assert row == {"pid": supervisor.pids()["one"], "restarts": 1, "done": False, "metrics": 0}
 
@@ -101,10 +101,10 @@ def test_a_killed_process_is_started_again_and_told_of(
 @pytest.mark.parametrize(
     ("code", "told", "cause"),
     [
-        (1, "ended with 1, starts again; its log ends: no store", "no store"),
-        (-15, "was ended by SIGTERM, starts again", "was ended by SIGTERM"),
-        (-11, "was ended by SIGSEGV, starts again; its log ends: no store", "no store"),
-        (-40, "was ended by signal 40, starts again; its log ends: no store", "no store"),
+        (1, "exited with code 1; restarting; last line of its log: no store", "no store"),
+        (-15, "was stopped by SIGTERM; restarting", "was stopped by SIGTERM"),
+        (-11, "was stopped by SIGSEGV; restarting; last line of its log: no store", "no store"),
+        (-40, "was stopped by signal 40; restarting; last line of its log: no store", "no store"),
     ],
 )
 def test_the_end_of_a_log_is_told_where_it_may_be_the_cause(
@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_with_the_place_and_nothing_half_written_stays(
     with pytest.raises(AgentRLError, match="No space left on device") as refused:
         begin(python("one", FOR_EVER))
     assert str(tmp_path) in str(refused.value)
-    assert refused.value.hint == "make room there; the same command goes on"
+    assert refused.value.hint == "free space there and run the same command to continue"
     assert not partial.is_symlink()
 
 
@@ -188,7 +188,7 @@ def test_one_that_never_stands_ends_the_supervisor(begin: Begin) -> None:
     never = python("never", "raise SystemExit('no store')")
     supervisor = begin(never)
     with pytest.raises(
-        AgentRLError, match="never died 3 times without progress of the run: no store"
+        AgentRLError, match="never died 3 times without progress in the run: no store"
     ):
         polled(supervisor, lambda: False)
     assert never.restarts == len(PACE.back_off_s)
@@ -224,7 +224,7 @@ def test_one_that_stands_and_dies_without_progress_of_the_run_is_given_up(begin:
     assert child.deaths.count == 3
     supervisor.poll()
     with pytest.raises(
-        AgentRLError, match="trainer died 4 times without progress of the run: disk"
+        AgentRLError, match="trainer died 4 times without progress in the run: disk"
     ):
         lives(250.0)
 
@@ -237,7 +237,7 @@ def test_one_that_waits_for_a_service_is_started_again_for_ever_and_told_of_once
     )
     supervisor = begin(child, python("other", FOR_EVER))
     polled(supervisor, lambda: child.restarts > 2 * len(PACE.back_off_s))
-    waits = "recorder waits and is started again until it can go on: store x is unreachable"
+    waits = "recorder is restarted until the service it needs is available: store x is unreachable"
     assert told == [waits]
     assert child.deaths.count == 0
 
@@ -258,7 +258,7 @@ def test_a_deaf_process_is_killed_but_the_last_bodies_are_waited_for(
     threading.Timer(1.0, stored.touch).start()
     supervisor.stop()
     assert (tmp_path / "logs" / "recorder.log").read_text().endswith("stored\n")
-    assert told == ["worker did not end in 0.2 s, was killed"]
+    assert told == ["worker did not stop within 0.2 s and was killed"]
 
 
 def test_one_that_is_killed_while_the_run_is_not_over_is_told_of_with_what_that_means(
@@ -270,8 +270,8 @@ def test_one_that_is_killed_while_the_run_is_not_over_is_told_of_with_what_that_
     for name in ("trainer", "worker-0"):
         eventually((tmp_path / "logs" / f"{name}.log").read_text, within_s=60, text=str)
     supervisor.stop()
-    killed = "did not end in 0.2 s, was killed"
-    redone = "what it had not saved is done again"
+    killed = "did not stop within 0.2 s and was killed"
+    redone = "updates since its last snapshot will be trained again"
     assert told == [f"trainer {killed}; {redone}", f"worker-0 {killed}"]
 
 
@@ -352,4 +352,4 @@ def test_the_others_go_on_without_what_is_not_needed(
     polled(supervisor, lambda: spare.done)
     polled(supervisor, lambda: "other" in supervisor.pids())
     assert told[-1].startswith("spare")
-    assert told[-1].endswith("no room; the run goes on without it")
+    assert told[-1].endswith("no room; the run continues without it")

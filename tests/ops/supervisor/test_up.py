@@ -97,7 +97,10 @@ def test_down_where_nothing_runs_tells_how_to_start_what_was_asked_for(
     monkeypatch.setenv("AGENTRL__RUN__HOME", str(tmp_path / "home"))
     with pytest.raises(AgentRLError, match="nothing runs in") as caught:
         down(config)
-    assert caught.value.hint == f"AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}"
+    assert (
+        caught.value.hint
+        == f"start the run with `AGENTRL__RUN__HOME={tmp_path}/home agentrl up {config}`"
+    )
 
 
 @pytest.mark.parametrize(("rests", "counted"), [(1e9, 1), (0.0, 3)])
@@ -170,13 +173,13 @@ def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Pa
         show(dataclasses.replace(at_four, version=2))
     assert [line.partition(" ·")[0] for line in told] == [
         "version 4",
-        "goes on from version 0: 4 updates are learned again",
+        "resumes from version 0: 4 updates are trained again",
         "version 3",
         "version 4",
-        "goes on from version 1: 3 updates are learned again",
+        "resumes from version 1: 3 updates are trained again",
         "version 2",
         "version 3",
-        "goes on from version 2: 1 update is learned again",
+        "resumes from version 2: 1 update is trained again",
         "version 2",
     ]
 
@@ -186,13 +189,17 @@ def test_the_last_line_tells_what_was_not_saved_of_a_run_that_is_not_over(tmp_pa
     with closing(store):
         trained(store, run_id, 3)
         last = newest(store, run_id, Totals("", 0, 0, 0, 0, 0.0))
-        assert how_it_ended(store, run_id, last) == "ended at version 3 and goes on from version 0"
+        assert (
+            how_it_ended(store, run_id, last)
+            == "stopped at version 3; it will resume from version 0"
+        )
         _saved(store, run_id, 2)
         paused = dataclasses.replace(last, state=RunState.PAUSED)
         assert (
-            how_it_ended(store, run_id, paused) == "paused at version 3 and goes on from version 2"
+            how_it_ended(store, run_id, paused)
+            == "paused at version 3; it will resume from version 2"
         )
         over = dataclasses.replace(last, state=RunState.STOPPED)
         assert how_it_ended(store, run_id, over) == "stopped at version 3"
         _saved(store, run_id, 3)
-        assert how_it_ended(store, run_id, last) == "ended at version 3"
+        assert how_it_ended(store, run_id, last) == "stopped at version 3"

@@ -126,10 +126,13 @@ def test_a_target_that_is_no_external_server_is_told_with_the_nearest(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("http://h/v1", "h"), "no http"),
+        (("http://h/v1", "h"), "not an http"),
         (('model = "big"', ""), "model is not set"),
-        (('engine = "external"', 'engine = "external"\ntracks = ["lagged(2)"]'), "follows none"),
-        (('[[policy]]\nname = "policy"', ""), "no server follows current"),
+        (
+            ('engine = "external"', 'engine = "external"\ntracks = ["lagged(2)"]'),
+            "cannot follow tracks",
+        ),
+        (('[[policy]]\nname = "policy"', ""), "no server follows the track current"),
     ],
 )
 def test_a_file_that_cannot_work_is_refused(

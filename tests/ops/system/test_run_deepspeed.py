@@ -60,11 +60,11 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
         eventually(lambda: version_of(home, "ranks") >= 2, within_s=300, text=logs)
         os.kill(_rank(home, 1), signal.SIGKILL)
         eventually(
-            lambda: "rank 1 of 2 was ended by SIGKILL" in log.read_text(), within_s=120, text=logs
+            lambda: "rank 1 of 2 was killed by SIGKILL" in log.read_text(), within_s=120, text=logs
         )
         trainer = home / "logs" / "trainer.log"
         before = trainer.stat().st_size
-        eventually(lambda: b"update committed" in _after(trainer, before), within_s=300, text=logs)
+        eventually(lambda: b"Update committed" in _after(trainer, before), within_s=300, text=logs)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, logs()
     assert processes_of(home) == []
@@ -80,7 +80,7 @@ def test_a_run_of_two_ranks_survives_the_death_of_one_and_a_signal(tmp_path: Pat
         states = session.scalars(text("SELECT state FROM updates")).all()
         assert "skipped" not in states
     assert processes_of(home) == []
-    beginnings = [line for line in trainer.read_text().splitlines() if "trainer begins" in line]
+    beginnings = [line for line in trainer.read_text().splitlines() if "Trainer started" in line]
     versions = [json.loads(line)["version"] for line in beginnings]
     assert versions[:1] == [0]
     assert versions[1] >= 2  # the snapshot before the death, not the beginning

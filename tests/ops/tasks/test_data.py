@@ -145,7 +145,7 @@ def test_a_catalogue_is_built_and_then_holds_items(tmp_path: Path, capsys: Captu
     assert not task_data.check(["webshop"], str(tmp_path), as_json=True)
     finding = str(found(capsys)["webshop", "agentbench"]["finding"])
     assert "no index in" in finding
-    assert " — agentrl data build webshop" in finding
+    assert " Hint: run `agentrl data build webshop" in finding
     task_data.build("webshop", str(tmp_path), "")
     assert capsys.readouterr().out == f"webshop: 1 products in {tmp_path}/webshop/index\n"
     assert task_data.check(["webshop"], str(tmp_path), as_json=True)
@@ -176,7 +176,7 @@ def test_a_task_without_datasets_reads_no_data(
 
 
 def test_a_task_that_needs_no_building_says_so() -> None:
-    with pytest.raises(ItemError, match="dbbench: nothing to build"):
+    with pytest.raises(ItemError, match="dbbench: there is nothing to build"):
         task_data.build("dbbench", "", "")
 
 

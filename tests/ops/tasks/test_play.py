@@ -119,7 +119,7 @@ def test_a_person_wins_and_sees_the_reward(
     told = capsys.readouterr().out
     assert "\n[(42,)]\n" in told
     assert told.count("── tool commit_final_answer(answers*: array of string)") == 2
-    assert ":quit  the end" in told
+    assert ":quit  quit" in told
     assert told.rstrip().endswith("completed: reward 1, score 1 after 3 turns")
 
 
@@ -131,8 +131,8 @@ def test_a_mistyped_line_says_so_and_costs_no_turn(
     told = capsys.readouterr().out
     assert "unknown command :exprt; did you mean :expert?" in told
     assert 'quote the value: query="SELECT 1"' in told
-    assert ":quit  the end" not in told
-    assert told.rstrip().endswith("left after 0 turns")
+    assert ":quit  quit" not in told
+    assert told.rstrip().endswith("quit after 0 turns")
 
 
 def test_turns_run_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_the_end_of_input_is_the_end_of_the_episode(
 ) -> None:
     typed(monkeypatch, "execute_sql SELECT 1\nexecute_sql SELECT 2")
     play(Chosen("dbbench", {"items": 1}))
-    assert capsys.readouterr().out.rstrip().endswith("left after 2 turns")
+    assert capsys.readouterr().out.rstrip().endswith("quit after 2 turns")
 
 
 def test_who_asks_for_an_expert_that_there_is_not_plays_on(
@@ -159,7 +159,7 @@ def test_who_asks_for_an_expert_that_there_is_not_plays_on(
     told = capsys.readouterr().out
     assert "no expert: nothing to demonstrate" in told
     assert "[(42,)]" in told
-    assert told.rstrip().endswith("left after 1 turn")
+    assert told.rstrip().endswith("quit after 1 turn")
 
 
 class Interrupted(io.TextIOBase):
@@ -190,6 +190,6 @@ def test_who_leaves_by_ctrl_c_leaves_no_container(
     play(contained)
     told = capsys.readouterr().out
     assert "[(1,)]" in told
-    assert told.rstrip().endswith("left after 1 turn")
+    assert told.rstrip().endswith("quit after 1 turn")
     mine = {"label": f"{OWNER}={Owner.this()}"}
     assert not docker_client.api.containers(all=True, filters=mine)

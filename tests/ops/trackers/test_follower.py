@@ -107,7 +107,7 @@ def test_a_second_follower_of_a_run_waits_until_the_first_has_ended(
     _, run_id = begun
     tracker, folder = Fails(), folder_of("fails", config)
     with alone("fails", run_id, folder):
-        with pytest.raises(TrackerError, match=f"another process tells run {run_id} to fails"):
+        with pytest.raises(TrackerError, match=f"another process exports run {run_id} to fails"):
             alone("fails", run_id, folder)
         follower = Follower(config, tracker, "fails", SOON)
         other = threading.Thread(target=follower.follow, args=(threading.Event(),), daemon=True)

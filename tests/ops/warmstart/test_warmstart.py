@@ -134,9 +134,9 @@ def test_an_interrupted_warm_start_goes_on_to_the_same_weights(
             raise KeyboardInterrupt
 
     small = options(tmp_path / "again")
-    with pytest.raises(Interrupted, match="what was learned is kept") as caught:
+    with pytest.raises(Interrupted, match="the progress is kept") as caught:
         make(small, interrupt)
-    assert caught.value.hint == "the same command goes on from there"
+    assert caught.value.hint == "run the same command to continue"
     assert [path.name for path in tmp_path.iterdir()] == [".again.warmstart"]
     report = warmstart(small)
     assert report.steps == 2 + 3

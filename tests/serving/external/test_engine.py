@@ -167,7 +167,7 @@ def test_a_budget_that_is_spent_closes_the_row_also_after_a_restart(
         assert post(policy, "/v1/chat/completions", ASKED)[0] == 404
         awaited(lambda: not live(store))
         await_beat(store)
-    assert capsys.readouterr().out.count("asked no more") == 1
+    assert capsys.readouterr().out.count("External model disabled") == 1
     with teacher(store, there, max_requests=1):
         await_beat(store)
         assert live(store) == []
@@ -189,7 +189,7 @@ def test_a_refused_key_closes_the_row_and_is_written_nowhere(
         (policy,) = awaited(lambda: live(store))
         assert post(policy, "/v1/chat/completions", ASKED)[0] == 503
     written = capsys.readouterr()
-    assert "asked no more" in written.out
+    assert "External model disabled" in written.out
     assert KEY not in written.out + written.err + str(answer)
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or KEY.encode() not in path.read_bytes()

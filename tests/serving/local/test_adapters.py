@@ -125,7 +125,7 @@ def test_what_a_policy_cannot_score_is_refused(
     engine: LocalEngine, save_model: Save, tokens: list[int]
 ) -> None:
     engine.load("a", save_model("a"))
-    with pytest.raises(PolicyError, match=r"policy a: .* cannot score"):
+    with pytest.raises(PolicyError, match="policy a cannot score"):
         engine.score("a", tokens)
     with pytest.raises(PolicyError, match="b is not loaded"):
         engine.score("b", [1, 2])
@@ -139,7 +139,7 @@ def test_a_base_that_moved_is_found_beside_the_adapter(
     moved = path.rename(tmp_path / "here" / "one")
     config = moved / "adapter_config.json"
     config.write_text(config.read_text().replace(str(save_model("a")), "/gone/first"))
-    with pytest.raises(CheckpointError, match="its base /gone/first is not there"):
+    with pytest.raises(CheckpointError, match="the base model /gone/first does not exist"):
         engine.load("one", moved)
     shutil.copytree(save_model("a"), tmp_path / "here" / "first")
     engine.load("one", moved)
@@ -171,10 +171,10 @@ def test_an_adapter_that_does_not_fit_is_refused_and_leaves_no_name(
     config = adapter("config") / "adapter_config.json"
     for text in ("{", "[]", "{}", '{"base_model_name_or_path": null}'):
         config.write_text(text)
-        with pytest.raises(CheckpointError, match="names no base"):
+        with pytest.raises(CheckpointError, match="the name of the base model cannot be read"):
             engine.load("config", config.parent)
     cut = adapter("cut")
     (cut / "adapter_model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(CheckpointError, match="not an adapter of its base"):
+    with pytest.raises(CheckpointError, match="does not fit its base model"):
         engine.load("cut", cut)
     assert engine.names() == []

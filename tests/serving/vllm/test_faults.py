@@ -278,7 +278,7 @@ def test_a_base_of_which_vllm_read_other_bytes_serves_no_adapter(start: Start) -
     bench.publish()
     bench.live[0].path = str(_unprobed(bench))
     set_faults(bench.folder, collective_rpc="torn")
-    bench.step_until(lambda: "read other bytes" in bench.follower.problem())
+    bench.step_until(lambda: "has other bytes for" in bench.follower.problem())
     assert bench.served.checkpoints() == []
 
 
@@ -431,7 +431,7 @@ def test_adapters_of_another_base_and_adapters_in_place_are_refused(
     bench.publish()
     bench.live[0].path = str(_unprobed(bench))
     bench.step_until(lambda: bench.serves("c0"))
-    with pytest.raises(CheckpointError, match="stands on"):
+    with pytest.raises(CheckpointError, match="was trained on"):
         bench.engine.load("x", adapter)
     in_place = start()
     with pytest.raises(CheckpointError, match="is an adapter"):

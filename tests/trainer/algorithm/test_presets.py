@@ -38,7 +38,7 @@ def test_what_the_configuration_names_wins() -> None:
     [Trainer(old="behaviour", max_weight=2.0), Trainer(preset="paper", importance="icepop")],
 )
 def test_the_behaviour_ratio_refuses_importance_weights(config: Trainer) -> None:
-    with pytest.raises(ConfigError, match="refuses importance weights"):
+    with pytest.raises(ConfigError, match="has no importance weights"):
         settings(config)
 
 
@@ -62,7 +62,7 @@ def test_weights_are_bounded_as_their_kind_says() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (Trainer(ranks=2), "trainer.ranks: the engine torch is one process"),
+        (Trainer(ranks=2), "trainer.ranks: the engine torch has only one process"),
         (Trainer(deepspeed=DeepSpeed(zero=0, offload="optimizer")), "ZeRO 0 offloads nothing"),
         (Trainer(deepspeed=DeepSpeed(zero=2, offload="all")), "only ZeRO 3 offloads"),
     ],

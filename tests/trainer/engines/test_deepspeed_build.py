@@ -35,15 +35,15 @@ def _laid(root: Path, content: bytes, sha256: str) -> Path:
 
 def test_what_was_not_built_is_refused_with_the_command(tmp_path: Path) -> None:
     assert not deepspeed_build.built(str(tmp_path))
-    with pytest.raises(ConfigError, match="nothing built") as refused:
+    with pytest.raises(ConfigError, match="there is no compiled extension") as refused:
         deepspeed_build.load(str(tmp_path))
-    assert refused.value.hint == "agentrl deepspeed build"
+    assert refused.value.hint == "run `agentrl deepspeed build`"
 
 
 def test_a_library_that_is_not_the_one_that_was_built_is_not_loaded(tmp_path: Path) -> None:
     _laid(tmp_path, b"half", "0" * 64)
     assert not deepspeed_build.built(str(tmp_path))
-    with pytest.raises(ConfigError, match="nothing built"):
+    with pytest.raises(ConfigError, match="there is no compiled extension"):
         deepspeed_build.load(str(tmp_path))
 
 
@@ -66,7 +66,7 @@ def test_a_compiler_that_fails_is_named_by_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, words: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(_interpreter(tmp_path, compiler)))
-    with pytest.raises(ConfigError, match=f"cpu_adam cannot be built: {words}$"):
+    with pytest.raises(ConfigError, match=f"cpu_adam cannot be compiled: {words}$"):
         deepspeed_build.build(str(tmp_path / "extensions"))
     assert not deepspeed_build.built(str(tmp_path / "extensions"))
 

@@ -180,7 +180,7 @@ def test_a_target_that_no_module_fits_is_named(tiny: Path, targets: list[str], n
 
 
 def test_no_target_at_all_is_refused(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.lora\.targets: empty"):
+    with pytest.raises(ConfigError, match=r"trainer\.lora\.targets is empty"):
         learner(tiny, replace(SETTINGS, lora=Lora(rank=2, targets=[])))
 
 

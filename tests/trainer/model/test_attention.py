@@ -151,7 +151,7 @@ def test_a_packed_model_is_saved_as_any_other(tmp_path: Path) -> None:
             transformers.FalconConfig(
                 vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
             ),
-            "FalconForCausalLM: packed trajectories see each other",
+            "FalconForCausalLM: packed trajectories attend to each other",
         ),
         (
             transformers.Qwen3Config(**SHAPE, layer_types=["chunked_attention"] * 3),

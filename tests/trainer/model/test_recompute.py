@@ -62,5 +62,5 @@ def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(
 
 
 def test_a_model_without_such_layers_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="gradient_checkpointing: Linear has no layers for it"):
+    with pytest.raises(ConfigError, match="gradient_checkpointing: Linear does not support it"):
         recompute.enable(nn.Linear(2, 2))

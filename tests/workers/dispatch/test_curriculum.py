@@ -110,7 +110,7 @@ def test_tasks_come_by_their_shares_whenever_the_count_begins_anew(
     ("config", "message"),
     [
         (Config(tasks={"a": Task(horizons=[(0, 5), (0, 8)])}), r"tasks\.a\.horizons: .*\[0, 0\]"),
-        (Config(tasks={"a": Task()}, dispatch=Dispatch(window=(0.9, 0.1))), r"0\.9 is above 0\.1"),
+        (Config(tasks={"a": Task()}, dispatch=Dispatch(window=(0.9, 0.1))), r"0\.9 exceeds 0\.1"),
         (
             Config(
                 tasks={"a": Task(), "b": Task()},

@@ -39,8 +39,8 @@ def test_a_dispatcher_outlasts_a_broker_that_is_away(world: World) -> None:
         dispatcher_of(world, claim_timeout_s=0.01).serve(send, stop)
     assert len(sent) > 1
     assert [line["event"] for line in lines if line.get("service") == "tasks broker"] == [
-        "Waiting for a service that is away",
-        "The service answers again",
+        "Waiting for a service that is unavailable",
+        "Service is available again",
     ]
 
 

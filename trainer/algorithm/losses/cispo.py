@@ -1,4 +1,4 @@
-"""CISPO: the importance weight is clipped, never the token's gradient."""
+"""CISPO: clips the importance weight, never the gradient of a token."""
 
 from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Tokens, ratio
 

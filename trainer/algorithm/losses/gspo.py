@@ -1,4 +1,4 @@
-"""GSPO: one ratio a sequence, the geometric mean of its tokens'."""
+"""GSPO: one ratio per sequence, the geometric mean of its token ratios."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Token weights π_prox/μ: what corrects for tokens that an older policy sampled."""
+"""Token weights π_prox/μ, which correct for tokens that an older policy sampled."""
 
 from typing import TYPE_CHECKING
 

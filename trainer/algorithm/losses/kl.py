@@ -1,4 +1,4 @@
-"""The penalty that holds the policy near a reference."""
+"""The KL penalty, which keeps the policy near a reference policy."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a loss takes and gives: log-probabilities and advantages in, one loss a token out."""
+"""The interface of a loss: log-probabilities and advantages in, one loss per token out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -84,7 +84,7 @@ def test_an_index_that_is_broken_or_gone_is_an_error_that_says_so(
     index.write_bytes(b"no database" * 1000)
     with pytest.raises(ItemError, match="not a database") as error:
         found.game(TRAIN)
-    assert error.value.hint == f"rm -f {index}"
+    assert error.value.hint == f"delete the index with `rm -f {index}`; it is built again"
     index.write_bytes(whole)
     assert found.game(TRAIN).walkthrough
 
@@ -155,7 +155,7 @@ def test_without_data_the_error_says_what_to_do(
     monkeypatch.delenv("AGENTRL_DATA", raising=False)
     with pytest.raises(ItemError, match="AGENTRL_DATA") as found:
         AlfworldSource({"origin": "agentbench"}).items("train")
-    assert found.value.hint == "agentrl data show alfworld"
+    assert found.value.hint == "run `agentrl data show alfworld`"
     with pytest.raises(ItemError, match=r"json_2\.1\.1"):
         source(tmp_path).items("train")
 

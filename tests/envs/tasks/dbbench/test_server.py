@@ -231,8 +231,8 @@ def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> No
 def test_a_refused_address_says_how_one_looks_and_where_its_password_goes() -> None:
     with pytest.raises(ConfigError, match=r"is not mysql://user@host:port/$") as caught:
         Server.at("foo", "")
-    assert caught.value.hint == "such as mysql://root@127.0.0.1:3306/"
-    with pytest.raises(ConfigError, match="it holds a password") as caught:
+    assert caught.value.hint == "use a URL such as mysql://root@127.0.0.1:3306/"
+    with pytest.raises(ConfigError, match="contains a password") as caught:
         Server.at("mysql://u:secret@h/", "")
     assert "password_env" in caught.value.hint
 

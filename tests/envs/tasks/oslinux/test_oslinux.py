@@ -253,7 +253,7 @@ def _played(source: Any, item: Item, pool: Sandboxes) -> float:
 
 def test_without_containers_an_episode_is_refused() -> None:
     source = registry.source("os", {"items": 1})
-    with pytest.raises(ConfigError, match="needs an env server: containers"):
+    with pytest.raises(ConfigError, match="in containers, which need an env server"):
         source.make(source.items("train")[0])
 
 

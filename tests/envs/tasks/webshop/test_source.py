@@ -159,10 +159,10 @@ def test_who_has_neither_the_dataset_nor_its_index_is_told_of_the_dataset(tmp_pa
     source = WebshopSource({"origin": "agentbench", "data": str(tmp_path)})
     with pytest.raises(ItemError, match=r"dataset agentbench: .* has no webshop/") as caught:
         source.items("test")
-    assert caught.value.hint == "agentrl data show webshop"
+    assert caught.value.hint == "run `agentrl data show webshop`"
     for path in AGENTBENCH.paths:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()
     with pytest.raises(ItemError, match="no index in") as caught:
         source.items("test")
-    assert caught.value.hint == f"agentrl data build webshop --out {tmp_path}/webshop/index"
+    assert caught.value.hint == f"run `agentrl data build webshop --out {tmp_path}/webshop/index`"
