@@ -1,7 +1,7 @@
-"""The engines that `policy.engine` may name, and what they take of a configuration.
+"""The registry of inference engines (`policy.engine`), and their part of the configuration.
 
-An engine is a folder or file of this package; it is imported when it is wanted. A model of somebody
-else, `external`, is none: it holds no checkpoint (serving/external/engine.py).
+An engine is a folder or file of this package and is imported when it is used. `external` is not in
+the registry, because it holds no checkpoint (serving/external/engine.py).
 """
 
 import threading
@@ -20,10 +20,10 @@ EXTERNAL = "external"
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """What policy servers and engines take of a configuration.
+    """The part of a configuration that policy servers and engines get.
 
-    `home`: the run's folder; `cache`: of fetched checkpoints; `seed`: the run's. `metrics`: whether
-    those of a program that an engine starts are asked for.
+    `home`: the run's folder. `cache`: folder of downloaded checkpoints. `seed`: the run's.
+    `metrics`: whether metrics of programs that an engine starts are exported.
     """
 
     model: Model
@@ -40,10 +40,10 @@ Make = Callable[[ServingConfig, PolicyServer, threading.Event], Loads]
 
 @dataclass(frozen=True, slots=True)
 class EngineEntry:
-    """Where an engine is, each as MODULE:FUNCTION.
+    """The functions of an engine, each as MODULE:FUNCTION.
 
-    `make`: the engine of a server; its event is set when the process is to end. `check`: raises
-    ConfigError for a server that cannot be, before a run begins; imports nothing heavy.
+    `make`: creates the engine of a server; its event is set when the process shall end. `check`:
+    raises ConfigError for a wrong server before a run begins; imports nothing heavy.
     """
 
     make: str
@@ -60,9 +60,9 @@ ENGINES = {
 
 
 def make_engine(config: ServingConfig, server: PolicyServer, stop: threading.Event) -> Loads:
-    """The engine that a server names.
+    """Create the engine of a server.
 
-    stop: set when the process is to end, whatever the engine waits for. Raises ConfigError.
+    stop: set when the process shall end. Raises ConfigError.
     """
     require_known("policy.engine", server.engine, ENGINES)
     make: Make = _named(ENGINES[server.engine].make)
@@ -70,7 +70,7 @@ def make_engine(config: ServingConfig, server: PolicyServer, stop: threading.Eve
 
 
 def check_engine(config: ServingConfig, server: PolicyServer) -> None:
-    """Raise ConfigError for an engine that does not exist, or cannot do what its server asks."""
+    """Raise ConfigError if the engine does not exist or does not support its server's settings."""
     require_known("policy.engine", server.engine, [*ENGINES, EXTERNAL])
     entry = ENGINES.get(server.engine)
     if entry is not None and entry.check:

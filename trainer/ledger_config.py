@@ -1,4 +1,4 @@
-"""What the ledger takes of a configuration, apart from it: who makes this needs no torch."""
+"""The ledger's part of the configuration, in its own module so that its users need no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from agentrl.core.config import Alarms, Run
 
 @dataclass(frozen=True, slots=True)
 class LedgerConfig:
-    """What the ledger takes of a configuration.
+    """The ledger's part of the configuration.
 
-    `tasks`: their names. `tracks`: of all policy servers, whose checkpoints are kept. `min_groups`:
-    fewest of an update. The others: see [trainer].
+    `tasks`: names. `tracks`: of all policy servers; their checkpoints are kept. `min_groups`: of an
+    update. Other fields: see [trainer].
     """
 
     run: Run

@@ -1,4 +1,4 @@
-"""One episode of an env server, who asked for it, and the limits that hold for all."""
+"""A session of an env server, its caller, and the server's limits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,10 +15,10 @@ Key = tuple[str, int]  # task, session id
 class Timings:
     """Limits of an env server, in seconds.
 
-    `queue_s`: how long a start waits for a place; `kept_s`: how long a final answer can be had
-    again; `close_s`: how long the end of the server waits for a turn under way; `tend_s`: between
-    two looks at what is idle; `call_s`: how long an environment may take for one call; `beat_s`:
-    between two heartbeats to a controller.
+    `queue_s`: how long a start waits for a free place. `kept_s`: how long a final answer can be
+    requested again. `close_s`: how long the server waits for running turns when it ends. `tend_s`:
+    time between two checks for idle sessions. `call_s`: limit of one environment call. `beat_s`:
+    time between two heartbeats to a controller.
     """
 
     queue_s: float = 30.0
@@ -30,7 +30,7 @@ class Timings:
 
 
 class Refused(Exception):
-    """A request that is answered with an HTTP status and one line."""
+    """A refused request: an HTTP status and one line."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)
@@ -39,7 +39,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who starts an episode. `gone` ends when it has hung up; `owner`: its process, where told."""
+    """The client that starts an episode. `gone` ends when it disconnects. `owner`: its process, if
+    known.
+    """
 
     gone: Callable[[], Awaitable[None]]
     owner: Owner | None = None
@@ -49,9 +51,9 @@ class Caller:
 class Session:
     """One episode.
 
-    `answer`: of the last turn, done or under way; `turn`: that turn's number; `asking`: clients
-    that wait for its start; `waiting`: it has no place yet; `owner`: the process that began it,
-    where it said so; `hangs`: its environment did not answer in time and is closed if it ever does.
+    `answer`: of the last turn, finished or running. `turn`: number of that turn. `asking`: clients
+    that wait for the start. `waiting`: it has no place yet. `owner`: process that started it, if
+    known. `hangs`: its environment did not answer in time; it is closed if it ever does.
     """
 
     key: Key

@@ -1,11 +1,11 @@
-"""What policy servers and engines take of a configuration: of a run, an evaluation or a check."""
+"""The part of a configuration that policy servers and engines get."""
 
 from agentrl.core.config import Config
 from agentrl.serving.engines import ServingConfig
 
 
 def serving_config(config: Config) -> ServingConfig:
-    """What a policy server and its engine take of it."""
+    """Return the part of the configuration for a policy server and its engine."""
     return ServingConfig(
         model=config.model,
         lora=config.trainer.lora,

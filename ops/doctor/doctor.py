@@ -32,13 +32,13 @@ Version = Callable[[str], str | None]
 
 
 def doctor(path: Path | None, *, as_json: bool) -> bool:
-    """Print every finding; whether nothing is missing. Raises ConfigError for an unread file."""
+    """Print all findings; return whether nothing is missing. Raises ConfigError."""
     config = loading.load(path) if path else None
     return print_findings(examine(config), as_json=as_json)
 
 
 def version_of(package: str) -> str | None:
-    """Of an installed package."""
+    """Return the version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -46,7 +46,7 @@ def version_of(package: str) -> str | None:
 
 
 def examine(config: Config | None, version: Version = version_of) -> Iterator[Finding]:
-    """Findings of this machine, then of what the configuration needs."""
+    """Yield findings about this machine, then about the configuration."""
     yield Finding("python", "ok", f"{platform.python_version()} in {sys.prefix}")
     yield from extras(importlib.metadata.requires(PACKAGE) or [], config, version)
     yield _torch(config, version)
@@ -70,10 +70,10 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
 def extras(
     requirements: list[str], config: Config | None, version: Version = version_of
 ) -> Iterator[Finding]:
-    """One finding of what every run needs, and one an extra.
+    """Yield a finding about the required packages, and one per extra.
 
-    It is missing where a run of the configuration needs what is not here. DeepSpeed has a
-    finding of its own (`_deepspeed`).
+    It is missing if the configuration needs a package that is not installed. DeepSpeed has its own
+    finding (`_deepspeed`).
     """
     needed = doctor_requirements.packages(config) if config else frozenset[str]()
     groups: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ def extras(
 
 
 def disk(home: Path, least: int, plan: str = "") -> Finding:
-    """Free bytes where the run will write. `plan`: what it will write there."""
+    """Check the free disk space of the run. `plan`: what it will write."""
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(place).free
     detail = f"{free / 1024**3:.1f} GiB free at {place}" + (f"; {plan}" if plan else "")
@@ -116,7 +116,7 @@ def disk(home: Path, least: int, plan: str = "") -> Finding:
 
 
 def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
-    """The least that must be free for a run, and what it will write; what is there counts."""
+    """Return the required free space and the plan; existing files count."""
     from agentrl.ops.doctor import disk as plans
 
     if isinstance(shape, AgentRLError):
@@ -149,7 +149,7 @@ def _checked(config: Config) -> str:
 
 
 def _ratios(config: Config) -> Iterator[Finding]:
-    """Bounds of the ratio that the noise of bfloat16 exceeds by itself."""
+    """Warn about ratio bounds that the noise of bfloat16 exceeds."""
     from agentrl.trainer.algorithm import presets
 
     chosen = presets.settings(config.trainer)
@@ -165,7 +165,7 @@ def _ratios(config: Config) -> Iterator[Finding]:
 
 
 def _shape(config: Config) -> "Shape | AgentRLError":
-    """The model's, or why it is not known."""
+    """Return the model's properties, or the error."""
     from agentrl.ops.configuration import model_spec
     from agentrl.ops.runs import hub
 
@@ -177,7 +177,7 @@ def _shape(config: Config) -> "Shape | AgentRLError":
 
 
 def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
-    """What each process will hold, and whether what they share is enough."""
+    """Yield the memory of each process, and whether it fits."""
     from agentrl.ops.doctor import memory
 
     try:
@@ -196,7 +196,7 @@ def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
 
 
 def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
-    """The engine of the trainer, and what it compiled."""
+    """Check DeepSpeed and its compiled extensions."""
     if config.trainer.engine != "deepspeed":
         return
     installed = version("deepspeed")
@@ -218,7 +218,7 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
 
 
 def _vllm(config: Config) -> Iterator[Finding]:
-    """The environment of every vLLM, which is none of ours."""
+    """Check the Python environment of every vLLM."""
     from agentrl.serving.vllm.launch import version
 
     for server in config.policy_servers():

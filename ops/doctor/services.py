@@ -1,4 +1,4 @@
-"""What a configuration needs around it: database, queues, ports, secrets, a Docker engine."""
+"""Checks the services of a configuration: database, queues, ports, secrets, Docker engine."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ CONNECT_S = 3.0
 
 
 def store(config: Config) -> str:
-    """The database and its schema. Raises AgentRLError."""
+    """Check the database and its schema. Raises AgentRLError."""
     from agentrl.db.admin import migrate
     from agentrl.db.admin.readonly import open_readonly
 
@@ -32,7 +32,7 @@ def store(config: Config) -> str:
 
 
 def broker(url: str) -> str:
-    """Whether queues can be had. Raises BrokerError."""
+    """Check the broker. Raises BrokerError."""
     if url.startswith("sqlite"):
         return "embedded"
     from agentrl.broker import connect
@@ -43,12 +43,12 @@ def broker(url: str) -> str:
 
 
 def tasks_broker(url: str) -> str:
-    """As `broker`, of Celery's."""
+    """Check Celery's broker, like `broker`."""
     return "embedded" if url.startswith("filesystem") else broker(url)
 
 
 def ports(config: Config) -> Iterator[Finding]:
-    """Ports the run's own processes hold are as they should be."""
+    """Check the ports; those used by the run's own processes are fine."""
     if running_supervisor(config.home()) is not None:
         return
     for server in config.policy_servers():
@@ -71,7 +71,7 @@ def _port(name: str, host: str, port: int) -> Finding:
 
 
 def tokens(config: Config) -> Iterator[Finding]:
-    """The variables with secrets that processes of the run will ask for."""
+    """Check the variables with secrets of the run."""
     for name in config.secret_names():
         try:
             secret(name)
@@ -84,7 +84,7 @@ def tokens(config: Config) -> Iterator[Finding]:
 
 
 def docker(config: Config) -> Finding:
-    """The engine, which only an env server with containers needs."""
+    """Check the Docker engine, which only an env server with containers needs."""
     tasks = [name for name, task in config.tasks.items() if task.options.get("container")]
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
@@ -113,7 +113,7 @@ def _image(config: Config) -> str:
 
 
 def _connect(address: str) -> str:
-    """Whether something listens at a URL. Raises AgentRLError."""
+    """Check that something listens at a URL. Raises AgentRLError."""
     scheme, _, rest = address.partition("://")
     try:
         if scheme == "unix":

@@ -1,8 +1,8 @@
-"""One composition root per process of a run, named after its role, and what processes answer.
+"""The composition roots, one per process of a run, and the queries about processes.
 
     agentrl ROLE CONFIG ─▶ entry.run_role ─▶ ROLE.run(config, stop) ─▶ the loop of that process
 
-`entry` reads the configuration, takes signals, begins the run and serves metrics and traces; `run`
-opens store and broker, waiting for both, makes the components of their sections, hands over to the
-loop, and closes.
+`entry` reads the configuration, handles signals, begins the run and serves metrics and traces.
+`run` opens database and broker (waiting for both), creates the components with their sections of
+the configuration, runs the loop, and closes everything.
 """

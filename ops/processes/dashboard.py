@@ -1,4 +1,4 @@
-"""`agentrl dashboard`: Streamlit in this process; on loopback unless told otherwise."""
+"""`agentrl dashboard`: runs Streamlit in this process, by default on loopback."""
 
 import importlib.util
 import ipaddress
@@ -16,10 +16,10 @@ LEAST = 16  # characters of a token off loopback
 
 
 def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
-    """Be the dashboard. `token_env`: the variable with the token that it asks for.
+    """Serve the dashboard. `token_env`: variable with the access token.
 
-    Raises AgentRLError for a missing package, store or free port; ConfigError off loopback without
-    a token.
+    Raises AgentRLError for a missing package, database or free port, and ConfigError for a missing
+    token if the address is not loopback.
     """
     if len(secret(token_env)) < LEAST and not loopback(host):
         raise ConfigError(
@@ -47,7 +47,7 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
 
 
 def check_proxies(proxies: Sequence[str]) -> None:
-    """Raise ConfigError for what is neither an address nor a network."""
+    """Raise ConfigError if an entry is neither an address nor a network."""
     for each in proxies:
         try:
             ipaddress.ip_network(each)
@@ -59,7 +59,7 @@ def check_proxies(proxies: Sequence[str]) -> None:
 
 
 def refuse_taken(port: int, host: str = HOST) -> None:
-    """Raise AgentRLError for a port that cannot be had."""
+    """Raise AgentRLError if the port is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

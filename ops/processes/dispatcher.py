@@ -1,4 +1,4 @@
-"""The dispatcher's process: every task's items, and the loop of workers/dispatch/dispatcher.py."""
+"""The dispatcher process: loads the items of all tasks and runs workers/dispatch/dispatcher.py."""
 
 import threading
 from contextlib import ExitStack, closing
@@ -30,6 +30,6 @@ def run(config: Config, stop: threading.Event) -> None:
 
 
 def dispatcher_config(config: Config) -> DispatcherConfig:
-    """What the dispatcher takes of it."""
+    """Return the dispatcher's part of the configuration."""
     fewest, _ = batch_groups(config.trainer, config.dispatch)
     return DispatcherConfig(config.dispatch, config.tasks, fewest)

@@ -1,4 +1,4 @@
-"""One process: logging, signals, and its role until it ends."""
+"""The entry point of every process: logging, signals, and its role."""
 
 import ctypes
 import gc
@@ -42,7 +42,7 @@ STAY = frozenset({"worker", "recorder", "policy"})  # once the run is over: unti
 CONSUME = frozenset({"worker", "recorder"})  # of those, who would make its queues again
 ENDS = frozenset({"dispatcher", "trainer", "evaluator"})  # with the run
 REST_S = 2.0  # between two looks at the run
-REMIND_S = 60.0  # between two words of one that rests: whoever replaced it may be gone
+REMIND_S = 60.0  # between two words of a replaced trainer: the other one may be gone
 
 AWAY_ERRORS = (StoreUnavailable, BrokerUnavailable, WeightsAway)
 
@@ -50,23 +50,24 @@ log = logging.get_logger()
 
 
 class Away(AgentRLError):
-    """A service is away. The supervisor starts this process again until it can go on."""
+    """A service is unavailable. The supervisor restarts this process until it is available."""
 
     exit_code = AWAY
 
 
 class Unwell(AgentRLError):
-    """A service does not take us. `up` reached it when it began: try again."""
+    """A service refuses us although `up` reached it at the start. The supervisor tries again."""
 
     exit_code = 1  # the supervisor starts it again, and gives up after some tries
 
 
 def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None:
-    """Run a role until its run is over or a signal. `supervised`: end with the supervisor.
+    """Run a role until its run is over or a signal arrives. `supervised`: end with the supervisor.
 
-    Of a run that was over before, those who end with it have nothing to do, and those who stay are
-    there: containers that are started again come to rest. Of those alone who end with the run, 0
-    says that it is over: an engine that stops one, to move it for instance, starts it elsewhere.
+    If the run was already over, roles that end with it exit at once, and other roles stay, so that
+    restarted containers come to rest. For roles that end with the run, exit code 0 means that the
+    run is over; after a signal they exit with another code, so that a container engine restarts
+    them.
     """
     config = loading.load(path)
     if role not in NO_RUN:
@@ -111,20 +112,20 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
 
 
 def _root(role: str, name: str) -> Callable[[Config, threading.Event], None]:
-    """The composition root of a role; `name`: of a policy server."""
+    """Return the composition root of a role. `name`: of a policy server."""
     run: Callable[..., None] = importlib.import_module(f"agentrl.ops.processes.{role}").run
     return partial(run, name=name) if name else run
 
 
 def _begun(config: Config, role: str, stop: threading.Event) -> bool:
-    """Begin the run; False where it is over and the role has nothing to do, or had until `stop`."""
+    """Begin the run; False if the run is over and the role has nothing to do."""
     try:
         if not _has_work(config, role, stop):
             return False
     except AWAY_ERRORS as error:
         if not stop.is_set():
             raise
-        log.warning("Ended while a service was away", error=str(error))
+        log.warning("Exited while a service was unavailable", error=str(error))
         return False
     if role == "dispatcher":
         _name_others(config)
@@ -132,7 +133,7 @@ def _begun(config: Config, role: str, stop: threading.Event) -> bool:
 
 
 def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
-    """Begin the run; whether the role has something to do in it."""
+    """Begin the run; return whether the role has work."""
     try:
         begin(config, stop=stop)
     except RunOver as error:
@@ -149,7 +150,7 @@ def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
 
 
 def _name_others(config: Config) -> None:
-    """Of those that a supervisor starts where the file asks for them: here nobody does."""
+    """Warn about processes that only a supervisor would start."""
     if config.eval.every:
         log.warning("eval.every is set; start an evaluator, too", verb="evaluator")
     if config.trackers.use:
@@ -159,7 +160,7 @@ def _name_others(config: Config) -> None:
 def _replaced(
     work: Callable[[], None], stop: threading.Event, *, supervised: bool, alone: bool
 ) -> bool:
-    """Do the work; whether it ended because a trainer that is `alone` was replaced by another."""
+    """Run the role; return whether it was a trainer (`alone`) that another one replaced."""
     try:
         work()
     except TrainerReplaced:
@@ -168,7 +169,7 @@ def _replaced(
         return True
     except (StoreError, BrokerError) as error:
         if stop.is_set() and isinstance(error, StoreUnavailable | BrokerError):
-            log.warning("Ended while a service was away", error=str(error))
+            log.warning("Exited while a service was unavailable", error=str(error))
             return False
         if not supervised or error.exit_code != AgentRLError.exit_code:
             raise
@@ -178,9 +179,10 @@ def _replaced(
 
 
 def _rest(config: Config, stop: threading.Event) -> None:
-    """Of a trainer that was replaced: take no part until the run is over, or `stop`.
+    """Wait, as a replaced trainer, until the run is over or `stop` is set.
 
-    An engine would start again what ends, and the two would replace one another for ever.
+    If it exited, a container engine would restart it, and the two would replace each other for
+    ever.
     """
     gc.collect()  # the model
     told = -math.inf
@@ -196,7 +198,7 @@ def _rest(config: Config, stop: threading.Event) -> None:
 
 @contextmanager
 def _watched(config: Config, role: str, name: str, *, first: bool) -> Iterator[None]:
-    """Metrics and traces of the role; of ranks that learn together the first alone has any."""
+    """Serve metrics and traces of the role; of several ranks only the first."""
     run, process = config.run.name, f"{role}-{name}" if name else role
     with ExitStack() as stack:
         if first:
@@ -206,7 +208,7 @@ def _watched(config: Config, role: str, name: str, *, first: bool) -> Iterator[N
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 
     def told(_signal: int, _frame: FrameType | None) -> None:

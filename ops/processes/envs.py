@@ -1,6 +1,6 @@
-"""The env server's process: the tasks of the file, and `serve` of envs/server/server.py.
+"""The env server process: serves the configured tasks with envs/server/server.py.
 
-It knows no run: neither store nor broker.
+It uses neither database nor broker.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The evaluator's process: a matrix of evaluations, and the loop of ops/evaluation/evaluator.py."""
+"""The evaluator process: builds the evaluation matrix and runs ops/evaluation/evaluator.py."""
 
 import os
 import threading
@@ -24,14 +24,14 @@ log = get_logger()
 
 
 def run(config: Config, stop: threading.Event) -> None:
-    """Measure checkpoints until the run is over or SIGTERM; let everybody else compute first."""
+    """Evaluate checkpoints until the run is over or SIGTERM, with low CPU priority."""
     os.nice(config.eval.nice)
     weigh_session(config.eval.nice)  # also where Linux weighs whole sessions (autogroup)
     evaluate_run(config, stop)
 
 
 def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) -> None:
-    """Until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
+    """Evaluate until the run is over or `stop`. Raises ConfigError, ItemError, StoreError."""
     if not config.eval.every:
         raise ConfigError(
             "eval.every is 0: there is nothing to evaluate", hint="set it to a number of updates"
@@ -69,9 +69,9 @@ def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) 
 
 
 def _leave_in_time(stop: threading.Event, ended: threading.Event) -> None:
-    """End the process after `stop`, whatever its episodes wait for; the lease ends by itself.
+    """Exit the process after `stop`, whatever its episodes wait for; the lease expires by itself.
 
-    The code does not say that the run is over: it may not be.
+    The exit code is not 0, because the run may not be over.
     """
     stop.wait()
     if not ended.wait(GRACE_S):

@@ -1,12 +1,12 @@
-"""`agentrl health`: whether one process of a run works, asked of what it alone can answer for.
+"""`agentrl health`: checks one process of a run, by something that only this process does.
 
-    dispatcher          it holds the run's row lease
+    dispatcher          holds the run's row lease
     worker              one on this machine holds its lease, or the run is over
-    recorder, trainer   its queue is being consumed; of the recorder, or the run is over
-    policy, envs        its HTTP answers, and is ready
-    dashboard           its HTTP answers, and the store can be read
+    recorder, trainer   consumes its queue; for the recorder, or the run is over
+    policy, envs        answers HTTP and is ready
+    dashboard           answers HTTP, and the database can be read
 
-Container engines run it as a probe, so it is quick, imports little and changes nothing. It asks
+Container engines run it as a probe, so it is fast, imports little and changes nothing. It queries
 Postgres and RabbitMQ.
 """
 
@@ -26,13 +26,13 @@ DASHBOARD = (8501, "/_stcore/health")
 
 
 class Unhealthy(AgentRLError):
-    """It does not work, or cannot be asked."""
+    """The process is not healthy, or cannot be checked."""
 
     exit_code = 1  # what probes of containers understand
 
 
 def health(path: Path, role: str, name: str = "") -> str:
-    """What to tell of a process that works. Raises Unhealthy; ConfigError for a wrong question."""
+    """Return a line about a healthy process. Raises Unhealthy, ConfigError."""
     config = loading.load(path)
     if role not in PROBES:
         near = nearest(role, PROBES) or f"; known: {', '.join(sorted(PROBES))}"
@@ -102,7 +102,7 @@ PROBES: Mapping[str, Callable[[Config, str], str]] = {
 
 
 def _consumed(config: Config, queue_of: Callable[[str], str]) -> str:
-    """Raises Unhealthy, StoreError, BrokerError."""
+    """Check the consumer of a queue. Raises Unhealthy, StoreError, BrokerError."""
     from agentrl.broker.rabbit import RabbitBroker
 
     queue = queue_of(probe.run_id(config.store_url(), config.run.name))
@@ -112,7 +112,7 @@ def _consumed(config: Config, queue_of: Callable[[str], str]) -> str:
 
 
 def _get(port: int, path: str, token: str) -> None:
-    """Raises Unhealthy for any answer but 200 whose body does not say `"ready":false`."""
+    """Send GET. Raises Unhealthy unless the answer is 200 without `"ready":false`."""
     connection = http.client.HTTPConnection(socket.gethostname(), port, timeout=TIMEOUT_S)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:

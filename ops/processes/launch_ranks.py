@@ -1,9 +1,9 @@
-"""The ranks of a trainer on this machine: started, watched, and ended together.
+"""Starts, watches and stops the ranks of a trainer on this machine together.
 
-    agentrl trainer ─▶ rank 0 · rank 1 · …      each `agentrl trainer` again, told its place
+    agentrl trainer ─▶ rank 0 · rank 1 · …      each is `agentrl trainer` with its rank
 
-They live and die as one: where one ends badly or hangs the others are ended, and the words of the
-first are the error. SIGTERM goes to rank 0, which saves a snapshot and sends the others home.
+If one rank fails or hangs, the others are stopped, and the output of the first is the error.
+SIGTERM goes to rank 0, which saves a snapshot and stops the others.
 """
 
 import os
@@ -33,7 +33,7 @@ log = get_logger()
 
 @dataclass(slots=True)
 class Rank:
-    """One process. `log`: None where it writes what this process writes."""
+    """A rank process. `log`: None if it shares the output of this process."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -41,7 +41,7 @@ class Rank:
 
 
 def run_ranks(config: Config, path: Path, stop: threading.Event, *, supervised: bool) -> int:
-    """Start `trainer.ranks` processes; the exit code once all have ended. Raises RankLost."""
+    """Run `trainer.ranks` processes until all have ended; return the exit code. Raises RankLost."""
     with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
         ranks = [
             _started(config, path, number, Path(folder) / "meeting")
@@ -91,7 +91,7 @@ def _spawned(
 def _watch(
     ranks: Sequence[Rank], stop: threading.Event, stop_s: float, together_s: float = TOGETHER_S
 ) -> int:
-    """Until all have ended well, or the first has not. Raises RankLost."""
+    """Wait until all have ended, or one has failed. Raises RankLost."""
     told, over = 0.0, 0.0
     while alive := [rank for rank in ranks if rank.process.poll() is None]:
         now = time.monotonic()
@@ -112,7 +112,7 @@ def _watch(
 
 
 def _verdict(ranks: Sequence[Rank], silent: set[int]) -> int:
-    """What the ends say together. `silent`: ranks that did not end."""
+    """Combine the exit codes. `silent`: ranks that did not end."""
     codes = {rank.number: rank.process.returncode for rank in ranks if rank.number not in silent}
     size = len(ranks)
     for number, code in codes.items():

@@ -1,4 +1,4 @@
-"""A policy server's process: one [[policy]] of the file, and the loop of serving/policy.py."""
+"""The policy server process: serves one [[policy]] with serving/policy.py."""
 
 import threading
 
@@ -9,7 +9,7 @@ from agentrl.serving.policy import Followed, serve_policy
 
 
 def run(config: Config, stop: threading.Event, name: str = "") -> None:
-    """Serve checkpoints until SIGTERM. `name`: of the [[policy]]; the first where empty."""
+    """Serve checkpoints until SIGTERM. `name`: of the [[policy]]; empty: the first."""
     server = config.policy_server(name)
     with opened(config, stop) as here:
         followed = Followed(here.run_id, here.store, here.broker)

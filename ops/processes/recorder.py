@@ -1,4 +1,4 @@
-"""The recorder's process: a queue of bodies, and the loop `record` of workers/recorder.py."""
+"""The recorder process: consumes the queue of bodies with `record` of workers/recorder.py."""
 
 import threading
 
@@ -14,7 +14,7 @@ LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it la
 
 
 def run(config: Config, stop: threading.Event) -> None:
-    """Store bodies until SIGTERM, and then what its queue still holds."""
+    """Store bodies until SIGTERM, then the rest of the queue."""
     with opened(config, stop) as here:
         consumer = here.broker.consumer(recorder_queue(here.run_id))
         record(here.store, consumer, here.run_id, stop)

@@ -19,7 +19,7 @@ from agentrl.ops.tables import console, plain
 
 
 def status(path: Path, *, as_json: bool) -> None:
-    """Print it."""
+    """Print the status."""
     found = look(loading.load(path))
     if as_json:
         print(json.dumps(found))
@@ -68,7 +68,7 @@ def _alarm_cells(row: dict[str, Any]) -> list[str]:
 
 
 def look(config: Config) -> dict[str, Any]:
-    """What stands now. Raises StoreError where the run does not."""
+    """Return the current status. Raises StoreError if the run does not exist."""
     store = open_history(config.store_url())
     try:
         with store.read() as session:
@@ -95,10 +95,10 @@ def look(config: Config) -> dict[str, Any]:
 
 
 def _metrics(host: str, processes: Mapping[str, Any]) -> dict[str, str]:
-    """Where Prometheus finds each process that the supervisor started, and itself.
+    """Return the metrics URLs of the supervisor and its processes.
 
-    Ports are those of the run, whatever the caller's configuration says: the supervisor's own is
-    the one before its processes' (`supervise.children`).
+    Ports are those of the running supervisor, not of the caller's configuration: its own port is
+    the one before those of its processes.
     """
     ports = {name: row["metrics"] for name, row in processes.items() if row.get("metrics")}
     if ports:

@@ -1,5 +1,5 @@
-"""The supervisor's process: the children of the file, and the loop `watch` of
-ops/supervisor/screen.py, which polls them.
+"""The supervisor process: starts the configured processes and polls them with `watch` of
+ops/supervisor/screen.py.
 """
 
 import threading
@@ -29,7 +29,7 @@ MIB = 1024**2
 
 
 def run(config: Config, stop: threading.Event, path: Path) -> None:
-    """Keep the processes of the file alive until the run is over or `stop`."""
+    """Keep the configured processes alive until the run is over or `stop`."""
     run_id = begin(config)
     logging.bind_process(run_id=run_id)
     store = open_store(config.store_url())

@@ -1,6 +1,6 @@
-"""The tracker's process: a follower (ops/trackers/exporter.py) on a thread for each tracker.
+"""The tracker process: one thread per tracker runs ops/trackers/exporter.py.
 
-It only reads the store, which each follower opens itself; it begins no run and knows no broker.
+Each thread opens the database itself and only reads it. The process uses no broker.
 """
 
 import os
@@ -20,7 +20,7 @@ log = get_logger()
 
 
 def run(config: Config, stop: threading.Event) -> None:
-    """Until the run is over and told, or `stop`. Raises ConfigError where none is configured."""
+    """Export until the run is over and exported, or `stop`. Raises ConfigError."""
     if not config.trackers.use:
         raise ConfigError("trackers.use is empty", hint='set it, for example to ["tensorboard"]')
     followers = [Follower(config, make(name, config), name) for name in config.trackers.use]

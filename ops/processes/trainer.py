@@ -1,8 +1,8 @@
-"""The trainer's process: an engine that holds the run's first checkpoint, and the loop around it.
+"""The trainer process: loads the run's first checkpoint into an engine and runs the training loop.
 
 engine     processes
 torch      this one                                     train(…, TorchLearner)
-deepspeed  ranks; the first alone opens the run         train(…, Lead) · follow · follow …
+deepspeed  ranks; only the first opens the run         train(…, Lead) · follow · follow …
 """
 
 import os
@@ -34,7 +34,7 @@ OVER = b"\0"  # told to ranks in place of a path
 
 
 def run(config: Config, stop: threading.Event) -> None:
-    """Batches in, checkpoints out, until the run is over or `stop`."""
+    """Train until the run is over or `stop`."""
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -48,7 +48,7 @@ def run(config: Config, stop: threading.Event) -> None:
 
 
 def bounds(config: Config, filled: Settings) -> Bounds:
-    """What a batch of the run must satisfy."""
+    """Return the limits of a batch."""
     fewest, most = batch_groups(config.trainer, config.dispatch)
     return Bounds(
         min_groups=fewest,
@@ -62,7 +62,7 @@ def bounds(config: Config, filled: Settings) -> Bounds:
 
 
 def ledger_config(config: Config) -> LedgerConfig:
-    """What the ledger takes of it."""
+    """Return the ledger's part of the configuration."""
     fewest, _ = batch_groups(config.trainer, config.dispatch)
     return LedgerConfig(
         run=config.run,
@@ -77,13 +77,13 @@ def ledger_config(config: Config) -> LedgerConfig:
 
 
 def send_home(config: Config) -> None:
-    """As the first rank of a run that is over: the others know no store and wait to be told."""
+    """Stop the other ranks of a finished run; they cannot read the database."""
     with _joined(config) as ranks:
         ranks.tell(OVER)
 
 
 def _joined(config: Config) -> AbstractContextManager["Ranks"]:
-    """Raises RankLost, ConfigError."""
+    """Connect the ranks. Raises RankLost, ConfigError."""
     from agentrl.trainer.engines.ranks import joined
 
     own = place(os.environ)
@@ -95,7 +95,7 @@ def _joined(config: Config) -> AbstractContextManager["Ranks"]:
 
 
 def _rank(config: Config, stop: threading.Event) -> None:
-    """One rank. A signal stops the first, which sends the others home."""
+    """Run one rank. A signal stops the first, which stops the others."""
     from agentrl.trainer.engines.rank0 import follow, leading
 
     with _joined(config) as ranks:
@@ -112,7 +112,7 @@ def _rank(config: Config, stop: threading.Event) -> None:
 
 
 def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> "DeepSpeedLearner":
-    """`first`: what the row of the run's first checkpoint names."""
+    """`first`: path in the row of the run's first checkpoint."""
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Hardware
 
@@ -130,7 +130,7 @@ def _first(run: Opened) -> str:
 
 
 def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
-    """The first checkpoint's directory; an object store that is away is waited for until `stop`."""
+    """Return the first checkpoint's directory; wait for an unavailable storage until `stop`."""
     patient = TransferLimits(fetch_s=FOREVER)
     return checkpoint_store.patience(stop).call(
         lambda: checkpoint_store.fetch(first, config.cache(), stop, patient)

@@ -1,5 +1,5 @@
-"""A worker's process: a lease, a pool of policies, and Celery's threads, which call
-`EpisodeWorker.run` of workers/worker.py.
+"""The worker process: a lease, a policy pool, and Celery's threads, which call `EpisodeWorker.run`
+of workers/worker.py.
 """
 
 import threading
@@ -16,7 +16,7 @@ from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig, leave_in_
 
 
 def run(config: Config, stop: threading.Event) -> None:
-    """Play episodes until SIGTERM."""
+    """Run episodes until SIGTERM."""
     with opened(config, stop) as here, ExitStack() as stack:
         publisher = stack.enter_context(closing(here.broker.publisher()))
         own = worker_config(config)
@@ -33,7 +33,7 @@ def run(config: Config, stop: threading.Event) -> None:
 
 
 def worker_config(config: Config) -> EpisodeWorkerConfig:
-    """What a worker takes of it. Raises ConfigError where servers name different tokens."""
+    """Return the worker's part of the configuration. Raises ConfigError for different tokens."""
     return EpisodeWorkerConfig(
         worker=config.worker,
         dispatch=config.dispatch,
@@ -46,5 +46,5 @@ def worker_config(config: Config) -> EpisodeWorkerConfig:
 
 
 def pool_config(config: Config) -> PoolConfig:
-    """What a pool of policies takes of it."""
+    """Return the policy pool's part of the configuration."""
     return PoolConfig(config.sampling, list(config.tasks), config.dispatch.group_size)

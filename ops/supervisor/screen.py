@@ -1,4 +1,4 @@
-"""What people see of a run while a supervisor keeps its processes: its totals, stalls, alarms.
+"""The screen output of `agentrl up`: totals, stalls, problems.
 
 watch: poll the children ─▶ their logs ─▶ the run's row ─▶ say and show
 """
@@ -35,9 +35,10 @@ log = logging.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What people see of a run: lines, its totals, and what goes wrong again and again.
+    """The output of a run: lines, totals, and repeated problems.
 
-    `look_s`: between two looks; `rests`: times what counting a run took, before the next count.
+    `look_s`: time between two polls. `rests`: pause before the next count, as a multiple of its
+    duration.
     """
 
     say: Callable[[str], None]
@@ -50,10 +51,10 @@ class Screen:
 def watch(
     supervisor: Supervisor, store: Store, run_id: str, stop: threading.Event, screen: Screen
 ) -> Totals:
-    """Poll children and run until the run is over or `stop`; the last totals.
+    """Poll the children and the run until the run is over or `stop`; return the last totals.
 
-    Counting takes one part in `screen.rests` of the time at most, however long the run has become.
-    A store that is away is waited for: the children wait too.
+    Counting takes at most 1/`screen.rests` of the time, also for a long run. It waits for an
+    unavailable database, like the children.
     """
     totals = store.ask(lambda session: progress.totals(session, run_id))
     due, away = -math.inf, False
@@ -83,7 +84,7 @@ def watch(
 
 
 def reached(store: Store, run_id: str, name: str) -> int | None:
-    """How far the run is: the trainer's versions, for others the episodes; None: nobody knows."""
+    """Return the run's progress: version for the trainer, else episodes; None: unknown."""
 
     def far(session: Session) -> int:
         totals = progress.totals(session, run_id)
@@ -93,7 +94,7 @@ def reached(store: Store, run_id: str, name: str) -> int | None:
 
 
 def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | U:
-    """The answer of a store that is there; `otherwise` without it."""
+    """Query the database; return `otherwise` if it is unavailable."""
     try:
         return store.ask(question, patience_s=0.0)
     except StoreError as error:
@@ -102,12 +103,12 @@ def _asked(store: Store, question: Callable[[Session], T], otherwise: U) -> T | 
 
 
 def newest(store: Store, run_id: str, last: Totals) -> Totals:
-    """The totals after an orderly end, which may commit an update; `last` without the store."""
+    """Return the totals after a clean end, which may commit an update; or `last`."""
     return _asked(store, lambda session: progress.totals(session, run_id), last)
 
 
 def _goes_on_from(store: Store, run_id: str, version: int) -> int:
-    """The version a trainer that starts now goes on from, `version` at most."""
+    """Return the version from which a new trainer would resume, at most `version`."""
 
     def snapshot(session: Session) -> int:
         newest = checkpoints.latest_snapshot(session, run_id)
@@ -117,7 +118,7 @@ def _goes_on_from(store: Store, run_id: str, version: int) -> int:
 
 
 def how_it_ended(store: Store, run_id: str, last: Totals) -> str:
-    """How a run was left, and where less than all of it was saved."""
+    """Describe how the run was left, and whether updates after the last snapshot are lost."""
     if last.state in RUN_OVER:
         return f"{last.state} at version {last.version}"
     state = "stopped" if last.state == RunState.RUNNING else last.state
@@ -127,7 +128,7 @@ def how_it_ended(store: Store, run_id: str, last: Totals) -> str:
 
 
 class StallGuard:
-    """Notices where neither an episode nor an update has come for `limit_s` of a running run."""
+    """Notices if a running run had neither an episode nor an update for `limit_s`."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -135,7 +136,7 @@ class StallGuard:
         self._since = time.monotonic()
 
     def words(self, totals: Totals) -> str:
-        """What to tell, once every `limit_s`; empty while the run moves."""
+        """Return a warning, once every `limit_s`; empty while the run makes progress."""
         moved = (totals.episodes, totals.version)
         stalled = moved == self._seen and totals.state == RunState.RUNNING
         if stalled and time.monotonic() - self._since <= self._limit_s:
@@ -145,7 +146,7 @@ class StallGuard:
 
 
 def _success(store: Store, run_id: str) -> str:
-    """Success by task of late, to be told beside a version; empty where nothing is known."""
+    """Return the recent success by task, to print with a version; empty if unknown."""
     none: dict[str, float] = {}
     found = _asked(store, lambda s: progress.recent_success(s, run_id, RECENT_UPDATES), none)
     told = ", ".join(f"{task} {success:.2f}" for task, success in sorted(found.items()))

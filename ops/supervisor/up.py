@@ -27,7 +27,7 @@ DOWN_S = 12.0  # for a supervisor to end after SIGTERM, and the trainer's own ti
 
 
 def up(path: Path, *, detach: bool) -> None:
-    """Start a run's processes; return when it is over or a signal has ended them."""
+    """Start a run's processes; return when the run is over or a signal has stopped them."""
     config = hub.resolved(loading.load(path))  # before signals are only noted: it may take long
     memory.require(config)
     for name in config.secret_names():
@@ -45,7 +45,7 @@ def up(path: Path, *, detach: bool) -> None:
 
 
 def down(path: Path) -> None:
-    """End the supervisor of a config's home, and with it what it started."""
+    """Stop the supervisor of a run's home with its processes."""
     config = loading.load(path)
     home = config.home()
     pid = running_supervisor(home)

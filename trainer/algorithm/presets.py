@@ -28,7 +28,7 @@ class Importance:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All the learner obeys, filled in. `norm_floor`: least σ to divide advantages by."""
+    """The complete settings of the learner. `norm_floor`: smallest σ for normalising advantages."""
 
     learning_rate: float
     weight_decay: float
@@ -95,10 +95,10 @@ NORM_FLOOR = 0.1
 
 
 def settings(config: Trainer) -> Settings:
-    """The preset's values where the configuration is silent.
+    """Return the settings: the configuration's values, else the preset's.
 
-    Raises ConfigError for what contradicts itself: `old = "behaviour"` with importance weights (the
-    ratio π/μ already corrects for the behaviour policy), bounds that no loss reads.
+    Raises ConfigError for contradictions: `old = "behaviour"` with importance weights (the ratio
+    π/μ already corrects for the behaviour policy), bounds that the loss does not use.
     """
     _check_engine(config)
     values = _chosen(config)
@@ -134,7 +134,7 @@ def settings(config: Trainer) -> Settings:
 
 
 def given(key: str) -> dict[str, Any]:
-    """What a key of [trainer] is where it is absent, by preset, loss or `importance`."""
+    """Return the default of a key of [trainer] by preset, loss or `importance`."""
     bound = {"min_weight": "least", "max_weight": "most"}.get(key)
     if bound:
         return {kind: value for kind, each in WEIGHTS.items() if (value := getattr(each, bound))}
@@ -143,27 +143,27 @@ def given(key: str) -> dict[str, Any]:
 
 
 def choices(key: str) -> Collection[str]:
-    """The names that a key of [trainer] may have, where files of `trainer/algorithm` say which."""
+    """Return the allowed names of a key of [trainer] that files of `trainer/algorithm` register."""
     registries: Mapping[str, Collection[str]] = {"loss": known_losses(), "advantage": ADVANTAGES}
     return registries.get(key, ())
 
 
 def chunk_logits(trainer: Trainer, device: str) -> int:
-    """Logits that exist at once while a loss is computed. device: as torch names it."""
+    """Return the number of logits in memory while a loss is computed. device: as torch names it."""
     kind = device.partition(":")[0]
     return trainer.chunk_logits or CHUNK_LOGITS.get(kind, CHUNK_LOGITS["cpu"])
 
 
 def batch_groups(trainer: Trainer, dispatch: Dispatch) -> tuple[int, int]:
-    """The fewest and the most groups of a batch."""
+    """Return the smallest and the largest number of groups in a batch."""
     fewest = trainer.min_groups or dispatch.groups_per_update
     return fewest, trainer.max_groups or 2 * fewest
 
 
 def inbox_bytes(trainer: Trainer, dispatch: Dispatch, sampling: Sampling) -> int:
-    """Bytes of episodes that the trainer holds in memory while it gathers a batch.
+    """Return the memory for episodes while a batch is collected, in bytes.
 
-    Raises ConfigError where the configured bound is less than a batch may need.
+    Raises ConfigError if the configured value is smaller than a batch may need.
     """
     groups = batch_groups(trainer, dispatch)[1]
     need = groups * dispatch.group_size * sampling.max_tokens * BYTES_PER_TOKEN

@@ -1,7 +1,7 @@
-"""The losses that `trainer.loss` may name: each file of this folder that declares `LOSS`.
+"""The registry of losses (`trainer.loss`): each file of this folder that declares `LOSS`.
 
-The names and bounds of losses are asked for where torch is not wanted (`agentrl config keys`), so
-the files of this folder import torch within their functions.
+Names and bounds of losses are needed without torch (`agentrl config keys`), so the files of this
+folder import torch inside their functions.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from agentrl.trainer.algorithm.losses.tokens import Loss
 
 @cache
 def known_losses() -> Mapping[str, Loss]:
-    """Every loss by its name, which is that of its file."""
+    """Return all losses by name, which is the name of the file."""
     modules = {
         each.name: import_module(f"{losses.__name__}.{each.name}")
         for each in iter_modules(losses.__path__)
