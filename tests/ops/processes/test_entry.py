@@ -51,7 +51,7 @@ def test_a_process_waits_for_a_service_that_is_away_until_a_signal(
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    assert "was away" in output.read_text().splitlines()[-1]
+    assert "was unavailable" in output.read_text().splitlines()[-1]
 
 
 @pytest.fixture
