@@ -32,7 +32,7 @@ class Refused:
 
 
 def balance(session: Session, run_id: str) -> Balance:
-    """Of the whole run, by its indexes."""
+    """Return the balance of the whole run, using its indexes."""
     sizes = select(func.count(), func.coalesce(func.sum(Group.size), 0))
     groups, members = session.execute(sizes.where(Group.run_id == run_id)).one()
     states = select(Episode.state, func.count()).where(Episode.run_id == run_id)
@@ -41,7 +41,7 @@ def balance(session: Session, run_id: str) -> Balance:
 
 
 def given_up(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
-    """(state, reason, episodes, attempts) of what failed or was cancelled, the most first."""
+    """Return (state, reason, episodes, attempts) of failed or cancelled episodes, most first."""
     query = (
         select(
             Episode.state,
@@ -57,7 +57,7 @@ def given_up(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
 
 
 def retried(session: Session, run_id: str) -> dict[str, int]:
-    """Attempts that are being repeated, by why the one before was given up."""
+    """Count repeated attempts by the reason of the former one."""
     query = (
         select(Episode.reason, func.count())
         .where(
@@ -71,7 +71,7 @@ def retried(session: Session, run_id: str) -> dict[str, int]:
 
 
 def refused(session: Session, run_id: str) -> list[Refused]:
-    """What the view `refused_transitions` says of a run."""
+    """Return the view `refused_transitions` of a run."""
     rows = session.execute(
         text(
             "SELECT transition, found, number, latest FROM refused_transitions "

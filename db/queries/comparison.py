@@ -14,14 +14,14 @@ Kind = tuple[str, str, float, str]  # task, split, temperature, settings: alike 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The share of its repeats in which each item was solved at `version`."""
+    """The share of solved repeats of each item at `version`."""
 
     version: int
     items: Mapping[str, float]
 
 
 def measured_last(session: Session, run_id: str) -> dict[Kind, Measured]:
-    """Of each kind of evaluation the one of the run's newest version that has episodes."""
+    """Return, for each kind of evaluation, the one of the newest version with episodes."""
     kind = (Evaluation.task, Evaluation.split, Evaluation.temperature, Evaluation.settings)
     version = func.coalesce(Evaluation.version, 0)  # a run's checkpoints have one
     query = (
@@ -41,7 +41,7 @@ def measured_last(session: Session, run_id: str) -> dict[Kind, Measured]:
 
 
 def _items(session: Session, evaluation_ids: list[str]) -> dict[str, dict[str, float]]:
-    """The share of repeats that solved each item, by evaluation."""
+    """Return the share of solved repeats of each item, by evaluation."""
     solved = func.avg(case((EvaluationEpisode.score >= SOLVED, 1.0), else_=0.0))
     key = EvaluationEpisode.evaluation_id, EvaluationEpisode.item_id
     query = select(*key, solved).where(key[0].in_(evaluation_ids)).group_by(*key).order_by(*key)

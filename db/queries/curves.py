@@ -22,7 +22,7 @@ FOREVER = 1e12  # seconds since the epoch
 class Span:
     """The time until `high`, when the update to `version` was committed.
 
-    `tokens`: that updates up to this one learned from; `at_s`: seconds from the run's beginning.
+    `tokens`: trained up to this update. `at_s`: seconds since the start of the run.
     """
 
     version: int
@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Finished episodes of a task late in a span. Means over them; `variance`: of the reward."""
+    """Means over the last finished episodes of a task in a span. `variance`: of the reward."""
 
     span: Span
     task: str
@@ -46,9 +46,9 @@ class Point:
 
 
 def spans(session: Session, run_id: str, points: int) -> list[Span]:
-    """At most so many, each until an update of the live lineage; the last until the newest.
+    """Return at most that many spans, each until an update of the live lineage.
 
-    What closed after the newest update belongs to no version yet.
+    Groups closed after the newest update belong to no span yet.
     """
     run = session.get_one(Run, run_id, populate_existing=True)
     shown = {max(1, round(run.version * place / points)) for place in range(1, points + 1)}
@@ -69,9 +69,9 @@ def spans(session: Session, run_id: str, points: int) -> list[Span]:
 
 
 def success_by_version(session: Session, run_id: str, points: int, groups: int) -> list[Point]:
-    """At most so many versions, each of the `groups` of all tasks together that closed last in it.
+    """Return points of at most that many versions, each of the last `groups` groups of all tasks.
 
-    Where versions are closer than that, they have groups in common.
+    Versions that are closer than that share groups.
     """
     found = []
     for span in spans(session, run_id, points):
@@ -80,7 +80,7 @@ def success_by_version(session: Session, run_id: str, points: int, groups: int) 
 
 
 def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, Any]]:
-    """What each update of the live lineage recorded of itself."""
+    """Return the metrics of each update of the live lineage."""
     query = select(Update.version, Update.metrics).where(
         Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK
     )
@@ -88,7 +88,7 @@ def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, 
 
 
 def latest(session: Session, run_id: str, groups: int) -> list[Point]:
-    """By task, of the so many groups that closed last, whatever came after them."""
+    """Return points by task of the groups that closed last."""
     whole = Span(0, FOREVER, 0, 0.0)
     return _points(session, whole, _last_closed(run_id, whole, groups))
 
@@ -96,7 +96,7 @@ def latest(session: Session, run_id: str, groups: int) -> list[Point]:
 def closed_by_version(
     session: Session, run_id: str, points: int, groups: int
 ) -> list[tuple[Span, str, dict[GroupState, int]]]:
-    """(span, task, how many groups went into which state) of the same groups."""
+    """Return (span, task, counts of groups by state) of the same groups."""
     found: list[tuple[Span, str, dict[GroupState, int]]] = []
     for span in spans(session, run_id, points):
         last = _last_closed(run_id, span, groups)
@@ -109,7 +109,7 @@ def closed_by_version(
 
 
 def _last_closed(run_id: str, span: Span, groups: int) -> Subquery:
-    """The groups of a run that closed last in a span, of all tasks together."""
+    """Return the groups of all tasks that closed last in a span."""
     return (
         select(Group.group_id, Group.task, Group.state)
         .where(Group.run_id == run_id, Group.closed_at <= span.high)

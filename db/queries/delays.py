@@ -29,7 +29,7 @@ class Delay:
 
 
 def delays(session: Session, run_id: str, updates: int) -> list[Delay]:
-    """Of the last so many updates of the live lineage, the oldest first."""
+    """Return the delays of the last updates of the live lineage, oldest first."""
     late = (
         select(Update.update_id, Update.version, Update.started_at, Update.committed_at)
         .where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
@@ -60,14 +60,14 @@ def delays(session: Session, run_id: str, updates: int) -> list[Delay]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is under way: open and ready groups, and the states of their episodes."""
+    """Open work: open and ready groups, and the states of their episodes."""
 
     groups: Mapping[GroupState, int]
     episodes: Mapping[EpisodeState, int]
 
 
 def waiting(session: Session, run_id: str) -> Waiting:
-    """What no update has learned from yet; bounded by admission."""
+    """Count work that is not trained yet; bounded by admission."""
     under_way = (Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
     groups = select(Group.state, func.count()).where(*under_way).group_by(Group.state)
     members = (
@@ -84,7 +84,7 @@ def waiting(session: Session, run_id: str) -> Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What finished in so many seconds, and the updates committed in them."""
+    """Episodes finished and updates committed in a period of time."""
 
     seconds: float
     episodes: int
@@ -93,7 +93,7 @@ class Pace:
 
 
 def pace(session: Session, run_id: str, window_s: float) -> Pace:
-    """Of the last so many seconds, or of those before the run ended."""
+    """Return the pace of the last seconds, or of those before the run ended."""
     run = session.get_one(Run, run_id, populate_existing=True)
     end = run.ended_at or session.scalar(select(now())) or run.created_at
     since = max(run.created_at, end - window_s)
@@ -115,9 +115,9 @@ def pace(session: Session, run_id: str, window_s: float) -> Pace:
 
 
 def update_s(session: Session, run_id: str, updates: int) -> float | None:
-    """Median seconds from one commit to the next, of the last so many; None before the second.
+    """Return the median seconds between the last commits; None before the second commit.
 
-    Not the mean: a break in which nothing ran is one of them.
+    The median ignores a pause of the run.
     """
     late = (
         select(Update.committed_at)

@@ -15,7 +15,7 @@ TEXT = 20_000  # characters of a call or an answer that are read
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """One step: who sampled it, what it called, what came back. Times in seconds."""
+    """One step: policy, call, answer. Times in seconds."""
 
     number: int
     server_id: str
@@ -57,10 +57,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """An episode among its siblings. `body`: as stored, None where it is not (yet), empty
-    where it was removed.
+    """An episode with its group. `body`: as stored; None: not stored (yet); empty: deleted.
 
-    `sha256`: of the body that the row names; empty before it has finished.
+    `sha256`: hash of the body in the row; empty before the episode has finished.
     """
 
     task: str
@@ -78,7 +77,7 @@ class Story:
 
 
 def story(session: Session, run_id: str, episode_id: str) -> Story | None:
-    """The episode as it stands; None where the run has no such."""
+    """Return the episode; None: the run has no such episode."""
     row = session.get(Episode, episode_id)
     if row is None or row.run_id != run_id:
         return None
@@ -109,7 +108,7 @@ def story(session: Session, run_id: str, episode_id: str) -> Story | None:
 
 
 def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
-    """The steps of an attempt, in order; none before the recorder has its body."""
+    """Return the steps of an attempt in order; none before the recorder has stored its body."""
     others: dict[str, ColumnElement[Any]] = {
         "start": Step.token_start.expression,
         "end": Step.token_end.expression,
@@ -127,7 +126,7 @@ def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
 
 
 def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> list[str]:
-    """Where files of the run's model may lie: checkpoints that acted, then the run's first."""
+    """Return directories with the run's model: of acting checkpoints, then of the first one."""
     query = select(Checkpoint.checkpoint_id, Checkpoint.path)
     rows = session.execute(
         query.where(Checkpoint.run_id == run_id, Checkpoint.checkpoint_id.in_(acted))
@@ -139,7 +138,7 @@ def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> li
 
 
 def config_of(session: Session, run_id: str) -> str:
-    """The run's configuration as it was written down."""
+    """Return the stored configuration of the run."""
     return session.scalars(select(Run.config).where(Run.run_id == run_id)).one()
 
 

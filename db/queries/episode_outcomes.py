@@ -14,7 +14,7 @@ from agentrl.db.models import Episode, Group, Step, Update
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """An episode that finished. `steps`: how many each track sampled."""
+    """A finished episode. `steps`: number of steps by track."""
 
     group_id: str
     solved: bool
@@ -22,7 +22,7 @@ class Played:
 
 
 def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> list[Played]:
-    """The finished episodes of a task's last groups, group by group, whatever became of those."""
+    """Return the finished episodes of a task's last groups in any state, group by group."""
     recent = (
         select(Group.group_id)
         .where(Group.run_id == run_id, Group.task == task, Group.ready_at.is_not(None))
@@ -45,7 +45,7 @@ def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> li
 
 
 def recent_metrics(session: Session, run_id: str, updates: int) -> list[dict[str, Any]]:
-    """The metrics of the last committed updates of the live lineage, newest first."""
+    """Return the metrics of the last updates of the live lineage, newest first."""
     query = (
         select(Update.metrics)
         .where(Update.run_id == run_id, Update.state == UpdateState.COMMITTED)

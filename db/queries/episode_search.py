@@ -35,7 +35,7 @@ LEAST = -1e300  # stands, in an order, for what an episode does not have
 
 
 class Order(StrEnum):
-    """What decides the order, the largest first. `SECONDS`: of the attempt that ended it."""
+    """The sort order, largest first. `SECONDS`: of the last attempt."""
 
     NEWEST = "newest"
     SCORE = "score"
@@ -46,8 +46,8 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of episodes: on a page, that one look goes through, that it reads the texts of, and
-    up to which those of an item, a checkpoint or an update are few.
+    """Limits in episodes: per page, per search, per search of texts, and the number up to which the
+    episodes of an item, a checkpoint or an update count as few.
     """
 
     page: int = 50
@@ -61,11 +61,11 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is sought, and in which order; empty or None: whatever it is.
+    """The filter and the order; empty or None: any value.
 
     `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
-    one that acted in it. `learned_at`: the version that the update which learned from it made.
-    `words`: a text in a call or an answer, whatever its case.
+    one that sampled a step. `learned_at`: version of the update that trained on it. `words`: text
+    in a call or an answer, ignoring case.
     """
 
     state: EpisodeState = EpisodeState.FINISHED
@@ -83,8 +83,8 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page ended: at which value of its order, of the newest first seconds since the
-    epoch, and the episode among those of that value.
+    """The end of a page: the value of its order (for newest first, seconds since the epoch), and
+    the episode with that value.
     """
 
     at: float
@@ -93,7 +93,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One episode in a list. `at`: when it ended; of an open one, when it was queued."""
+    """A listed episode. `at`: when it ended; for an open one, when it was queued."""
 
     episode_id: str
     task: str
@@ -113,10 +113,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page. `older`: where the next one begins; None: there is no more.
+    """A page. `older`: start of the next page; None: there is none.
 
-    `looked`: how many episodes were looked at, at most. `beyond`: there may be others that pass and
-    that neither this page nor one after it shows, for only the newest are sorted.
+    `looked`: largest number of searched episodes. `beyond`: older episodes may match but are on no
+    page, because only the newest are sorted.
     """
 
     rows: Sequence[Row]
@@ -126,7 +126,7 @@ class Found:
 
 
 def tasks_of(session: Session, run_id: str) -> list[str]:
-    """The tasks that the run has groups of."""
+    """Return the tasks of the run's groups."""
     found: list[str] = []
     query = select(func.min(Group.task)).where(Group.run_id == run_id)
     while task := session.scalar(query.where(Group.task > found[-1]) if found else query):
@@ -141,7 +141,7 @@ def search(
     before: Cursor | None = None,
     limits: Limits = LIMITS,
 ) -> Found:
-    """The first episodes of the run that pass, in the order that is sought, after `before`."""
+    """Return the first matching episodes after `before`, in the requested order."""
     few, more = _few(session, _criteria(run_id, sought), limits.few)
     within = limits.words if sought.words else limits.window
     newest = sought.order == Order.NEWEST
@@ -169,7 +169,7 @@ def search(
 
 
 def _criteria(run_id: str, sought: Filter) -> list[Select[Any]]:
-    """Ids of the episodes of the update, the item and the checkpoint, of those that are named."""
+    """Return queries for the episodes of the given update, item and checkpoint."""
     found: list[Select[Any]] = []
     if sought.learned_at is not None:
         found.append(
@@ -193,7 +193,9 @@ def _criteria(run_id: str, sought: Filter) -> list[Select[Any]]:
 def _few(
     session: Session, criteria: Sequence[Select[Any]], most: int
 ) -> tuple[Sequence[str] | None, list[Select[Any]]]:
-    """All episodes of the first criterion that has few, None where none has, and the others."""
+    """Return all episodes of the first criterion with few episodes (or None), and the other
+    criteria.
+    """
     for place, each in enumerate(criteria):
         found = session.scalars(each.limit(most + 1)).all()
         if len(found) <= most:
@@ -202,7 +204,7 @@ def _few(
 
 
 def _among(episode: type[Episode], criterion: Select[Any]) -> ColumnElement[bool]:
-    """Whether the episode is one of the criterion's, asked of each alone."""
+    """Return a condition that checks a criterion for each episode."""
     (name,) = criterion.selected_columns
     return criterion.where(name == episode.episode_id).exists()
 
@@ -210,7 +212,7 @@ def _among(episode: type[Episode], criterion: Select[Any]) -> ColumnElement[bool
 def _window(
     run_id: str, state: EpisodeState, before: Cursor | None, few: Sequence[str] | None
 ) -> Select[Any]:
-    """The episodes of a state, the newest first, whatever else they are."""
+    """Select the episodes of a state, newest first."""
     at = _moment(Episode, state)
     query = select(Episode).where(Episode.run_id == run_id, Episode.state == state)
     if few is not None:
@@ -228,7 +230,7 @@ def _moment(episode: type[Episode], state: EpisodeState) -> InstrumentedAttribut
 
 
 def _value(episode: type[Episode], sought: Filter) -> SQLColumnExpression[Any]:
-    """What the episodes are sorted by; of those that have none, LEAST."""
+    """Return the sort value; LEAST for episodes without one."""
     if sought.order == Order.NEWEST:
         return _moment(episode, sought.state)  # bare: the window comes in that order
     known: dict[Order, SQLColumnExpression[Any]] = {
@@ -241,7 +243,7 @@ def _value(episode: type[Episode], sought: Filter) -> SQLColumnExpression[Any]:
 
 
 def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bool]]:
-    """All that a window is sifted by."""
+    """Return all filter conditions."""
     found: list[ColumnElement[bool]] = []
     if sought.task:
         found.append(episode.task == sought.task)
@@ -267,7 +269,7 @@ def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bo
 
 
 def _last(session: Session, window: Select[Any], state: EpisodeState, within: int) -> Cursor | None:
-    """Where a window that is full ends; None for the last one."""
+    """Return the end of a full window; None for the last one."""
     seen = aliased(Episode, window.subquery())
     query = (
         select(_moment(seen, state), seen.episode_id)

@@ -12,7 +12,7 @@ from agentrl.db.models import Update, UpdateGroup
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """That an update learned from an episode. `advantage`: of its loss tokens, null in old rows."""
+    """An update that trained on an episode. `advantage`: of its loss tokens, null in old rows."""
 
     version: int
     checkpoint_id: str
@@ -22,7 +22,7 @@ class Lesson:
 
 
 def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
-    """The update that learned from each; of one that was rolled back only where no other did."""
+    """Return the update that trained on each episode; a rolled-back one only without another."""
     query = (
         select(
             UpdateGroup.episode_id,

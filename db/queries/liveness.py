@@ -27,12 +27,13 @@ Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """One look. `clock`: the database's, seconds; `workers`: worker_id by pid of the live ones.
+    """The state of a run. `clock`: the database's, in seconds. `workers`: worker_id of live workers
+    by pid.
 
-    `epoch`: of the trainer that may commit; `committed_epoch`: of the one that did last.
-    `rolled_back`: updates; `replays`: attempts that failed or were given up.
-    `servers`: (server_id, url) of the one that registered last, by name. `movement` changes
-    whenever an episode, a group, a body, an update or a serving does; beats leave it as it is.
+    `epoch`: of the trainer that may commit. `committed_epoch`: of the last commit. `rolled_back`:
+    updates. `replays`: failed or abandoned attempts. `servers`: (server_id, url) of the last
+    registered server by name. `movement` changes with every change of an episode, a group, a body,
+    an update or a serving row; heartbeats do not change it.
     """
 
     clock: float
@@ -49,7 +50,7 @@ class Vitals:
 
 
 def look(session: Session, run_id: str) -> Vitals:
-    """The vitals of a run that exists."""
+    """Return the state of an existing run."""
     run = session.get_one(Run, run_id, populate_existing=True)
     workers = select(Worker.pid, Worker.worker_id).where(
         Worker.run_id == run_id, Worker.ended_at.is_(None), Worker.lease_until > now()
@@ -86,13 +87,13 @@ def _rolled_back(run_id: str) -> Select[Any]:
 
 
 def _replays(run_id: str) -> Select[Any]:
-    """Every attempt that was not the last of its episode, and the last of those that failed."""
+    """Count repeated attempts, and last attempts of failed episodes."""
     failed = case((Episode.state == EpisodeState.FAILED, 1), else_=0)
     return select(func.sum(Episode.fence - 1 + failed)).where(Episode.run_id == run_id)
 
 
 def claims_without_body(session: Session, run_id: str) -> set[Claim]:
-    """Rows that say finished while no body of their attempt is stored: promises still to keep."""
+    """Return finished episodes whose body is not stored."""
     query = (
         select(Episode.episode_id, Episode.fence, Episode.body_sha256)
         .outerjoin(
@@ -110,13 +111,13 @@ def claims_without_body(session: Session, run_id: str) -> set[Claim]:
 
 
 def body_sizes(session: Session, run_id: str) -> list[int]:
-    """Bytes of every stored body."""
+    """Return the size of every stored body in bytes."""
     query = select(func.length(StoredTrajectory.body)).where(StoredTrajectory.run_id == run_id)
     return [int(size) for size in session.scalars(query)]
 
 
 def steps_between(session: Session, run_id: str, times: Sequence[tuple[float, float]]) -> set[str]:
-    """Steps that were asked for within one of the times, as the audit names them."""
+    """Return steps that were requested in one of the periods, named as in the audit."""
     within = [Step.requested_at.between(first, last) for first, last in times]
     query = select(Step.episode_id, Step.number).where(Step.run_id == run_id, or_(false(), *within))
     return {f"{episode_id} step {number}" for episode_id, number in session.execute(query)}
@@ -125,11 +126,11 @@ def steps_between(session: Session, run_id: str, times: Sequence[tuple[float, fl
 def first_work(
     session: Session, run_id: str, role: str, since: float, who: str = ""
 ) -> float | None:
-    """When the role first worked after `since`, on the database's clock; None: not yet.
+    """Return when the role first made progress after `since` (database clock); None: not yet.
 
-    role: worker (an episode finished by `who`), policy (a step that `who` sampled), trainer (an
-    update), dispatcher (a group admitted), recorder (a body stored), envs (an episode begun after
-    `since` and finished), or any of them. `who`: a worker_id or server_id; any where empty.
+    role: worker (an episode finished by `who`), policy (a step sampled by `who`), trainer (an
+    update), dispatcher (an admitted group), recorder (a stored body), envs (an episode begun after
+    `since` and finished), or any of them. `who`: worker_id or server_id; empty: any.
     """
     roles = ROLES if role == "any" else (role,)
     found = [session.scalar(_work(run_id, each, since, who)) for each in roles]
@@ -166,7 +167,7 @@ def _work(run_id: str, role: str, since: float, who: str) -> Select[Any]:
 
 
 def _movement(session: Session, run_id: str) -> tuple[Any, ...]:
-    """Counts that only what somebody did can change."""
+    """Return counts that change only with progress."""
     queries = (
         select(func.count(), func.sum(Episode.fence), func.sum(Episode.attempts)).where(
             Episode.run_id == run_id

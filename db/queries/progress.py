@@ -19,7 +19,7 @@ SUCCESS = func.avg(case((Episode.score >= SOLVED, 1.0), else_=0.0))
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts of a run. `seconds`: since it was made, or from then to its end."""
+    """Totals of a run. `seconds`: since its creation, or until its end."""
 
     state: str
     version: int
@@ -30,7 +30,7 @@ class Totals:
 
 
 def totals(session: Session, run_id: str) -> Totals:
-    """Counts of a run that exists."""
+    """Return the totals of an existing run."""
     run = session.get_one(Run, run_id, populate_existing=True)
     finished, tokens = session.execute(
         select(func.count(), func.coalesce(func.sum(Episode.loss_tokens), 0)).where(
@@ -46,7 +46,7 @@ def totals(session: Session, run_id: str) -> Totals:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the updates of the live lineage learned from."""
+    """Totals of the trained data of the live lineage."""
 
     updates: int
     episodes: int
@@ -54,7 +54,7 @@ class Learned:
 
 
 def learned(session: Session, run_id: str) -> Learned:
-    """Of the whole run, counted from its updates alone."""
+    """Return the totals of the whole run from its updates."""
     query = select(
         func.count(),
         func.coalesce(func.sum(Update.episodes), 0),
@@ -65,18 +65,18 @@ def learned(session: Session, run_id: str) -> Learned:
 
 
 def ran_s(session: Session, run: Run) -> float:
-    """Seconds since the run was made, or from then to its end."""
+    """Return the seconds since the run's creation, or until its end."""
     return (run.ended_at or session.scalar(select(now())) or run.created_at) - run.created_at
 
 
 def hours(session: Session, run_id: str) -> float:
-    """Hours since the run was made."""
+    """Return the hours since the run's creation."""
     made = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
     return ((session.scalar(select(now())) or made) - made) / 3600
 
 
 def recent_success(session: Session, run_id: str, updates: int) -> dict[str, float]:
-    """Success by task over the groups closed since the last `updates` updates began."""
+    """Return the success by task in groups closed since the last `updates` updates began."""
     query = (
         select(Group.task, SUCCESS)
         .join(Episode, Episode.group_id == Group.group_id)
@@ -91,7 +91,7 @@ def recent_success(session: Session, run_id: str, updates: int) -> dict[str, flo
 
 
 def recent_groups(session: Session, run_id: str, updates: int) -> int:
-    """How many groups were trained or had no spread since the last `updates` updates began."""
+    """Count groups that were trained or had no spread since the last `updates` updates began."""
     query = select(func.count()).where(
         Group.run_id == run_id,
         Group.closed_at >= _began(session, run_id, updates),
@@ -101,9 +101,9 @@ def recent_groups(session: Session, run_id: str, updates: int) -> int:
 
 
 def _began(session: Session, run_id: str, updates: int) -> float:
-    """When the last `updates` updates began; 0 before the first.
+    """Return when the last `updates` updates began; 0 before the first.
 
-    Asked beforehand: a database that knows the time knows how few groups closed since.
+    It is a separate query, so the planner knows how few groups closed since then.
     """
     query = select(func.min(Update.started_at)).where(
         Update.run_id == run_id,
@@ -116,7 +116,7 @@ def _began(session: Session, run_id: str, updates: int) -> float:
 def success_over_time(
     session: Session, run_id: str, bins: int
 ) -> list[tuple[int, str, float, int]]:
-    """(bin, task, success, episodes) of all finished episodes, by when they ended; bins 0…n-1."""
+    """Return (bin, task, success, episodes) of finished episodes by time; bins 0…n-1."""
     finished = (Episode.run_id == run_id, Episode.state == EpisodeState.FINISHED)
     ends = select(func.min(Episode.ended_at), func.max(Episode.ended_at)).where(*finished)
     first, last = session.execute(ends).one()
@@ -137,9 +137,9 @@ def success_over_time(
 
 
 def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict[str, int]:
-    """Steps sampled by each track; the lagged ones under one name.
+    """Count steps by track; lagged tracks share one name.
 
-    `groups`: of so many groups that closed last; of the whole run where None.
+    `groups`: only of the groups that closed last; None: of the whole run.
     """
     track = case((Step.track.like("lagged%"), "lagged"), else_=Step.track)
     query = select(track, func.count()).where(Step.run_id == run_id).group_by(track)
@@ -158,7 +158,7 @@ def policy_mix(session: Session, run_id: str, groups: int | None = None) -> dict
 
 
 def groups_by_state(session: Session, run_id: str) -> dict[str, int]:
-    """How many groups are in each state."""
+    """Count groups by state."""
     query = select(Group.state, func.count()).where(Group.run_id == run_id).group_by(Group.state)
     return {str(state): count for state, count in session.execute(query)}
 
@@ -168,9 +168,9 @@ def _version(run_id: str) -> ScalarSelect[int]:
 
 
 def staleness(session: Session, run_id: str, *, of_all: bool = False) -> dict[str, float]:
-    """Mean updates between sampling and learning of the latest batch's steps, fresh and lagged.
+    """Return the mean staleness of the latest batch in updates, fresh and lagged.
 
-    `of_all`: of the steps of every batch.
+    `of_all`: of every batch.
     """
     lagged = case((Step.track == CURRENT, "fresh"), else_="lagged")
     query = (
@@ -193,10 +193,10 @@ def staleness(session: Session, run_id: str, *, of_all: bool = False) -> dict[st
 def disagreements(
     session: Session, run_id: str, groups: int | None = None
 ) -> list[tuple[str, str]]:
-    """(kind, detail) of every row of the accounting view, and steps no live policy explains.
+    """Return (kind, detail) of the accounting view, and of steps without a serving row.
 
-    `groups`: only of what is open and of so many groups that closed last; all where None, which
-    reads the whole run and recomputes the running hash of every checkpoint.
+    `groups`: only open work and the groups that closed last. None: the whole run, with a
+    recomputation of every checkpoint's running hash.
     """
     values: dict[str, Any] = {"run_id": run_id}
     if groups is None:
@@ -214,7 +214,7 @@ def disagreements(
 
 
 def _closed_last(session: Session, run_id: str, groups: int) -> float:
-    """When the one before a run's last so many groups closed; 0 where it has no more."""
+    """Return when the group before the last ones closed; 0: there is none."""
     query = (
         select(Group.closed_at)
         .where(Group.run_id == run_id, Group.closed_at.is_not(None))

@@ -15,7 +15,7 @@ CLOSED = (GroupState.FILTERED, GroupState.STALE)
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """A member of a group that the trainer looked at, and its body. `learned`: by the update."""
+    """A member of a group that the trainer inspected, with its body. `learned`: in the update."""
 
     group_id: str
     task: str
@@ -26,7 +26,7 @@ class SeenMember:
 
 
 def update_named(session: Session, run: Run, name: str) -> Update:
-    """By its id, or by its version on the live lineage. Raises StoreError."""
+    """Find an update by id, or by its version on the live lineage. Raises StoreError."""
     query = select(Update).where(Update.run_id == run.run_id)
     if name.isdecimal():
         live = Update.state != UpdateState.ROLLED_BACK
@@ -42,16 +42,15 @@ def update_named(session: Session, run: Run, name: str) -> Update:
 
 
 def parent_of(session: Session, update: Update) -> Checkpoint | None:
-    """The checkpoint that the update began from."""
+    """Return the checkpoint from which the update started."""
     made = session.get_one(Checkpoint, update.checkpoint_id)
     return session.get(Checkpoint, made.parent_id) if made.parent_id else None
 
 
 def seen_members(session: Session, update: Update) -> Sequence[SeenMember]:
-    """Group by group, in the order in which the trainer takes them.
+    """Return the members group by group, in the trainer's order.
 
-    Beside what the update learned from: groups without spread or too stale that were closed since
-    the update before it, whatever became of that.
+    They include groups closed without training (no spread, stale) since the previous update.
     """
     before = (
         select(func.max(Update.committed_at))

@@ -18,8 +18,9 @@ RECENT_UPDATES = 10  # that success is told of
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """One look. `leases`: processes by kind and state (live, lapsed); `wait_s`: of the oldest
-    queued episode; `staleness`: fresh and lagged, of the last batch; `alarms`: raised, by name.
+    """Gauges of a run. `leases`: processes by kind and state (live, lapsed). `wait_s`: age of the
+    oldest queued episode. `staleness`: of the last batch, fresh and lagged. `alarms`: raised, by
+    name.
     """
 
     version: int
@@ -33,7 +34,7 @@ class Levels:
 
 
 def levels(session: Session, run_id: str) -> Levels:
-    """Of a run that exists."""
+    """Return the gauges of an existing run."""
     queued = (Episode.run_id == run_id, Episode.state == EpisodeState.QUEUED)
     oldest = session.scalar(select(now() - func.min(Episode.queued_at)).where(*queued))
     raised: dict[str, int] = {}
@@ -61,7 +62,7 @@ def _open_episodes(session: Session, run_id: str) -> dict[str, int]:
 
 
 def _leases(session: Session, run_id: str) -> dict[tuple[str, str], int]:
-    """Of processes that did not end by themselves; a lapsed one is dead, or cut off."""
+    """Count leases of processes that did not end by themselves; a lapsed one is dead or cut off."""
     found: dict[tuple[str, str], int] = {}
     for kind, table, named in (
         ("worker", Worker, Worker.worker_id),

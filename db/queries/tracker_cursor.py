@@ -15,9 +15,9 @@ MOST = 200  # rows of one look
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How far a tracker is: `update`, when the last was committed and its id, and `alarm_id`.
+    """The position of a tracker: `update` (commit time and id of the last one) and `alarm_id`.
 
-    `evaluations`: episodes of each that was told: one that has grown is told again.
+    `evaluations`: exported episodes of each; an evaluation that has grown is exported again.
     """
 
     update: tuple[float, str] = (0.0, "")  # two may be of the same millisecond
@@ -27,7 +27,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row as numbers at a version, and how far a tracker is that has it."""
+    """One row as numbers at a version, and the tracker's position after it."""
 
     version: int
     metrics: Mapping[str, float]
@@ -35,7 +35,7 @@ class Line:
 
 
 def lines(session: Session, run_id: str, told: Told, most: int = MOST) -> Sequence[Line]:
-    """What is not told yet: updates, then alarms, then evaluations of the run's checkpoints."""
+    """Yield rows not exported yet: updates, then alarms, then evaluations."""
     found: list[Line] = []
     place = tuple_(Update.committed_at, Update.update_id)
     updates = select(Update).where(Update.run_id == run_id, place > tuple_(*told.update))
@@ -57,7 +57,7 @@ def lines(session: Session, run_id: str, told: Told, most: int = MOST) -> Sequen
 
 
 def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:
-    """Those that have all their episodes, or grow no more."""
+    """Return evaluations that are complete or do not grow any more."""
     clock = session.scalar(select(now())) or 0.0
     query = select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.version.is_not(None))
     return [

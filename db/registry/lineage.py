@@ -15,7 +15,7 @@ MADE = and_(Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoi
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A checkpoint in the tree. `undone`: its line was rolled back. `present`: its files are."""
+    """A checkpoint in the tree. `undone`: rolled back. `present`: its files exist."""
 
     checkpoint_id: str
     version: int
@@ -26,9 +26,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint in the registry, with the update that made it. `snapshot`: can be resumed from.
+    """A checkpoint with the update that created it. `snapshot`: whether it has one.
 
-    `update_state`: empty where no update made it. `loss`: None where the update has none.
+    `update_state`: empty without an update. `loss`: None if the update has none.
     """
 
     checkpoint_id: str
@@ -48,9 +48,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A checkpoint on a server, in minutes since the run was made; until now where it is `live`.
+    """A period of serving, in minutes since the run's creation; until now if `live`.
 
-    `live`: still served, by a server whose lease holds.
+    `live`: still served by a server with a valid lease.
     """
 
     server: str
@@ -65,7 +65,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A policy measured on a task's split; `low`, `high`: 95 % interval of the success rate."""
+    """An evaluation on a task's split. `low`, `high`: 95 % interval of the success rate."""
 
     checkpoint_id: str
     version: int | None
@@ -81,7 +81,7 @@ class Measured:
 
 
 def origin(session: Session, run_id: str) -> tuple[str, int] | None:
-    """(name of the run, version) that a forked run began from; its id and −1 once that is gone."""
+    """Return (run name, version) from which a run was forked; (id, −1) if that is deleted."""
     forked_from = session.scalars(select(Run.forked_from).where(Run.run_id == run_id)).one()
     if forked_from is None:
         return None
@@ -94,7 +94,7 @@ def origin(session: Session, run_id: str) -> tuple[str, int] | None:
 
 
 def nodes(session: Session, run_id: str) -> list[Node]:
-    """Every checkpoint of the run, parents before their children."""
+    """Return all checkpoints of the run, parents before children."""
     undone = or_(
         Checkpoint.state == CheckpointState.ROLLED_BACK, Update.state == UpdateState.ROLLED_BACK
     )
@@ -117,7 +117,7 @@ def nodes(session: Session, run_id: str) -> list[Node]:
 
 
 def newest(session: Session, run_id: str, limit: int) -> list[Entry]:
-    """The newest checkpoints, the highest version first."""
+    """Return the newest checkpoints, highest version first."""
     query = _entries().where(Checkpoint.run_id == run_id)
     order = (Checkpoint.version, Checkpoint.created_at, Checkpoint.checkpoint_id)
     ordered = query.order_by(*(column.desc() for column in order)).limit(limit)
@@ -125,14 +125,14 @@ def newest(session: Session, run_id: str, limit: int) -> list[Entry]:
 
 
 def entry(session: Session, run_id: str, checkpoint_id: str) -> Entry | None:
-    """One checkpoint of the run."""
+    """Return one checkpoint of the run."""
     query = _entries().where(Checkpoint.run_id == run_id, Checkpoint.checkpoint_id == checkpoint_id)
     row = session.execute(query).first()
     return _entry(*row) if row else None
 
 
 def states(session: Session, run_id: str) -> dict[str, int]:
-    """How many checkpoints are in each state of their retention."""
+    """Count checkpoints by state."""
     query = (
         select(Checkpoint.state, func.count())
         .where(Checkpoint.run_id == run_id)
@@ -142,7 +142,7 @@ def states(session: Session, run_id: str) -> dict[str, int]:
 
 
 def servings(session: Session, run_id: str, limit: int) -> list[Served]:
-    """Who served what: all that is served now, then what began last."""
+    """Return serving periods: current ones, then the latest."""
     clock = session.scalar(select(now())) or 0.0
     began = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
     begun = (
@@ -160,7 +160,7 @@ def servings(session: Session, run_id: str, limit: int) -> list[Served]:
 
 
 def measured(session: Session, run_id: str, limit: int) -> list[Measured]:
-    """The run's evaluations, the latest first."""
+    """Return the run's evaluations, latest first."""
     query = (
         select(
             Evaluation.checkpoint_id,
