@@ -94,7 +94,7 @@ def test_who_shows_a_wrong_token_is_told_so_and_sees_no_page(
 
 def test_a_token_that_is_not_set_lets_nobody_in(file: str) -> None:
     app = opened(file, VARIABLE)
-    assert app.error[0].value.startswith(f"{VARIABLE} is not set")
+    assert app.error[0].value.startswith(f"the variable {VARIABLE} is not set")
     assert not app.title
 
 

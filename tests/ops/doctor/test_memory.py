@@ -216,7 +216,7 @@ def test_two_servers_of_one_card_share_it_and_those_of_two_do_not(small: Path) -
 def test_a_share_too_small_for_its_vllm_is_refused(small: Path) -> None:
     card, _ = planned(vllm(small, 'vllm.args = ["--gpu-memory-utilization=0.01"]\n'))
     assert not card.fits
-    assert "policy p: vLLM needs 1.0 GiB, its share is 0.2 GiB" in card.words()
+    assert "policy p: vLLM needs 1.0 GiB, but its share is 0.2 GiB" in card.words()
     assert "raise --gpu-memory-utilization" in card.hint()
 
 

@@ -75,7 +75,7 @@ def test_only_a_run_that_is_not_over_can_be_started_and_one_that_is_says_so_firs
     status(config, as_json=False)
     told = capsys.readouterr().out
     assert told.startswith("run run: running")
-    assert f"no processes; start them: agentrl up {config}" in told
+    assert f"no processes; start them with: agentrl up {config}" in told
     monkeypatch.setenv("AGENTRL__WORKERS", "3")
     status(config, as_json=False)
     mine = f"no processes; start them with: AGENTRL__WORKERS=3 agentrl up {config}"
