@@ -13,7 +13,7 @@ from agentrl.envs.tasks.dbbench.problem import Table
 
 GRACE_S = 15.0  # beyond a statement's own limit, before the sandbox counts as hung
 
-_OURS = ("dates", "functions", "matching", "regexp", "scalars", "scoring", "sqlite", "values")
+_OURS = ("functions", "regexp", "scoring", "sqlite")
 MODULES = ("agentrl.core.errors", *(f"agentrl.envs.tasks.dbbench.{name}" for name in _OURS))
 
 

@@ -12,8 +12,8 @@ import msgspec
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
 from agentrl.envs.tasks.datasets import Dataset, locate
+from agentrl.envs.tasks.dbbench.functions import key
 from agentrl.envs.tasks.dbbench.problem import Problem, Table
-from agentrl.envs.tasks.dbbench.values import key
 
 TASK = "dbbench"
 AGENTBENCH = Dataset(

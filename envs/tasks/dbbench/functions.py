@@ -1,47 +1,95 @@
-"""MySQL's functions, operators and aggregates for an SQLite connection, each as `my_<name>`.
+"""What SQLite lacks of MySQL: a collation, LIKE, REGEXP, functions as `my_<name>`, aggregates.
 
-Standard library only: runs in sandboxes too.
+What a function cannot take makes NULL, as in MySQL. Standard library only: runs in sandboxes too.
 """
 
 from __future__ import annotations
 
 import math
-import random
+import re
 import sqlite3
-from datetime import datetime
+import unicodedata
+from collections.abc import Callable
+from datetime import date, datetime
+from functools import lru_cache
+from string import ascii_lowercase, digits
 from typing import Any
 
-from agentrl.envs.tasks.dbbench import dates, scalars
-from agentrl.envs.tasks.dbbench.matching import Tick, matching
-from agentrl.envs.tasks.dbbench.scalars import Function, numeric, textual
-from agentrl.envs.tasks.dbbench.values import (
-    Value,
-    collate,
-    compare,
-    fitting,
-    key,
-    number,
-    rounded,
-    text,
-    whole,
-)
+from agentrl.envs.tasks.dbbench.regexp import Tick, compiled
 
+Value = str | int | float | None
 PREFIX = "my_"
 COLLATION = "mysql"
-CONCAT_BYTES = 1_000_000  # the longest value; MariaDB's group_concat_max_len is 1 Mi, MySQL's 1 Ki
-MAX_JOINED = 1 << 25  # characters that GROUP_CONCAT holds, of texts and of keys to order them by
-ROW = 16  # characters that a row counts as beside its texts
+CACHED = 64  # characters of a text whose key is kept
+MAX_LIKE = 200  # characters of a pattern, as in SQLite
+MAX_JOINED = 1_000_000  # characters that GROUP_CONCAT holds of a group, and returns
+
+_SIGNS = (
+    "\t\n\x0b\x0c\r `´^¯¨¸_\xad-‐‒–—―,;:!¡?¿.·'‘’‚‛‹›\"“”„"
+    "«»()[]{}§¶©®@*/⁄\\&#%‰†‡•‧′‵※°+±÷×<=>¬|¦~−→←↑↓↔∞■□▲▼◆◇○●★☆♠♣♥♦✓¤¢$£¥€"
+)
+_ORDER = {sign: chr(256 + at) for at, sign in enumerate(_SIGNS + digits + ascii_lowercase)}
+_ALIKE = str.maketrans({"ø": "o", "ð": "d", "đ": "d", "ħ": "h", "ł": "l", "æ": "ae", "œ": "oe"})
+_WEIGHTS = str.maketrans({chr(code): None for code in range(0x20)} | _ORDER)
+_MARKS = {"M": "%B", "W": "%A", "c": "%m", "e": "%d", "h": "%I", "i": "%M", "s": "%S"}
 
 
 def register(connection: sqlite3.Connection, tick: Tick) -> None:
-    """`tick` is called where a function may take long; it raises once time is up."""
+    """`tick` is called by every function; it raises once time is up."""
+
+    def regexp(pattern: Value, word: Value) -> bool:
+        places = set(range(len(text(word)) + 1))
+        return bool(compiled(text(pattern))(text(word), places, tick))
+
+    def of_values(function: Callable[..., Any]) -> Callable[..., Any]:
+        """NULL where a value is NULL, or what the function cannot take."""
+
+        def applied(*values: Value) -> Any:
+            tick()
+            try:
+                return None if None in values else function(*values)
+            except (ArithmeticError, ValueError):
+                return None
+
+        return applied
+
     connection.create_collation(COLLATION, collate)
-    for name, function in (FUNCTIONS | matching(tick)).items():
-        connection.create_function(PREFIX + name, -1, function, deterministic=True)
-    for name, function in CLOCK.items():
-        connection.create_function(PREFIX + name, -1, function)
+    connection.create_function("like", 2, of_values(like))
+    connection.create_function("like", 3, of_values(like))
+    connection.create_function("regexp", 2, of_values(regexp))
+    for name, function in FUNCTIONS.items():
+        connection.create_function(PREFIX + name, -1, of_values(function), deterministic=True)
     for name, aggregate in AGGREGATES.items():
         connection.create_aggregate(PREFIX + name, -1, aggregate)
+
+
+def text(value: Value) -> str:
+    """A double without a needless fraction; NULL is empty."""
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0").replace("e+", "e")
+    return "" if value is None else str(value)
+
+
+def key(word: str) -> str:
+    """Texts are equal, and ordered, as their keys are."""
+    return _kept(word) if len(word) <= CACHED else _key(word)
+
+
+def _key(word: str) -> str:
+    if not word.isascii():
+        parts = unicodedata.normalize("NFKD", word).casefold()
+        word = "".join(letter for letter in parts if not unicodedata.combining(letter))
+        word = word.translate(_ALIKE)
+    return word.lower().translate(_WEIGHTS)
+
+
+_kept = lru_cache(maxsize=8192)(_key)
+
+
+def collate(left: str, right: str) -> int:
+    """-1, 0 or 1."""
+    one, other = key(left), key(right)
+    return (one > other) - (one < other)
 
 
 class First:
@@ -51,236 +99,88 @@ class First:
         self._values: list[Value] = []
 
     def step(self, value: Value) -> None:
-        if not self._values:
-            self._values.append(value)
+        self._values = self._values or [value]
 
     def finalize(self) -> Value:
         return self._values[0] if self._values else None
 
 
-class Sum:
-    """A double where any value is text or a double, else exact."""
-
-    def __init__(self) -> None:
-        self._numbers: list[float] = []
-
-    def step(self, value: Value) -> None:
-        if (amount := number(value)) is not None:
-            self._numbers.append(amount)
-
-    def finalize(self) -> Value:
-        total = sum(self._numbers)
-        exact = fitting(total) if isinstance(total, int) else total
-        return exact if self._numbers else None
-
-
-class Average(Sum):
-    def finalize(self) -> Value:
-        if not self._numbers:
-            return None
-        mean = sum(self._numbers) / len(self._numbers)
-        exact = all(isinstance(each, int) for each in self._numbers)
-        return rounded(mean, 4) if exact else mean
-
-
-class Deviation(Sum):
-    """Of the population, or of a sample where `lost` is 1."""
-
-    lost = 0
-
-    def variance(self) -> float | None:
-        count = len(self._numbers)
-        if count <= self.lost:
-            return None
-        mean = sum(self._numbers) / count
-        return sum((each - mean) ** 2 for each in self._numbers) / (count - self.lost)
-
-    def finalize(self) -> Value:
-        spread = self.variance()
-        return None if spread is None else math.sqrt(spread)
-
-
-class SampleDeviation(Deviation):
-    lost = 1
-
-
-class Variance(Deviation):
-    def finalize(self) -> Value:
-        return self.variance()
-
-
-class SampleVariance(Variance):
-    lost = 1
-
-
 class Joined:
-    """GROUP_CONCAT: separator, distinct or not, value, then pairs of an order's key and 1 or -1."""
+    """GROUP_CONCAT: separator, is it distinct, is it descending, by what, values."""
 
     def __init__(self) -> None:
-        self._separator, self._distinct = ",", False
-        self._rows: list[tuple[str, tuple[Value, ...]]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._held = 0
 
-    def step(self, separator: str, distinct: int, value: Value, *order: Value) -> None:
-        self._separator, self._distinct = separator, bool(distinct)
-        if value is None:
-            return
-        word = text(value) or ""
-        self._held += len(word) + ROW + sum(len(each) for each in order if isinstance(each, str))
-        if self._held <= MAX_JOINED:
-            self._rows.append((word, order))
-        elif order or distinct:  # else what follows would be cut off
-            raise ValueError("GROUP_CONCAT of too much")
+    def step(self, *row: Value) -> None:
+        self._held += sum(len(text(value)) for value in row)
+        if None not in row[4:] and self._held <= MAX_JOINED:
+            self._rows.append(row)
 
-    def finalize(self) -> Value:
-        rows = list(self._rows)
-        for place in range(len(rows[0][1]) - 2 if rows else -1, -1, -2):
-            rows.sort(key=lambda row: _sortable(row[1][place]), reverse=rows[0][1][place + 1] == -1)
-        words = [row[0] for row in rows]
-        if self._distinct:
-            words = list({key(word): word for word in reversed(words)}.values())[::-1]
-        if not words:
+    def finalize(self) -> str | None:
+        if not self._rows:
             return None
-        return self._separator.join(words).encode()[:CONCAT_BYTES].decode(errors="ignore")
+        separator, distinct, descending, by = self._rows[0][:4]
+        order = (lambda row: key(text(row[3]))) if isinstance(by, str) else lambda row: row[3] or 0
+        self._rows.sort(key=order, reverse=bool(descending))
+        words = ["".join(map(text, row[4:])) for row in self._rows]
+        if distinct:
+            words = list({key(word): word for word in reversed(words)}.values())[::-1]
+        return text(separator).join(words)
 
 
-def _sortable(value: Value) -> tuple[int, float, str]:
-    if value is None:
-        return 0, 0.0, ""
-    return (2, 0.0, key(value)) if isinstance(value, str) else (1, value, "")
+def like(pattern: Value, word: Value, escape: str = "\\") -> bool:
+    """Each `%` takes as little as lets the next part match: nothing is tried twice."""
+    marks = re.findall(re.escape(escape) + r".|.", text(pattern), re.DOTALL)
+    if len(marks) > MAX_LIKE:
+        raise re.error("LIKE pattern is too long")
+    signs = {"%": "%", "_": "."}
+    expression = "".join(signs.get(mark) or re.escape(key(mark[-1])) for mark in marks)
+    first, *parts = expression.split("%")
+    middle = "".join(f"(?>.*?{part})" for part in parts[:-1])
+    last = f".*{parts[-1]}" if parts else ""
+    return re.fullmatch(first + middle + last, key(text(word)), re.DOTALL) is not None
 
 
-def _tuple(*values: Value) -> str | None:
-    """One text for several values, equal where they are; NULL where one is."""
-    return None if None in values else "\x00".join(text(value) or "" for value in values)
+def _locate(part: Value, word: Value, start: int = 1) -> int:
+    return text(word).lower().find(text(part).lower(), start - 1) + 1 if start > 0 else 0
 
 
-def _signed(value: Value) -> Value:
-    cut = whole(value)
-    return None if cut is None else fitting(cut)
+def _substring_index(word: Value, delimiter: str, count: int) -> str:
+    parts = text(word).split(delimiter) if delimiter and count else []
+    return delimiter.join(parts[:count] if count > 0 else parts[count:])
 
 
-def _unsigned(value: Value) -> Value:
-    cut = whole(value)
-    return None if cut is None else fitting(cut % 2**64)
+def _round(value: float, places: float = 0) -> float:
+    """Of a double, whose half goes to the even one."""
+    scale = 10.0 ** max(-300, min(300, int(places)))
+    return round(value * scale) / scale if abs(value * scale) < 2**52 else value
 
 
-def _if_null(value: Value, other: Value) -> Value:
-    return other if value is None else value
+def _str_to_date(word: Value, pattern: Value) -> str:
+    form = re.sub(r"%(.)", lambda mark: _MARKS.get(mark[1], mark[0]), text(pattern))
+    return f"{datetime.strptime(text(word), form):%Y-%m-%d}"
 
 
-def _logarithm(first: float, second: float | None = None) -> float:
-    return math.log(first) if second is None else math.log(second) / math.log(first)
-
-
-CLOCK: dict[str, Function] = {
-    "rand": lambda *_: random.random(),
-    "now": lambda *_: f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-    "curdate": lambda: f"{datetime.now():%Y-%m-%d}",
-}
-AGGREGATES: dict[str, Any] = {
-    "first": First,
-    "sum": Sum,
-    "avg": Average,
-    "std": Deviation,
-    "stddev": Deviation,
-    "stddev_pop": Deviation,
-    "stddev_samp": SampleDeviation,
-    "variance": Variance,
-    "var_pop": Variance,
-    "var_samp": SampleVariance,
-    "group_concat": Joined,
-}
-FUNCTIONS: dict[str, Function] = {
-    "eq": scalars.test(lambda order: order == 0),
-    "ne": scalars.test(lambda order: order != 0),
-    "lt": scalars.test(lambda order: order < 0),
-    "le": scalars.test(lambda order: order <= 0),
-    "gt": scalars.test(lambda order: order > 0),
-    "ge": scalars.test(lambda order: order >= 0),
-    "same": scalars.same,
-    "in": scalars.is_in,
-    "between": scalars.between,
-    "add": numeric(lambda left, right: left + right),
-    "sub": numeric(lambda left, right: left - right),
-    "mul": numeric(lambda left, right: left * right),
-    "neg": numeric(lambda value: 0 - value),
-    "divide": numeric(scalars.divide),
-    "div": numeric(scalars.div),
-    "mod": numeric(scalars.modulo),
-    "xor": numeric(lambda left, right: int(bool(left) != bool(right))),
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "text": text,
-    "number": number,
-    "signed": _signed,
-    "unsigned": _unsigned,
-    "double": numeric(float),
-    "decimal": numeric(lambda value, digits: rounded(float(value), int(digits))),
-    "char": textual(lambda word, size=None: word if size is None else word[: int(size)]),
-    "tuple": _tuple,
-    "abs": numeric(abs),
-    "sign": numeric(lambda value: (value > 0) - (value < 0)),
-    "ceil": scalars.whole_part(math.ceil),
-    "ceiling": scalars.whole_part(math.ceil),
-    "floor": scalars.whole_part(math.floor),
-    "round": numeric(scalars.round_double),
-    "round_exact": numeric(scalars.round_exact),
-    "truncate": numeric(scalars.truncate),
-    "power": numeric(lambda base, power: float(base) ** power),
-    "pow": numeric(lambda base, power: float(base) ** power),
-    "sqrt": numeric(math.sqrt),
-    "exp": numeric(math.exp),
-    "ln": numeric(math.log),
-    "log": numeric(_logarithm),
-    "log2": numeric(math.log2),
-    "log10": numeric(math.log10),
-    "pi": lambda: 3.141593,
-    "greatest": scalars.extreme(1),
-    "least": scalars.extreme(-1),
-    "isnull": lambda value: int(value is None),
-    "ifnull": _if_null,
-    "coalesce": lambda *values: next((each for each in values if each is not None), None),
-    "nullif": lambda left, right: None if compare(left, right) == 0 else left,
-    "concat": scalars.concat,
-    "concat_ws": scalars.concat_ws,
-    "length": textual(lambda word: len(word.encode())),
-    "octet_length": textual(lambda word: len(word.encode())),
-    "char_length": textual(len),
-    "character_length": textual(len),
-    "lower": textual(str.lower),
-    "lcase": textual(str.lower),
-    "upper": textual(str.upper),
-    "ucase": textual(str.upper),
-    "trim": textual(scalars.trim),
-    "ltrim": textual(lambda word: word.lstrip(" ")),
-    "rtrim": textual(lambda word: word.rstrip(" ")),
-    "left": textual(lambda word, size: word[: max(0, whole(size) or 0)]),
-    "right": textual(lambda word, size: word[max(0, len(word) - max(0, whole(size) or 0)) :]),
-    "substring": textual(scalars.substring),
-    "substr": textual(scalars.substring),
-    "mid": textual(scalars.substring),
-    "substring_index": textual(scalars.substring_index),
-    "replace": textual(scalars.replace),
-    "reverse": textual(lambda word: word[::-1]),
-    "repeat": textual(scalars.repeat),
-    "space": lambda count: scalars.repeat(" ", count),
-    "lpad": textual(lambda word, size, pad=" ": scalars.pad(word, size, pad, left=True)),
-    "rpad": textual(lambda word, size, pad=" ": scalars.pad(word, size, pad, left=False)),
-    "field": scalars.field,
-    "insert": textual(scalars.insert),
-    "elt": lambda place, *words: words[place - 1] if 0 < (place or 0) <= len(words) else None,
-    "find_in_set": textual(scalars.find_in_set),
-    "strcmp": compare,
-    "ascii": textual(lambda word: word.encode()[0] if word else 0),
-    "ord": textual(lambda word: ord(word[0]) if word else 0),
-    "md5": textual(scalars.md5),
-    "hex": textual(lambda word: word.encode().hex().upper()),
-    "format": numeric(scalars.formatted),
-    "database": lambda: "dbbench",
-    "schema": lambda: "dbbench",
-    "str_to_date": textual(dates.parsed),
-    "date_format": textual(dates.formatted),
-    "date": textual(dates.day),
-    "datediff": textual(dates.difference),
-    "timestampdiff": textual(dates.units_between),
-    **{part: textual(reader) for part, reader in dates.PARTS.items()},
+    "tuple": lambda *values: "\0".join(map(text, values)),
+    "concat": lambda *values: "".join(map(text, values)),
+    "substring_index": _substring_index,
+    "left": lambda word, size: text(word)[: max(0, size)],
+    "right": lambda word, size: text(word)[max(0, len(text(word)) - max(0, size)) :],
+    "upper": lambda word: text(word).upper(),
+    "lower": lambda word: text(word).lower(),
+    "trim": lambda word: text(word).strip(" "),
+    "length": lambda word: len(text(word).encode()),
+    "char_length": lambda word: len(text(word)),
+    "locate": _locate,
+    "instr": lambda word, part: _locate(part, word),
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "round": _round,
+    "mod": math.fmod,
+    "str_to_date": _str_to_date,
+    "year": lambda word: date.fromisoformat(text(word).strip()[:10]).year,
 }
+AGGREGATES: dict[str, Any] = {"first": First, "group_concat": Joined}

@@ -1,15 +1,13 @@
 """MySQL's statements for the SQLite of `envs/tasks/dbbench/sqlite.py`; outside the sandbox.
 
-A statement is parsed, its operators and functions become those of
-`envs/tasks/dbbench/functions.py`, and it is written for SQLite. What cannot be parsed goes to
-SQLite as it is. Parsing is bounded: long statements are not parsed, and deep nesting ends in
-RecursionError.
+A statement is parsed, `envs/tasks/dbbench/rewrite.py` changes its tree, and it is written for
+SQLite. What cannot be parsed goes to SQLite as it is. Parsing is bounded: long statements are not
+parsed, and deep nesting ends in RecursionError.
 """
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -20,32 +18,34 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.parsers.mysql import MySQLParser
 
-from agentrl.envs.tasks.dbbench import rewrite, statements
-from agentrl.envs.tasks.dbbench.clauses import Refused
+from agentrl.envs.tasks.dbbench import rewrite
 from agentrl.envs.tasks.dbbench.problem import Database, Table
-from agentrl.envs.tasks.dbbench.sqlite import told
+from agentrl.envs.tasks.dbbench.sqlite import quoted, told
 
 MAX_PARSED = 20_000  # characters of a statement
 
 _ANSWERS = (
     (r"no such table: (?:main\.)?(.*)", "1146 (42S02): Table 'dbbench.{}' doesn't exist"),
-    (r"no such column: (.*)", "1054 (42S22): Unknown column '{}' in 'field list'"),
-    (r"table .* has no column named (.*)", "1054 (42S22): Unknown column '{}' in 'field list'"),
-    (r"ambiguous column name: (.*)", "1052 (23000): Column '{}' in field list is ambiguous"),
-    (r"table (.*) already exists", "1050 (42S01): Table '{}' already exists"),
     (
-        r".* values for .* columns|table .* has .* columns but .* values were supplied",
-        "1136 (21S01): Column count doesn't match value count at row 1",
+        r"(?:no such column: |table .* has no column named )(.*)",
+        "1054 (42S22): Unknown column '{}' in 'field list'",
     ),
+    (r"ambiguous column name: (.*)", "1052 (23000): Column '{}' in field list is ambiguous"),
+    (r".* values for .* columns|.* columns but .*", "1136 (21S01): Column count doesn't match"),
     (r'near "(.*)": syntax error', "1064 (42000): You have an error in your SQL syntax near '{}'"),
 )
 
 
 class Source(MySQL):
-    """MySQL whose functions keep their names."""
+    """MySQL whose functions keep their names, but for MOD, which is an operator."""
 
     class Parser(MySQLParser):
-        FUNCTIONS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {}
+        FUNCTIONS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {
+            "MOD": MySQLParser.FUNCTIONS["MOD"]
+        }
+        FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {
+            name: MySQLParser.FUNCTION_PARSERS[name] for name in ("CAST", "CONVERT", "GROUP_CONCAT")
+        }
 
 
 class Target(SQLite):
@@ -53,14 +53,6 @@ class Target(SQLite):
 
     class Tokenizer(SQLite.Tokenizer):
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
-
-
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """`sql` for SQLite; `missing`: the table that is not there where no row comes back."""
-
-    sql: str
-    missing: str = ""
 
 
 class MysqlDatabase:
@@ -72,13 +64,10 @@ class MysqlDatabase:
 
     def execute(self, sql: str) -> str:
         try:
-            translated = translate(sql, self._names)
-        except Refused as refused:
+            translated = sql if len(sql) > MAX_PARSED else translate(sql, self._names)
+            return _as_mysql_says(self._inner.execute(translated))
+        except rewrite.Refused as refused:
             return told(refused)
-        reply = self._inner.execute(translated.sql)
-        if translated.missing and reply == "[]":
-            return told(f"1146 (42S02): Table 'dbbench.{translated.missing}' doesn't exist")
-        return _as_mysql_says(reply)
 
     def table_hash(self) -> str:
         return self._inner.table_hash()
@@ -87,26 +76,35 @@ class MysqlDatabase:
         self._inner.close()
 
 
-def translate(sql: str, tables: Iterable[str] = ()) -> Translated:
+@lru_cache(maxsize=1024)
+def translate(sql: str, tables: frozenset[str] = frozenset()) -> str:
     """`tables`: names whose case counts. Raises Refused with the answer of MySQL."""
-    if len(sql) > MAX_PARSED:
-        return Translated(sql)
-    return _translated(sql, frozenset(tables))
-
-
-@lru_cache(maxsize=256)
-def _translated(sql: str, tables: frozenset[str]) -> Translated:
-    if (emulated := statements.emulated(sql)) is not None:
-        return Translated(*emulated)
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
+    plain = re.sub(r"^\s*replace\s+into\b", "INSERT INTO", sql, flags=re.IGNORECASE)  # no keys
     try:
-        parsed = [each for each in sqlglot.parse(statements.plain(sql), read=Source) if each]
+        parsed = [each for each in sqlglot.parse(plain, read=Source) if each]
         if len(parsed) != 1 or isinstance(parsed[0], exp.Command):
-            return Translated(sql)
+            return sql
+        if isinstance(parsed[0], (exp.Show, exp.Describe)):
+            return _described(parsed[0])
         tree = rewrite.rewritten(parsed[0], tables)
-        return Translated(tree.sql(dialect=Target, unsupported_level=ErrorLevel.IGNORE))
+        return tree.sql(Target, copy=False, unsupported_level=ErrorLevel.IGNORE)
     except (SqlglotError, RecursionError, ValueError, TypeError, AttributeError, LookupError):
-        return Translated(sql)  # in these ways sqlglot trips over malformed statements
+        return sql  # in these ways sqlglot trips over malformed statements
+
+
+def _described(asked: exp.Expr) -> str:
+    """SHOW TABLES, SHOW COLUMNS and DESCRIBE of SQLite's own catalogue."""
+    what = asked.name if isinstance(asked, exp.Show) else "COLUMNS"
+    if what == "TABLES":
+        return "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+    table = asked.args.get("target") or asked.this
+    if what != "COLUMNS" or not isinstance(table, (exp.Table, exp.Identifier)):
+        return asked.key.upper()  # a syntax error
+    name = exp.Literal.string(table.name).sql("sqlite")
+    exists = f"(SELECT 1 FROM {quoted(table.name)})"  # noqa: S608  fails without the table
+    columns = "SELECT name, lower(type), 'YES', '', NULL, ''"
+    return f"{columns} FROM pragma_table_info({name}) WHERE 1 OR {exists}"
 
 
 def _as_mysql_says(reply: str) -> str:

@@ -18,8 +18,8 @@ from agentrl.envs.tasks.dbbench import datasets
 from agentrl.envs.tasks.dbbench.check import solved
 from agentrl.envs.tasks.dbbench.datasets import column_names, table_rows, unescaped
 from agentrl.envs.tasks.dbbench.environment import full_prompt
+from agentrl.envs.tasks.dbbench.functions import key
 from agentrl.envs.tasks.dbbench.problem import Problem
-from agentrl.envs.tasks.dbbench.values import key
 from agentrl.envs.tasks.options import read
 
 LINE: dict[str, Any] = {

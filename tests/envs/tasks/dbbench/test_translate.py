@@ -96,10 +96,6 @@ def database() -> Iterator[MysqlDatabase]:
         ),
         ("show tables", "[('Staff',)]"),
         ("describe Staff", DESCRIBED),
-        (
-            "select column_name from information_schema.columns where table_name='Staff'",
-            "[('name',), ('pay',), ('The City',)]",
-        ),
         ("select name from Staff limit 1,2", "[('Zoë',), ('bob',)]"),
     ],
 )
@@ -119,8 +115,7 @@ def test_decimals_show_as_plain_numbers(database: MysqlDatabase) -> None:
         ("update T set a=a+1", "[('2', 'x'), ('1', 'y')]"),
         ("update T set a=concat(a,'!'), b=a", "[('1!', '1!'), ('z!', 'z!')]"),
         ("update T set a=b/7 where b='x'", "[('0', 'x'), ('z', 'y')]"),
-        ("update T set T.a='q' order by b desc limit 1", "[('1', 'x'), ('q', 'y')]"),
-        ("delete from T limit 1", "[('z', 'y')]"),
+        ("update dbbench.T set T.a='q' where b='Y'", "[('1', 'x'), ('q', 'y')]"),
         ("truncate table T", "[]"),
         ("insert into T values (1.50, 1e3)", "[('1', 'x'), ('z', 'y'), ('1.50', '1000')]"),
         ("insert into T set a=007", "[('1', 'x'), ('z', 'y'), ('7', None)]"),
@@ -146,8 +141,7 @@ def test_a_change_stores_what_mysql_stores(sql: str, rows: str) -> None:
         ("select * from (select 1)", "1248 (42000): Every derived table must have its own alias"),
         ("insert into Staff values (1)", "1136 (21S01): Column count"),
         ("selec 1", "1064 (42000): You have an error in your SQL syntax"),
-        ("select 1 where 1 in (select 1 limit 1)", "1235 (42000)"),
-        ("select * from (select name, name from Staff) x", "1060 (42S21): Duplicate column name"),
+        ("select lpad(name, 9, '-') from Staff", "1305 (42000): FUNCTION dbbench.lpad does not"),
     ],
 )
 def test_what_mysql_refuses_is_refused_in_its_words(
@@ -174,38 +168,31 @@ def test_deep_and_long_statements_are_answered(database: MysqlDatabase, sql: str
 @pytest.mark.parametrize(
     "sql",
     [
-        "select repeat('a', 1000000) regexp '(a*)*(a*)*b'",
-        "select repeat('a', 1000000) like concat('%', repeat('a', 9999), 'b')",
-        "select locate(concat(repeat('a', 400000), 'b'), repeat('a', 900000))",
+        "select name regexp '(a*)*(a*)*b' from Long",
+        "select count(*) from Long, Long two where two.name like concat(left(Long.name, 9), '%b')",
         f"select count(*) from {MANY} where s1.name <> s2.pay",  # noqa: S608
     ],
 )
 def test_functions_end_with_the_statements_time(sql: str) -> None:
     """A clock by which time is up at the hundredth look."""
     seconds = itertools.count()
-    database = opened(timeout_s=100.0, clock=lambda: float(next(seconds)))
+    long = Table("Long", ["name"], [["a" * 1_000]] * 100)
+    database = opened(TABLE, long, timeout_s=100.0, clock=lambda: float(next(seconds)))
     assert database.execute(sql) == TIMED_OUT
     assert database.execute("select 1") == "[(1,)]"
     database.close()
 
 
-@pytest.mark.parametrize("count", ["1e9", "1000001", "99999999999999999999"])
-def test_what_a_function_builds_is_bounded(database: MysqlDatabase, count: str) -> None:
-    assert database.execute(f"select lpad('a', {count}, 'b'), repeat('ab', {count})") in (
-        "[(None, None)]",
-        "Error executing query: user-defined function raised exception",
-    )
+@pytest.mark.parametrize("built", ["concat(name, name)", "replace(name, 'a', name)"])
+def test_what_a_function_builds_is_bounded(built: str) -> None:
+    database = opened(Table("Long", ["name"], [["a" * 900_000]]))
+    assert database.execute(f"select {built} from Long").startswith("Error executing query: ")  # noqa: S608
+    database.close()
 
 
 def test_what_group_concat_holds_is_bounded() -> None:
-    database = opened(timeout_s=60.0)
-    rows = f"(repeat('a', 900000)) from {', '.join(f'Staff s{n}' for n in range(3))}"
-    assert (
-        database.execute(f"select length(group_concat{rows.replace(') from', ')) from')}")
-        == "[(1000000,)]"
-    )
-    told = database.execute(f"select group_concat(distinct {rows[1:]}")
-    assert told.startswith("Error executing query: user-defined aggregate")
+    database = opened(Table("Long", ["name"], [["a" * 900_000]] * 3))
+    assert database.execute("select length(group_concat(name)) from Long") == "[(900000,)]"
     database.close()
 
 
@@ -214,7 +201,7 @@ def test_assignments_of_assignments_do_not_grow_without_bound(change: str) -> No
     database = opened(Table("T", ["a", "b"], [["1", "x"]]))
     sql = f"update T set {', '.join([change] * 40)}"  # noqa: S608
     assert database.execute(sql).startswith(("Error", "[]"))
-    assert len(translate(sql).sql) < 100_000
+    assert len(translate(sql)) < 100_000
     database.close()
 
 
@@ -223,7 +210,7 @@ def test_a_bad_pattern_is_an_error(database: MysqlDatabase) -> None:
 
 
 def test_names_in_backticks_never_turn_into_strings() -> None:
-    assert translate('select `a``b`, "c" from `t`').sql == "SELECT `a``b`, 'c' FROM `t`"
+    assert translate('select `a``b`, "c" from `t`') == "SELECT `a``b`, 'c' FROM `t`"
 
 
 words = st.sampled_from(WORDS.split())
@@ -249,11 +236,11 @@ def test_comparisons_agree_with_each_other(left: str, right: str, third: str) ->
     database = opened(Table("T", ["a", "b", "c"], [[left, right, third]]))
     reply = database.execute(
         "select a<b, a=b, a>b, a<=>b, a<=b, not a>b, a between b and c, a>=b and a<=c, "
-        "a in (b,c), a=b or a=c, strcmp(a,b)=0 from T"
+        "a in (b,c), a=b or a=c from T"
     )
     found = [int(cell) for cell in reply.strip("[()]").split(", ")]
     assert sum(found[:3]) == 1
-    assert found[1] == found[3] == found[10]
+    assert found[1] == found[3]
     assert found[4] == found[5]
     assert found[6] == found[7]
     assert found[8] == found[9]
