@@ -101,7 +101,7 @@ def _foreign(delivery: Delivery, run_id: str) -> str:
     """Return why a message is not a body of the run; empty: it is one."""
     message = delivery.message
     if not isinstance(message, EpisodeFinished):
-        return f"{type(message).__name__} is no message for a recorder"
+        return f"a recorder cannot use a message {type(message).__name__}"
     named = message.trajectory.run_id
     return "" if named == run_id else f"a body of run {named[:60]!r}, not of {run_id}"
 

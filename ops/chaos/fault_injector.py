@@ -107,7 +107,7 @@ class Ordeal:
         if broken or seen is None or seen.movement != self._moved:
             self._moved, self._moved_at = seen.movement if seen else None, at
         elif at - self._moved_at > self.patience_s:
-            self.hangs.append(f"nobody did anything for {self.patience_s:.0f} s")
+            self.hangs.append(f"no progress for {self.patience_s:.0f} s")
             self.tell(self.hangs[-1])
             self._moved_at = at
 

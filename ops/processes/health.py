@@ -107,7 +107,7 @@ def _consumed(config: Config, queue_of: Callable[[str], str]) -> str:
 
     queue = queue_of(probe.run_id(config.store_url(), config.run.name))
     if not RabbitBroker(config.broker_url()).consumers(queue):
-        raise Unhealthy(f"nobody consumes {queue}")
+        raise Unhealthy(f"queue {queue} has no consumer")
     return f"consumes {queue}"
 
 

@@ -109,7 +109,7 @@ class Quickstart:
         self._sources = sources(config)
         self._work: dict[Plan, list[Work]] = {}
         # what an interruption is told
-        self._hint = "the same command begins anew" if recipe.begin_anew else GOES_ON
+        self._hint = "run the same command to start again" if recipe.begin_anew else GOES_ON
 
     def run(self, console: Console, path: Path, items: int, *, is_over: bool) -> Outcome:
         """Start everything, measure, train, measure, end everything.

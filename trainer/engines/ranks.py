@@ -85,7 +85,7 @@ class Ranks:
 
     def meet(self) -> None:
         """Wait for all; for as long as they live."""
-        with lost(self.size, "is gone"):
+        with lost(self.size, "was lost"):
             dist.barrier(self._groups.commands)
 
     def tell(self, words: bytes) -> None:
@@ -124,7 +124,7 @@ class Ranks:
 
     def _sent(self, tensor: Tensor) -> Tensor:
         if tensor.numel():
-            with lost(self.size, "is gone"):
+            with lost(self.size, "was lost"):
                 dist.broadcast(tensor, 0, self._groups.commands)
         return tensor
 

@@ -105,7 +105,8 @@ class Cloner:
                 number, index, key = rest.split("/")
                 if int(number) >= len(entries):
                     raise CheckpointError(
-                        "the saved state is of other optimizers", hint="remove it, and begin anew"
+                        "the saved state belongs to other optimizers",
+                        hint="delete it and start again",
                     )
                 entries[int(number)].setdefault(int(index), {})[key] = tensor
             elif rest not in own or own[rest].shape != tensor.shape:
