@@ -208,4 +208,4 @@ def test_what_is_no_body_of_the_run_is_dead_lettered(world: World, link: Broker)
     assert world.ask("SELECT run_id FROM trajectories") == [(world.run_id,)]
     first, second = (letter.reason for letter in link.dead_letters(world.run_id))
     assert first == f"a body of run 'another', not of {world.run_id}"
-    assert second == "PoolChanged is no message for a recorder"
+    assert second == "a recorder cannot use a message PoolChanged"

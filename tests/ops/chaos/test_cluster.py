@@ -239,7 +239,7 @@ def test_the_verdict_is_one_line_and_only_zeros_are_sound() -> None:
     bad = Verdict(3, 9, found, (), ())
     assert not bad.sound
     assert '"lost": 2, "trained_twice": 0, "unbalanced": 1, "hangs": 0' in bad.line()
-    assert not Verdict(3, 9, (), ("nobody did anything",), (1.0,)).sound
+    assert not Verdict(3, 9, (), ("no progress",), (1.0,)).sound
     assert not Verdict(3, 9, (), (), (1.0,), Waste(rolled_back=1)).sound
     assert not Verdict(3, 9, (), (), (1.0,), Waste(failed_without_fault=1)).sound
     assert Verdict(3, 9, (), (), (1.0,), Waste(idle_s=7.0)).sound

@@ -148,7 +148,7 @@ def test_nobody_acting_is_a_hang_unless_something_is_broken(scene: Scene) -> Non
     ordeal.watch()
     ordeal.watch()
     ordeal.watch()
-    assert ordeal.hangs == ["nobody did anything for 0 s"] * 2
+    assert ordeal.hangs == ["no progress for 0 s"] * 2
     scene.seen = None
     ordeal.watch()
     ordeal.watch()
