@@ -38,7 +38,7 @@ def group_advantages(
     """Compare each reward with those of its own group.
 
     rewards: P groups of any size G. `kind`: one of ADVANTAGES. Returns P arrays [G], exact zeros
-    where a group agrees or has one member.
+    for a group with equal rewards or one member.
     """
     return [_compared(np.asarray(group, np.float64), kind, eps) for group in rewards]
 
@@ -58,10 +58,10 @@ def task_normalise(
 ) -> tuple[Floats, frozenset[int]]:
     """Normalise within each task: Ã = (Â − μ_task) / max(σ_task, floor), once over the whole batch.
 
-    advantages, task_ids, counted: [N]. With one entry a token, the loss tokens counted, this is
-    task advantage normalisation (arXiv:2510.04206, equation 1); with one entry a trajectory a long
-    one weighs no more than a short one. Returns the advantages [N], zero where not counted, and
-    the tasks with fewer than `fewest` entries counted, whose advantages are left as they are.
+    advantages, task_ids, counted: [N]. With one entry per token and loss tokens counted, this is
+    task advantage normalisation (arXiv:2510.04206, equation 1). With one entry per trajectory, long
+    and short trajectories have the same weight. Returns the advantages [N], zero where not counted,
+    and the tasks with fewer than `fewest` counted entries, which are not normalised.
     """
     normalised = np.where(counted, advantages, np.float32(0))
     skipped = set()

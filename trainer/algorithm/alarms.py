@@ -18,7 +18,7 @@ FEWEST_LATE = 3  # of them, to tell a fall from noise
 
 
 class Rule(NamedTuple):
-    """Of a task: the alarm, the metric it reads, the key of its threshold; above it or below."""
+    """An alarm of a task: its metric, the key of its threshold, and the direction."""
 
     name: str
     metric: str
@@ -40,10 +40,9 @@ SHARES = (
 
 
 def group_metrics(counts: Counts) -> dict[str, float]:
-    """`task/groups`, and the shares of them that had no spread or came too late.
+    """Return `task/groups`, and the shares of groups without spread and of stale groups.
 
-    Groups whose members failed taught nothing about spread; they are counted apart, as
-    `task/failed_groups`.
+    Groups with failed members are counted separately, as `task/failed_groups`.
     """
     values: dict[str, float] = {}
     for task, by_state in counts.items():
@@ -61,9 +60,9 @@ def group_metrics(counts: Counts) -> dict[str, float]:
 def update_readings(
     metrics: Metrics, late: Sequence[Metrics], config: Alarms, max_grad_norm: float, *, skipped: str
 ) -> list[Reading]:
-    """All that an update tells. `late`: metrics of committed updates before it, newest first.
+    """Return the readings of an update. `late`: metrics of earlier updates, newest first.
 
-    `max_grad_norm`: where gradients are clipped. What the metrics do not name has no reading.
+    `max_grad_norm`: norm to which gradients are clipped. A missing metric has no reading.
     """
     found = [_reading("", "skipped", float(bool(skipped)), 0.0, above=True)]
     if "snapshot_failed" in metrics:
@@ -80,7 +79,7 @@ def update_readings(
 
 
 def share_readings(metrics: Metrics, config: Alarms) -> list[Reading]:
-    """What `group_metrics` tell of tasks with enough groups."""
+    """Return the readings of `group_metrics` for tasks with enough groups."""
     found: list[Reading] = []
     for task in _tasks(metrics):
         if metrics.get(f"{task}/groups", 0.0) >= config.min_groups:
@@ -89,7 +88,7 @@ def share_readings(metrics: Metrics, config: Alarms) -> list[Reading]:
 
 
 def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float | None:
-    """1 - H / mean(H of the last `LATE` updates with the task); None before `FEWEST_LATE`."""
+    """Return 1 - H / mean(H of the task's last `LATE` updates); None before `FEWEST_LATE`."""
     name = f"{task}/entropy"
     before = [each[name] for each in late if name in each][:LATE]
     if name not in metrics or len(before) < FEWEST_LATE or sum(before) <= 0.0:
@@ -100,7 +99,7 @@ def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float 
 def edges(
     readings: Sequence[Reading], standing: Collection[Raised]
 ) -> list[tuple[Reading, Raised | None]]:
-    """Readings to tell of, each with the alarm that it ends: raised anew, or no longer raised."""
+    """Return readings that raise or end an alarm, each with the alarm that it ends."""
     before: dict[Key, Raised] = {(each.task, each.name): each for each in standing}
     told: list[tuple[Reading, Raised | None]] = []
     for reading in readings:
@@ -111,7 +110,7 @@ def edges(
 
 
 def _tasks(metrics: Metrics) -> list[str]:
-    """The tasks that any metric is of."""
+    """Return the tasks of the metrics."""
     return sorted({task for task, slash, _ in (key.rpartition("/") for key in metrics) if slash})
 
 
@@ -135,7 +134,7 @@ def _reading(task: str, name: str, value: float, threshold: float, *, above: boo
 
 
 def _switched(found: Sequence[Reading], config: Alarms) -> list[Reading]:
-    """One that was switched off while it stood ends."""
+    """End raised alarms that were switched off."""
     return [
         Reading(each.task, each.name, each.value, each.threshold, raised=False)
         if each.name in config.off

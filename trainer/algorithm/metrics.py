@@ -11,10 +11,10 @@ from agentrl.trainer.batch import Batch, Bools, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """What the learner found at each token, [N] as in the Batch; zero outside the loss mask.
+    """Values that the learner recorded per token, [N] as in the Batch; zero outside the loss mask.
 
-    `logprobs` of the policy before the update, `entropy` in nats, `loss`, `kl` to the reference,
-    NaN without one; `clipped` tokens have no gradient.
+    `logprobs` of the policy before the update, `entropy` in nats, `loss`, `kl` to the reference
+    (NaN without one), `clipped`.
     """
 
     logprobs: Floats
@@ -30,13 +30,13 @@ class Recorded:
         return cls(logprobs, entropy, loss, kl, np.zeros(tokens, np.bool_))
 
     def put(self, places: Ints, found: Mapping[str, Floats]) -> None:
-        """Write what was found, by name, [K] each, of the K tokens at `places`."""
+        """Store values by name, [K] each, for the K tokens at `places`."""
         for name, values in found.items():
             getattr(self, name)[places] = values
 
 
 def measure(batch: Batch, recorded: Recorded) -> dict[str, float]:
-    """The metrics of the batch and, as `task/name`, of each task; only finite ones are kept.
+    """Compute the metrics of the batch and, as `task/name`, of each task; only finite ones.
 
     `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ.
     `effective_sample_size`: (Σw)²/Σw² of w = π/μ, as a share of the tokens. These three also of
@@ -84,5 +84,5 @@ def _of_trajectories(batch: Batch, chosen: Bools) -> dict[str, float]:
 
 
 def _mean(values: Floats | Bools) -> float:
-    """NaN, and so left out, where there is nothing to average."""
+    """Return the mean; NaN, which is left out, for no values."""
     return float(np.mean(values, dtype=np.float64)) if values.size else float("nan")

@@ -25,7 +25,7 @@ from agentrl.trainer.model.scores import Scores, scores
 
 
 class Fields(NamedTuple):
-    """Of the K loss tokens of a micro-batch, each [K], on the device; `owners`: its trajectory."""
+    """Fields of the K loss tokens of a micro-batch, each [K]. `owners`: trajectory index."""
 
     targets: Tensor
     behaviour: Tensor
@@ -37,11 +37,10 @@ class Fields(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What `settings` say is to be minimised.
+    """The objective of `settings`.
 
-    `reference` is entered around forward passes of the model as the run began with it; asked for
-    only where `kl_weight` > 0. `score`: what `agentrl.trainer.model.scores.scores` does, for an
-    engine that must know of it.
+    `reference`: context manager for forward passes of the run's first model; used only if
+    `kl_weight` > 0. `score`: replaces `agentrl.trainer.model.scores.scores` for an engine.
     """
 
     settings: Settings
@@ -50,10 +49,10 @@ class Objective:
     score: Callable[..., Scores] = scores
 
     def loss(self, model: Any, micro: MicroBatch, batch: Batch, recorded: Recorded) -> Tensor:
-        """The micro-batch's part of the update's loss, a scalar; all parts sum to the loss.
+        """Return the micro-batch's part of the update's loss; all parts sum to the loss.
 
-        `model`: a causal language model of transformers. What is found of each token is written
-        to `recorded`. An empty micro-batch gives 0, with a gradient of 0 for every weight.
+        `model`: a causal language model of transformers. Values per token are stored in `recorded`.
+        An empty micro-batch gives 0 with zero gradients for all weights.
         """
         fields = self._fields(micro, batch)
         current, entropy = self._scores(model, micro, fields)
@@ -77,12 +76,12 @@ class Objective:
         return (loss * fields.shares).sum()
 
     def _anchor(self, micro: MicroBatch, fields: Fields) -> Tensor:
-        """[K] log-probabilities under the reference."""
+        """Return [K] log-probabilities of the reference."""
         with torch.no_grad(), self.reference() as first:
             return self._scores(first, micro, fields)[0]
 
     def _scores(self, model: Any, micro: MicroBatch, fields: Fields) -> Scores:
-        """[K] log-probabilities and entropies; only loss tokens pass the head."""
+        """Return [K] log-probabilities and entropies; only loss tokens pass through the head."""
         head = model.get_output_embeddings()
         rows = max(1, self.hardware.chunk_logits // model.config.get_text_config().vocab_size)
         predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
@@ -109,6 +108,6 @@ class Objective:
 
 
 def _on_host(found: Mapping[str, Tensor]) -> dict[str, Any]:
-    """[K] arrays by name, in one transfer."""
+    """Copy [K] arrays by name to the host in one transfer."""
     rows = torch.stack([each.detach().float() for each in found.values()]).cpu().numpy()
     return dict(zip(found, rows, strict=True))

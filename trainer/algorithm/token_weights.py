@@ -16,11 +16,12 @@ def shares(
     weights: Floats,
     aggregate: Aggregate,
 ) -> Floats:
-    """The share of each token, [N], zero outside the mask.
+    """Compute the weight of each token, [N], zero outside the mask.
 
-    loss_mask, group_ids, weights: [N], one entry a token; `weights` are those of the tokens' tasks.
-    `token_mean`: every loss token of the update weighs the same (arXiv:2503.14476, section 3.3).
-    `group_mean`: every group does, and every loss token within it. All zeros where nothing counts.
+    loss_mask, group_ids, weights: [N], one entry per token; `weights`: of the tokens' tasks.
+    `token_mean`: every loss token of the update has the same weight (arXiv:2503.14476, section
+    3.3). `group_mean`: every group has the same weight, and every loss token in it. All zeros
+    without tokens.
     """
     raw = np.where(loss_mask, weights, 0.0).astype(np.float64)
     if aggregate == "group_mean" and raw.size:

@@ -38,7 +38,9 @@ MEND = "run `agentrl deepspeed build`"
 
 
 def folder(extensions: str) -> Path:
-    """Where the library for these versions on this processor lies. `extensions`: of the config."""
+    """Return the folder of the library for these versions and this CPU. `extensions`: configured
+    folder.
+    """
     root = Path(extensions or "~/.cache/agentrl/extensions").expanduser().absolute()
     versions = [importlib.metadata.version(name) for name in ("deepspeed", "torch")]
     built_for = "-".join([*versions, platform.python_version(), _processor()])
@@ -46,7 +48,7 @@ def folder(extensions: str) -> Path:
 
 
 def build(extensions: str) -> Path:
-    """Compile unless that is done; one at a time. Raises ConfigError with the compiler's words."""
+    """Compile if needed, one process at a time. Raises ConfigError with the compiler's output."""
     target = folder(extensions)
     with _alone(target):
         if not _whole(target):
@@ -61,7 +63,7 @@ def build(extensions: str) -> Path:
 
 
 def load(extensions: str) -> None:
-    """Hand the library to DeepSpeed. Raises ConfigError where it has not been built."""
+    """Load the library into DeepSpeed. Raises ConfigError if it is not compiled."""
     from deepspeed.ops.op_builder.builder import OpBuilder
 
     target = folder(extensions)
@@ -80,12 +82,12 @@ def load(extensions: str) -> None:
 
 
 def built(extensions: str) -> bool:
-    """Whether `load` would find it."""
+    """Return whether the library is compiled."""
     return _whole(folder(extensions))
 
 
 def _compiled(scratch: Path) -> Path:
-    """The library, made by DeepSpeed's builder in a process of its own."""
+    """Compile the library with DeepSpeed's builder in a separate process."""
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = os.environ | {
         "DS_ACCELERATOR": "cpu",
@@ -116,7 +118,7 @@ def _compiled(scratch: Path) -> Path:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """One build at a time on this machine; a lock ends with its holder."""
+    """Lock: one build at a time on this machine."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f"{target.name}.lock").open("w")
@@ -141,7 +143,7 @@ def _sha256(path: Path) -> str:
 
 
 def _processor() -> str:
-    """What tells a processor from one that lacks its instructions: code is made for this one."""
+    """Identify the CPU's instruction set, for which the code is compiled."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -40,14 +40,14 @@ FOUND = ("logprobs", "entropy", "loss", "kl", "clipped")  # of a Recorded
 
 
 class Scoring(nn.Module):
-    """The head and all that is done with it, as one module.
+    """The head with scoring, as one module.
 
-    Ranks pass their tokens through the head in as many chunks as each has; ZeRO 3 gathers the head
-    once, before the first, on all of them.
+    Ranks have different numbers of chunks. As one module, ZeRO 3 gathers the head only once, before
+    the first chunk.
     """
 
     def __init__(self, head: nn.Module) -> None:
-        """Raises CheckpointError for a head that is more than a product."""
+        """Raises CheckpointError if the head is not linear."""
         super().__init__()
         if not isinstance(head, nn.Linear):
             raise CheckpointError(f"{type(head).__name__}: DeepSpeed needs a linear head")
@@ -60,9 +60,9 @@ class Scoring(nn.Module):
 
 
 class Net(nn.Module):
-    """All that ZeRO shards: the model and, where the KL term needs one of its own, the reference.
+    """The module that ZeRO shards: the model and, if the KL term needs it, the reference.
 
-    Called with what to compute: DeepSpeed's hooks are around its call.
+    It is called with a function to compute, because DeepSpeed's hooks are around its call.
     """
 
     def __init__(self, tuned: Tuned) -> None:
@@ -79,14 +79,16 @@ class Net(nn.Module):
         return compute()
 
     def score(self, head: nn.Module, *given: Any) -> Scores:
-        """In place of agentrl.trainer.model.scores.scores: by the module that holds this head."""
+        """Replacement of agentrl.trainer.model.scores.scores, through the module of this head."""
         scoring = next(each for each in self.scorings if each.head is head)
         found: Scores = scoring(*given)
         return found
 
 
 class DeepSpeedLearner:
-    """A Part. What is trained is held in fp32; dropout is off: ratios start at one."""
+    """A rank of a DeepSpeed learner. Trained weights are fp32; dropout is off, so ratios start at
+    one.
+    """
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class DeepSpeedLearner:
     ) -> None:
         """`model_path`: the run's first checkpoint, see TorchLearner.
 
-        Raises CheckpointError, and ConfigError also where DeepSpeed or an extension is missing.
+        Raises CheckpointError, and ConfigError also if DeepSpeed or an extension is missing.
         """
         if hardware.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(
@@ -121,7 +123,7 @@ class DeepSpeedLearner:
         self._generators: dict[str, Tensor] = {}  # of a state that is being placed
 
     def update(self, batch: Batch) -> Metrics:
-        """See Learner.update. Skipped, where it is, on all ranks alike."""
+        """See Learner.update. All ranks skip together."""
         began = time.perf_counter()
         recorded = Recorded.empty(batch.tokens.size)
         rate = optimizer.learning_rate(self._settings, self._updates)
@@ -150,7 +152,7 @@ class DeepSpeedLearner:
         self._tuned.save(directory, weights)
 
     def probe(self) -> Probe:
-        """See Learner.probe; where weights are sharded, products alone are in the saved type."""
+        """See Learner.probe; with sharded weights only products have the saved dtype."""
         model = self._net.model
         if not self._sharded:
             return trainable.probe(model, self._dtype)
@@ -199,7 +201,7 @@ class DeepSpeedLearner:
         set_random_state(State(self._generators, values))
 
     def _learn(self, batch: Batch, recorded: Recorded) -> tuple[str, float]:
-        """All passes and the step: why there was none, and the norm of the gradient."""
+        """Run all passes and the step; return why it was skipped, and the gradient norm."""
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
         own = balanced(batch, budget, self._ranks.size)[self._ranks.rank]
         for micro in own[:-1]:
@@ -214,9 +216,9 @@ class DeepSpeedLearner:
         ), norm
 
     def _pass(self, micro: MicroBatch, batch: Batch, recorded: Recorded, *, last: bool) -> float:
-        """Add one micro-batch's gradient; the update's whole loss, of the last one.
+        """Add the gradient of one micro-batch; the last one returns the update's whole loss.
 
-        A loss that is not finite anywhere makes the gradient not finite everywhere.
+        A non-finite loss on one rank makes the gradient non-finite on all.
         """
         engine = self._engine
         engine.set_gradient_accumulation_boundary(last)
@@ -230,9 +232,9 @@ class DeepSpeedLearner:
         return total
 
     def _step(self, total: float) -> tuple[float, bool]:
-        """The norm over all ranks' gradients, and whether the optimizer has stepped.
+        """Step; return the gradient norm over all ranks, and whether the optimizer has stepped.
 
-        ZeRO steps over no gradient that is not finite; without ZeRO it is for us to say.
+        ZeRO skips a non-finite gradient itself; without ZeRO we do.
         """
         engine, bound = self._engine, self._settings.max_grad_norm
         if engine.zero_optimization():
@@ -246,7 +248,7 @@ class DeepSpeedLearner:
         return norm, False
 
     def _gather(self, recorded: Recorded, own: list[MicroBatch]) -> None:
-        """Let every rank know what all have found of their tokens."""
+        """Gather the recorded values of all ranks."""
         places = np.concatenate([micro.sources for micro in own])
         every = np.zeros((len(FOUND), recorded.loss.size))
         for row, name in zip(every, FOUND, strict=True):
@@ -259,7 +261,7 @@ class DeepSpeedLearner:
 
 
 def _engine(library: Any, net: Net, settings: Settings, section: DeepSpeed, ranks: Ranks) -> Any:
-    """DeepSpeed's engine around the net; the net is the same on every rank then."""
+    """Create DeepSpeed's engine; afterwards the net is equal on all ranks."""
     from deepspeed.utils import groups
 
     if section.zero == 3:

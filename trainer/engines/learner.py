@@ -14,9 +14,9 @@ from agentrl.trainer.snapshots import State
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What one update did. `values`: finite numbers by name, those of a task as `task/name`.
+    """The metrics of an update. `values`: finite numbers by name, those of a task as `task/name`.
 
-    `skipped`: why the optimizer did not step and the weights did not move; empty where it did.
+    `skipped`: why the optimizer did not step; empty: it did.
     """
 
     values: Mapping[str, float]
@@ -25,9 +25,9 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Where to compute. `dtype`: of the forward pass and of saved weights; masters are fp32.
+    """The device. `dtype`: of the forward pass and of saved weights; master weights are fp32.
 
-    `chunk_logits`: logits held at once, which bounds memory whatever the vocabulary.
+    `chunk_logits`: logits in memory at the same time.
     """
 
     device: str = "cpu"
@@ -37,25 +37,25 @@ class Hardware:
 
     @classmethod
     def configured(cls, model: Model, trainer: Trainer, device: str = "") -> "Hardware":
-        """What a run's configuration asks for. `device`: `model.device` where empty."""
+        """Return the configured hardware. `device`: empty: `model.device`."""
         device = device or model.device
         return cls(device, model.dtype, trainer.threads, chunk_logits(trainer, device))
 
 
 class Learner(Protocol):
-    """Owns the weights and the optimizer; used by one thread."""
+    """Owns the weights and the optimizer. For one thread."""
 
     def update(self, batch: Batch) -> Metrics:
-        """One optimizer step over the whole batch, or none with the reason."""
+        """Run one optimizer step over the whole batch, or skip it with a reason."""
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint into a directory, for transformers or, an adapter, for peft."""
 
     def probe(self) -> Probe:
-        """What the weights say, in the precision in which `save` writes them, of a fixed text."""
+        """Score the probe text with the weights in the precision of `save`."""
 
     def state(self) -> State:
-        """All that continues bit by bit: weights, optimizer, random generators, counts."""
+        """Return the exact state: weights, optimizer, random generators, counts."""
 
     def load_state(self, state: State) -> None:
-        """Continue from a state. Raises CheckpointError where it does not fit the model."""
+        """Restore a state. Raises CheckpointError if it does not fit the model."""

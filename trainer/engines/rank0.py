@@ -39,16 +39,16 @@ ARRAYS: Mapping[str, str] = {  # of a Batch, with the types in which they travel
 
 
 class Part(Protocol):
-    """One rank's part in a learner. Every rank makes the same calls in the same order."""
+    """One rank of a learner. All ranks make the same calls in the same order."""
 
     def update(self, batch: Batch) -> Metrics:
         """See Learner.update; every rank gets the same batch and returns the same."""
 
     def weights(self) -> dict[str, Tensor]:
-        """On rank 0 what is trained, whole, on the host, as it is saved; nothing elsewhere."""
+        """Return the whole trained weights on the host, as saved, on rank 0; nothing on others."""
 
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Save the weights; called on rank 0 alone."""
+        """Save the weights; called on rank 0 only."""
 
     def probe(self) -> Probe:
         """See Learner.probe."""
@@ -57,17 +57,17 @@ class Part(Protocol):
         """See Learner.state; whole on rank 0, without tensors elsewhere."""
 
     def check(self, shapes: Mapping[str, list[int]]) -> None:
-        """Raise CheckpointError where a state of such tensors does not fit."""
+        """Raise CheckpointError if a state with these tensors does not fit."""
 
     def place(self, name: str, tensor: Tensor) -> None:
-        """Take what is this rank's of a tensor of a state, given whole to every rank."""
+        """Take this rank's part of a tensor, which every rank gets whole."""
 
     def placed(self, values: Mapping[str, Any]) -> None:
-        """All tensors have been placed; `values` of the state."""
+        """Finish loading after all tensors; `values`: of the state."""
 
 
 class Heard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """What rank 0 tells."""
+    """Base of the commands of rank 0."""
 
 
 class Update(Heard, frozen=True):
@@ -104,7 +104,7 @@ Command = Update | Save | Ask | Load | End
 
 
 class Lead:
-    """A Learner: rank 0's part, which takes the others along."""
+    """The Learner on rank 0, which sends its calls to the other ranks."""
 
     def __init__(self, part: Part, ranks: Ranks) -> None:
         self._part = part
@@ -131,7 +131,7 @@ class Lead:
         return self._part.state()
 
     def load_state(self, state: State) -> None:
-        """See Learner.load_state; of a state that any engine made, on any number of ranks."""
+        """See Learner.load_state; accepts states of any engine and number of ranks."""
         shapes = {name: list(tensor.shape) for name, tensor in state.tensors.items()}
         self._part.check(shapes)
         types = {name: str(t.dtype).removeprefix("torch.") for name, t in state.tensors.items()}
@@ -141,7 +141,7 @@ class Lead:
         self._part.placed(state.values)
 
     def end(self) -> None:
-        """Send the others home."""
+        """Stop the other ranks."""
         with suppress(RankLost):  # then there is nobody to send
             self._tell(End())
 
@@ -151,7 +151,7 @@ class Lead:
 
 @contextmanager
 def leading(part: Part, ranks: Ranks) -> Iterator[Lead]:
-    """The others end with rank 0, however it ends."""
+    """Context manager that stops the other ranks when rank 0 ends."""
     lead = Lead(part, ranks)
     try:
         yield lead
@@ -160,7 +160,7 @@ def leading(part: Part, ranks: Ranks) -> Iterator[Lead]:
 
 
 def follow(part: Part, ranks: Ranks) -> None:
-    """Do what rank 0 does until it says that it ends. Raises RankLost when it is gone."""
+    """Run the commands of rank 0 until it stops. Raises RankLost if it is lost."""
     asked: Mapping[str, Callable[[], object]] = {"probe": part.probe, "state": part.state}
     while True:
         command = msgspec.msgpack.decode(ranks.hear(), type=Command)
@@ -191,7 +191,7 @@ def told(batch: Batch) -> Update:
 
 
 def heard(command: Update) -> Batch:
-    """Raises CheckpointError for arrays that are not those of a batch."""
+    """Decode a batch. Raises CheckpointError for other arrays."""
     if command.fields.keys() != ARRAYS.keys():
         raise CheckpointError(
             "rank 0 runs another version of AgentRL",

@@ -37,9 +37,9 @@ FAR = re.compile(r"gloo|nccl|connection|timed out|socket|store|peer", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Of all ranks each, so that no wait of one thread stands in the way of another's.
+    """Process groups of all ranks, one per purpose, so that threads do not block each other.
 
-    `commands`: what rank 0 tells; `work`: what an update shares; `beats`: the thread's.
+    `commands`: of rank 0. `work`: of an update. `beats`: of the heartbeat thread.
     """
 
     commands: Any
@@ -48,12 +48,12 @@ class Groups:
 
 
 class Ranks:
-    """This process among those that learn together; used by one thread beside its own."""
+    """Communication of this rank with the others. For one thread besides its own."""
 
     def __init__(self, place: Place, timeout_s: float, device: str = "cpu") -> None:
-        """Come together with the others. Raises RankLost where one does not come.
+        """Connect to the other ranks. Raises RankLost if one does not connect.
 
-        timeout_s: of every wait for another rank, commands apart.
+        timeout_s: of every collective operation except commands.
         """
         self.rank, self.local, self.size = place.rank, place.local, place.size
         self.timeout_s = timeout_s
@@ -79,45 +79,45 @@ class Ranks:
         self._thread.start()
 
     def group(self, timeout: timedelta | None = None, backend: str | None = None) -> Any:
-        """A group of all ranks, whose waits end at the deadline."""
+        """Create a group of all ranks with a timeout."""
         wait = timeout or timedelta(seconds=self.timeout_s)
         return dist.new_group(range(self.size), timeout=wait, backend=backend)
 
     def meet(self) -> None:
-        """Wait for all; for as long as they live."""
+        """Barrier: wait for all ranks without a timeout."""
         with lost(self.size, "was lost"):
             dist.barrier(self._groups.commands)
 
     def tell(self, words: bytes) -> None:
-        """Rank 0 to the others, who `hear`."""
+        """Broadcast a command from rank 0 to the others."""
         self._sent(torch.tensor([len(words)], dtype=torch.int64))
         self._sent(torch.from_numpy(np.frombuffer(words, np.uint8).copy()))
 
     def hear(self) -> bytes:
-        """What rank 0 tells next. Raises RankLost when it is gone."""
+        """Receive the next command of rank 0. Raises RankLost if it is lost."""
         length = int(self._sent(torch.zeros(1, dtype=torch.int64)))
         return self._sent(torch.zeros(length, dtype=torch.uint8)).numpy().tobytes()
 
     def shared(self, tensor: Tensor) -> Tensor:
-        """The tensor of rank 0, on the host; the others give one of its shape and type to fill."""
+        """Broadcast a host tensor of rank 0; others pass one of its shape and type."""
         return self._sent(tensor.contiguous())
 
     def summed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Over all ranks, element by element."""
+        """Sum a tensor over all ranks."""
         found = torch.from_numpy(values.copy())
         with lost(self.size, f"not within {self.timeout_s:.0f} s"):
             dist.all_reduce(found, group=self._groups.work)
         return found.numpy()
 
     def part(self) -> None:
-        """The end that all ranks know of: from here on nobody misses anybody."""
+        """Coordinated shutdown: heartbeats are no longer monitored."""
         self._over.set()
         self._thread.join(LEAVE_S)
         if not self._thread.is_alive():
             dist.destroy_process_group()
 
     def leave(self) -> None:
-        """The end that no other knows of, which ends them."""
+        """Abort: the other ranks notice the missing heartbeat and end."""
         self._gone.set()
         self._over.set()
         self._thread.join(LEAVE_S)
@@ -129,9 +129,9 @@ class Ranks:
         return tensor
 
     def _beat(self) -> None:
-        """Meet the others again and again, until all are at their end.
+        """Exchange heartbeats until all ranks shut down.
 
-        Who does not come within half the deadline is lost.
+        A rank that does not answer within half the timeout is lost.
         """
         patience, over = timedelta(seconds=self.timeout_s / 2), torch.zeros(1)
         while not (over.item() or self._gone.is_set()):
@@ -148,7 +148,7 @@ class Ranks:
 
 @contextmanager
 def joined(place: Place, timeout_s: float, device: str) -> Iterator[Ranks]:
-    """Together until the end. Raises RankLost."""
+    """Context manager for the connected ranks. Raises RankLost."""
     ranks = Ranks(place, timeout_s, device)
     try:
         yield ranks
@@ -160,7 +160,7 @@ def joined(place: Place, timeout_s: float, device: str) -> Iterator[Ranks]:
 
 @contextmanager
 def lost(size: int, what: str) -> Iterator[None]:
-    """Failures of the network between ranks as RankLost; others are left as they are."""
+    """Convert network errors between ranks to RankLost."""
     try:
         yield
     except RuntimeError as error:
@@ -171,7 +171,7 @@ def lost(size: int, what: str) -> Iterator[None]:
 
 
 def _end(rank: int, size: int, words: str) -> None:
-    """From the thread of the beats: the main one may be waiting where nothing can wake it."""
+    """Exit from the heartbeat thread, because the main thread may hang in a collective."""
     missing = re.search(r"Ranks? ([\d, ]+) failed", words)
     who = f"rank {missing.group(1).strip()}" if missing and rank == 0 else "another rank"
     print(f"agentrl: {who} of {size} does not answer rank {rank}", file=sys.stderr, flush=True)

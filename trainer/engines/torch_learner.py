@@ -21,13 +21,14 @@ from agentrl.trainer.snapshots import State, random_state, set_random_state
 
 
 class TorchLearner:
-    """A Learner. What is trained is held in fp32; dropout is off: ratios start at one."""
+    """The torch Learner. Trained weights are fp32; dropout is off, so ratios start at one."""
 
     def __init__(self, model_path: Path, settings: Settings, hardware: Hardware) -> None:
-        """`model_path`: the run's first checkpoint, on resume too: the KL term's reference is it.
+        """`model_path`: the run's first checkpoint, also on resume: it is the reference of the KL
+        term.
 
-        Raises CheckpointError for a model that cannot be used here, ConfigError for a device that
-        is not or an adapter that does not fit.
+        Raises CheckpointError for an unsupported model, and ConfigError for a missing device or an
+        adapter that does not fit.
         """
         if hardware.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(
@@ -43,7 +44,7 @@ class TorchLearner:
         self._updates = 0
 
     def update(self, batch: Batch) -> Metrics:
-        """One optimizer step, or none: no loss token, a loss or the norm not finite."""
+        """Run one optimizer step, or skip it: no loss token, or a non-finite loss or norm."""
         began = time.perf_counter()
         recorded = self._accumulate(batch)
         norm = self._clip_gradients()
@@ -61,7 +62,7 @@ class TorchLearner:
         return Metrics(values, skipped)
 
     def save(self, directory: Path) -> None:
-        """See Learner.save; weights are written in the hardware's dtype."""
+        """See Learner.save; weights have the hardware's dtype."""
         self._tuned.save(directory, saved(trained(self._model), self._dtype))
 
     def probe(self) -> Probe:
@@ -69,7 +70,7 @@ class TorchLearner:
         return probe(self._model, self._dtype)
 
     def state(self) -> State:
-        """See Learner.state; a copy, which later updates leave alone."""
+        """See Learner.state; returns a copy."""
         generators = random_state()
         parameters = trained(self._model)
         tensors = {f"weights/{name}": p.detach().cpu().clone() for name, p in parameters.items()}
@@ -100,7 +101,7 @@ class TorchLearner:
         set_random_state(state)
 
     def _accumulate(self, batch: Batch) -> Recorded:
-        """Add the gradient of the whole update; what was found of each token."""
+        """Accumulate the gradient of the whole update; return the recorded values."""
         recorded = Recorded.empty(batch.tokens.size)
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
         for micro in micro_batches(batch, budget):

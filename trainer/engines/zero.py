@@ -22,7 +22,7 @@ STEP = "step"  # of Adam's states the one that is no tensor of the weight's shap
 
 
 def imported(device: str) -> Any:
-    """The library, told what it computes on. Raises ConfigError where it is not installed."""
+    """Import DeepSpeed for this device. Raises ConfigError if it is not installed."""
     os.environ.setdefault("DS_ACCELERATOR", device.partition(":")[0])
     try:
         import deepspeed
@@ -40,7 +40,7 @@ def imported(device: str) -> Any:
 
 
 def configuration(section: DeepSpeed, max_grad_norm: float) -> dict[str, Any]:
-    """What `deepspeed.initialize` takes. Weights are fp32 throughout; autocast lowers products."""
+    """Return the configuration of `deepspeed.initialize`. Weights are fp32; autocast is used."""
     zero: dict[str, Any] = {
         "stage": section.zero,
         "reduce_bucket_size": BUCKET,
@@ -64,7 +64,7 @@ def configuration(section: DeepSpeed, max_grad_norm: float) -> dict[str, Any]:
 
 
 class Shards:
-    """The weights and moments of an engine; every rank makes the same calls in the same order."""
+    """Access to the weights and moments of an engine. All ranks make the same calls in order."""
 
     def __init__(self, library: Any, engine: Any, stage: int) -> None:
         self._library = library
@@ -74,7 +74,7 @@ class Shards:
 
     @contextmanager
     def whole(self, parameter: nn.Parameter, *, write: bool = False) -> Iterator[Tensor]:
-        """The weight itself, gathered. write: every rank has then what rank 0 writes."""
+        """Yield a gathered weight. write: rank 0's changes are sent to all ranks."""
         changed = 0 if write else None
         with self._library.zero.GatheredParameters(
             [parameter], modifier_rank=changed, enabled=self._stage == 3
@@ -82,7 +82,7 @@ class Shards:
             yield parameter
 
     def set_weight(self, parameter: nn.Parameter, value: Tensor) -> None:
-        """The weight, and its master where that is another tensor."""
+        """Set a weight, and its master if that is another tensor."""
         with torch.no_grad(), self.whole(parameter, write=True) as gathered:
             gathered.copy_(value)
         if self._stage in (1, 2):
@@ -91,16 +91,16 @@ class Shards:
             self._utils().safe_set_local_fp32_param(parameter, _part(parameter, value))
 
     def link(self) -> None:
-        """Before moments are asked for or set: ZeRO 1 and 2 find them by views of the flat pieces.
+        """Link moments to parameters, before reading or setting them with ZeRO 1 and 2.
 
-        DeepSpeed takes the views after the first group's first step, when others have no moments.
+        DeepSpeed does this after the first group's first step, when other groups have no moments.
         """
         if self._stage in (1, 2) and self._base.state:
             self._engine.optimizer._hp_optimizer_states_linked = False  # noqa: SLF001
             self._engine.optimizer._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
 
     def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """By name, gathered, on the host; nothing before the first step."""
+        """Return gathered moments by name on the host; empty before the first step."""
         if self._stage == 0:
             own = self._base.state.get(parameter, {})
             return {key: torch.as_tensor(value).cpu().clone() for key, value in own.items()}
@@ -114,7 +114,7 @@ class Shards:
         return found
 
     def make_room(self, keys: set[str]) -> None:
-        """Moments of these names, zero; none where there are no names."""
+        """Create zero moments of these names."""
         self._base.state.clear()
         if self._stage and keys:
             for flat in self._flats():
@@ -124,7 +124,7 @@ class Shards:
         self.link()
 
     def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        """Of a name that there is room for."""
+        """Set an existing moment."""
         if self._stage == 0:
             device = "cpu" if key == STEP and not self._fused() else parameter.device
             self._base.state[parameter][key] = value.to(device, copy=True)
@@ -139,7 +139,7 @@ class Shards:
             self._utils().safe_set_full_optimizer_state(parameter, value.to(device), key)
 
     def _flats(self) -> list[Tensor]:
-        """The pieces that the optimizer steps over on this rank."""
+        """Return the flat pieces of this rank's optimizer."""
         optimizer = self._engine.optimizer
         found: list[Tensor] = (
             optimizer.fp32_partitioned_groups_flat
@@ -149,7 +149,9 @@ class Shards:
         return found
 
     def _step(self, count: float) -> Any:
-        """As the optimizer counts: torch's in a tensor, DeepSpeed's own in a number."""
+        """Return the step count in the optimizer's type: a tensor for torch, a number for
+        DeepSpeed.
+        """
         if isinstance(self._base, torch.optim.AdamW):
             return torch.tensor(count, device=self._flats()[0].device)
         return int(count)
@@ -162,7 +164,7 @@ class Shards:
 
 
 def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, list[int]]) -> None:
-    """Raise CheckpointError where a state's weights are not those of the model."""
+    """Raise CheckpointError if a state's weights do not match the model."""
     expected = {f"weights/{name}" for name in parameters}
     found = {name for name in shapes if name.startswith("weights/")}
     if found != expected:
@@ -174,7 +176,7 @@ def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, li
 
 
 def _part(parameter: Any, value: Tensor) -> Tensor:
-    """What ZeRO 3 keeps here of a value: the same number of elements everywhere, then zeros."""
+    """Return this rank's ZeRO-3 shard of a value, padded with zeros."""
     size = parameter.ds_tensor.ds_numel
     rank = torch.distributed.get_rank()
     padded = torch.zeros(size, dtype=value.dtype)

@@ -25,10 +25,9 @@ MEND = "set trainer.packing = false"
 
 
 def pack(model: Any) -> None:
-    """Make a model that transformers loaded keep trajectories of a row apart.
+    """Prepare a transformers model for packed trajectories.
 
-    Raises CheckpointError, which names the model, where what it says of a trajectory would depend
-    on its neighbours.
+    Raises CheckpointError if its output for a trajectory would depend on its neighbours.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -58,9 +57,10 @@ def _near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
 def states(
     model: Any, tokens: Tensor, lengths: tuple[int, ...], read: Tensor | None = None
 ) -> Tensor:
-    """[T, H] last hidden states of the trajectories whose tokens [T] lie end to end.
+    """Return [T, H] last hidden states of packed trajectories with tokens [T].
 
-    Several need a model that `pack` has prepared. `read`: [K] places; [K, H] of those alone.
+    More than one needs a model prepared by `pack`. `read`: [K] places; returns [K, H] of those
+    only.
     """
     options: dict[str, Any] = {}
     if len(lengths) > 1:
@@ -79,10 +79,10 @@ def states(
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """What transformers asks of an attention: ([B, T, heads, D], no weights).
+    """The attention function for transformers: returns ([B, T, heads, D], None).
 
     query: [B, heads, T, D]; key, value: [B, key heads, T, D]. Without lengths each of the B rows is
-    one trajectory. Raises CheckpointError for scores or masks that are not plain causal ones.
+    one trajectory. Raises CheckpointError for unsupported scores or masks.
     """
     found = [name for name in UNKNOWN if options.get(name) is not None]
     if found or mask is not None or options.get("is_causal") is False:
@@ -116,9 +116,9 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> T
 def _windowed(
     query: Tensor, key: Tensor, value: Tensor, window: int, scale: float | None
 ) -> Tensor:
-    """Each token sees itself and the `window` − 1 before it; memory is linear in T.
+    """Sliding-window attention: each token sees itself and `window` − 1 before it; linear memory.
 
-    Tokens in blocks of a window's size: a block sees itself and the block before it.
+    Tokens are in blocks of a window's size: a block sees itself and the block before it.
     """
     length, blocks = query.shape[2], -(-query.shape[2] // window)
     q, k, v = (_in_blocks(each, blocks, window) for each in (query, key, value))
@@ -138,12 +138,12 @@ def _windowed(
 
 
 def _in_blocks(states: Tensor, blocks: int, size: int) -> Tensor:
-    """[B, heads, T, D] as [B, blocks, heads, size, D], with zeros behind what there is."""
+    """Reshape [B, heads, T, D] to [B, blocks, heads, size, D], padded with zeros."""
     batch, heads, length, width = states.shape
     filled = pad(states, (0, 0, 0, blocks * size - length))
     return filled.reshape(batch, heads, blocks, size, width).transpose(1, 2)
 
 
 def _groups(query: Tensor) -> bool:
-    """Whether torch's linear-memory kernels take fewer heads of keys than of queries here."""
+    """Return whether torch's linear-memory kernels support grouped queries here."""
     return query.device.type == "cpu" or query.dtype in (torch.float16, torch.bfloat16)

@@ -35,14 +35,14 @@ CHUNK_LOGITS = 2**25  # logits held at once
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One episode. `token_ids` int32 [T]; `mask` uint8 [T], 1 where the demonstrator spoke."""
+    """A demonstration. `token_ids` int32 [T]; `mask` uint8 [T], 1 for the demonstrator's tokens."""
 
     token_ids: NDArray[np.int32]
     mask: NDArray[np.uint8]
 
 
 class Cloner:
-    """Holds a model and its optimizers over one phase of `steps` steps.
+    """Trains a model over one phase of `steps` steps.
 
     `rate`: AdamW's learning rate; Muon's is `MATRICES` times it. They rise over the first steps,
     then fall linearly, to a tenth at the last one. `dtype`: of the products; weights and optimizer
@@ -68,7 +68,7 @@ class Cloner:
         self._optimizers.append((adamw, rate))
 
     def step(self, demonstrations: Sequence[Demonstration]) -> float:
-        """One optimizer step on a batch; its mean loss in nats a token."""
+        """Run one optimizer step on a batch; return the mean loss in nats per token."""
         rows = [demonstrations] if self._is_packed else [[each] for each in demonstrations]
         count = sum(int(each.mask[1:].sum()) for each in demonstrations)
         mean = 0.0
@@ -87,7 +87,7 @@ class Cloner:
         return mean
 
     def state(self) -> State:
-        """Weights, optimizer states and the steps done: enough to go on bit by bit."""
+        """Return weights, optimizer states and the step count, to continue exactly."""
         tensors = {f"model/{name}": weight for name, weight in self.model.named_parameters()}
         for number, (optimizer, _) in enumerate(self._optimizers):
             for index, entries in optimizer.state_dict()["state"].items():
@@ -96,7 +96,7 @@ class Cloner:
         return State({name: each.detach() for name, each in tensors.items()}, {"done": self._done})
 
     def load_state(self, state: State) -> None:
-        """Go on from a state of the same model. Raises CheckpointError where it is of another."""
+        """Restore a state. Raises CheckpointError if it belongs to another model."""
         entries: list[dict[int, dict[str, Tensor]]] = [{} for _ in self._optimizers]
         own = dict(self.model.named_parameters())
         for name, tensor in state.tensors.items():
@@ -119,7 +119,7 @@ class Cloner:
         self._done = int(state.values["done"])
 
     def _loss(self, row: Sequence[Demonstration]) -> Tensor:
-        """Summed negative log-likelihood of the demonstrators' tokens, nats."""
+        """Return the summed negative log-likelihood of the demonstrators' tokens in nats."""
         tokens, lengths, learned = _join(row)
         head = self.model.get_output_embeddings()
         low = self._dtype != torch.float32
@@ -135,7 +135,7 @@ class Cloner:
 
 
 def learns_by_muon(model: Any) -> bool:
-    """Whether Muon moves the matrices of this model, as it is small enough."""
+    """Return whether the model is small enough for Muon."""
     count: int = sum(weight.numel() for weight in model.parameters())
     return count <= MUON_PARAMETERS
 
@@ -143,7 +143,7 @@ def learns_by_muon(model: Any) -> bool:
 def batches(
     demonstrations: Sequence[Demonstration], tokens: int, random: Random
 ) -> Iterator[list[Demonstration]]:
-    """For ever: batches of like length, at most `tokens` padded tokens (at least one episode)."""
+    """Yield batches of similar length for ever, at most `tokens` padded tokens or one episode."""
     if not demonstrations:
         raise ValueError("there is no demonstration to learn from")
     while True:
@@ -158,7 +158,7 @@ def batches(
 
 
 def new_model(shape: dict[str, Any], seed: int) -> Any:
-    """A Qwen3 with random weights in fp32; `shape`: values of its config."""
+    """Create a Qwen3 with random fp32 weights. `shape`: values of its config."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
@@ -167,12 +167,12 @@ def new_model(shape: dict[str, Any], seed: int) -> Any:
 
 
 def load(path: Path) -> Any:
-    """A model to clone into. Raises CheckpointError."""
+    """Load a model for cloning. Raises CheckpointError."""
     return load_model(path, torch.device("cpu"))
 
 
 def _cut(alike: Sequence[Demonstration], tokens: int) -> Iterator[list[Demonstration]]:
-    """Runs of ascending length whose padded size stays within `tokens`."""
+    """Split runs of ascending length with a padded size of at most `tokens`."""
     batch: list[Demonstration] = []
     for demonstration in alike:
         if batch and (len(batch) + 1) * len(demonstration.mask) > tokens:
@@ -188,7 +188,7 @@ def _embeddings(model: Any) -> list[Tensor]:
 
 
 def _try_pack(model: Any) -> bool:
-    """Whether several demonstrations may lie in one row of this model."""
+    """Prepare packing; return whether the model supports it."""
     try:
         pack(model)
     except CheckpointError:
@@ -197,9 +197,9 @@ def _try_pack(model: Any) -> bool:
 
 
 def _join(row: Sequence[Demonstration]) -> tuple[Tensor, tuple[int, ...], Tensor]:
-    """Tokens [T] end to end, lengths, and places [K] in T of the tokens to learn.
+    """Return packed tokens [T], lengths, and places [K] in T of the tokens to learn.
 
-    What follows a demonstration's last token to learn is left out.
+    Tokens after a demonstration's last token to learn are left out.
     """
     masks = []
     for each in row:

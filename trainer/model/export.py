@@ -12,7 +12,7 @@ from agentrl.trainer.model.loading import copy_tokenizer
 
 
 def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None:
-    """Verify a checkpoint and copy it; `merge_lora` folds an adapter into its base.
+    """Verify a checkpoint and copy it; `merge_lora` merges an adapter into its base.
 
     Raises CheckpointError for a corrupt checkpoint, an existing `out`, or a merge without peft.
     """
@@ -22,7 +22,7 @@ def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None
 
 
 def fill(checkpoint_dir: Path, out: Path, *, merge_lora: bool) -> None:
-    """As `export`, into a directory that is there, of a checkpoint that is verified."""
+    """Like `export`, for a verified checkpoint and an existing directory."""
     base = base_of(checkpoint_dir) if merge_lora else None
     if base is not None:
         _merge(checkpoint_dir, base, out)

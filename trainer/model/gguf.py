@@ -39,9 +39,9 @@ def convert(file: Path, out: Path, dtype: torch.dtype) -> int:
 
 
 def _unquantised(loaded: Any, dtype: torch.dtype) -> Any:
-    """The same model with a configuration that knows nothing of the quantisation.
+    """Remove the quantisation from the model's configuration.
 
-    transformers refuses to save a model that it de-quantised.
+    transformers refuses to save a de-quantised model.
     """
     described = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
     config = type(loaded.config)(**described)

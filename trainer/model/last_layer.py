@@ -16,9 +16,10 @@ READ = "read_rows"  # the keyword that transformers hands through to its layers
 
 
 class Block:
-    """The block's forward pass: of `rows` [K] alone while there are any.
+    """The block's forward pass, only for `rows` [K] if they are set.
 
-    `whole`: it says more than one state of each token, a router's scores for instance; of all then.
+    `whole`: the block has more outputs than states, such as router scores, so all tokens are
+    computed.
     """
 
     def __init__(self, forward: Callable[..., Any]) -> None:
@@ -27,7 +28,7 @@ class Block:
         self._forward = forward
 
     def __call__(self, hidden: Tensor, *more: Any, **options: Any) -> Any:
-        """hidden: [1, T, H]; so is what it says, with zeros where nothing is read."""
+        """hidden: [1, T, H]. Returns [1, T, H] with zeros for unused tokens."""
         if self.rows is None or self.whole or more or options or hidden.dim() != 3:
             return self._forward(hidden, *more, **options)
         found = self._forward(hidden.index_select(1, self.rows))
@@ -38,7 +39,7 @@ class Block:
 
 
 def spare(model: Any) -> bool:
-    """Let a model that transformers loaded take `READ`; whether its layers are as most models'."""
+    """Enable `READ` for a transformers model; return whether its layers support it."""
     layers = getattr(model.base_model, "layers", None)
     if not layers or getattr(layers[-1], "mlp", None) is None:
         return False
@@ -55,7 +56,7 @@ def _layer(
     read_rows: Tensor | None = None,
     **options: Any,
 ) -> Any:
-    """The layer's forward pass, also where the backward pass computes it again."""
+    """The layer's forward pass, also when it is recomputed in the backward pass."""
     block.rows = read_rows
     try:
         return forward(*given, **options)

@@ -23,10 +23,10 @@ TOKENIZER_FILES = (
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:
-    """A causal language model without dropout. Raises CheckpointError.
+    """Load a causal language model without dropout. Raises CheckpointError.
 
-    Refused: absent weights, which transformers would draw at random, and architectures that change
-    logits after the head, which the learner computes apart.
+    It refuses missing weights, which transformers would initialise randomly, and architectures that
+    change logits after the head, which the learner computes separately.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -61,7 +61,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
 
 
 def save_as(model: Any, directory: Path, dtype: Dtype) -> None:
-    """Write the model with its weights cast to `dtype`; the model itself stays as it is."""
+    """Write the model with weights cast to `dtype`, without changing the model."""
     weights = {k: v.to(getattr(torch, dtype)) for k, v in model.state_dict().items()}
     model.save_pretrained(directory, state_dict=weights)
     path = directory / "config.json"  # where transformers wrote the type of the model's own weights

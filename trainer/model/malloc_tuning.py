@@ -12,7 +12,7 @@ LARGE = 12 * 2**20  # bytes; a part of the logits has 16 MiB
 
 
 def map_large_blocks() -> bool:
-    """Blocks of `LARGE` bytes are mapped apart and go back when freed; whether that can be had."""
+    """Let malloc map blocks of `LARGE` bytes separately; return whether that is possible."""
     try:
         found: int = ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE)
     except (AttributeError, OSError):
@@ -21,7 +21,7 @@ def map_large_blocks() -> bool:
 
 
 def release_unused() -> bool:
-    """Give freed memory back to the system; whether any went."""
+    """Return freed memory to the system; return whether there was any."""
     gc.collect()
     try:
         found: int = ctypes.CDLL(None).malloc_trim(0)

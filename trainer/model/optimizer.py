@@ -10,7 +10,7 @@ from agentrl.trainer.algorithm.presets import Settings
 
 
 def make(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    """AdamW or plain gradient descent, whose decay spares vectors: norms and biases."""
+    """Create AdamW or SGD, without weight decay of vectors (norms and biases)."""
     every = groups(parameters, settings)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(every, lr=settings.learning_rate)
@@ -18,7 +18,7 @@ def make(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.
 
 
 def groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
-    """As torch's optimizers take them: what decays, and what does not."""
+    """Return parameter groups with and without weight decay."""
     listed = list(parameters)
     return [
         {"params": [p for p in listed if p.ndim > 1], "weight_decay": settings.weight_decay},
@@ -27,13 +27,13 @@ def groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the next step."""
+    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def learning_rate(settings: Settings, updates: int) -> float:
-    """Linear warm-up over `warmup_updates`, then constant."""
+    """Return the learning rate: linear warm-up over `warmup_updates`, then constant."""
     rate = settings.learning_rate
     if updates < settings.warmup_updates:
         return rate * (updates + 1) / (settings.warmup_updates + 1)

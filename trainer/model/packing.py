@@ -15,10 +15,10 @@ from agentrl.trainer.batch import Batch, Bools, Ints
 class MicroBatch:
     """One forward pass over S trajectories, T tokens in all, none of it padding.
 
-    `tokens`: [T]; `lengths`: [S] of the trajectories, each of which begins at position 0.
-    `predicts`: [K] places in T whose output predicts a loss token; `sources`: [K] where that token
-    stands in the Batch; `owners`: [K] which of the S trajectories it belongs to. A trajectory's
-    loss tokens are all in one micro-batch.
+    `tokens`: [T]. `lengths`: [S] of the trajectories, each starting at position 0. `predicts`: [K]
+    places in T whose output predicts a loss token. `sources`: [K] place of that token in the Batch.
+    `owners`: [K] index of its trajectory below S. All loss tokens of a trajectory are in one
+    micro-batch.
     """
 
     tokens: Ints
@@ -29,10 +29,10 @@ class MicroBatch:
 
 
 def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
-    """The batch in at most `max_tokens` tokens each, the fullest first.
+    """Split the batch into micro-batches of at most `max_tokens` tokens, fullest first.
 
-    A longer trajectory has a micro-batch of its own; one without loss tokens has none. What follows
-    the last loss token predicts nothing that is trained and is left out.
+    A longer trajectory has its own micro-batch; one without loss tokens has none. Tokens after the
+    last loss token are left out, because they predict nothing that is trained.
     """
     needed = _needed(batch)
     rows = _first_fit(needed, max_tokens)
@@ -41,10 +41,10 @@ def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
 
 
 def balanced(batch: Batch, max_tokens: int, ranks: int) -> list[list[MicroBatch]]:
-    """As `micro_batches`, dealt over R ranks: the same number to each, tokens as even as that lets.
+    """Like `micro_batches`, for R ranks: the same number for each, with balanced tokens.
 
-    What is missing is filled with empty ones: a rank without work still takes part in what all
-    ranks compute together. Where the batch would not fill one micro-batch a rank, they are smaller.
+    Empty micro-batches fill the gaps, because every rank takes part in collective operations. If
+    the batch would not fill one micro-batch per rank, they are smaller.
     """
     even = -(-int(_needed(batch).sum()) // ranks)
     micros = micro_batches(batch, max(1, min(max_tokens, even)))
@@ -57,13 +57,13 @@ def balanced(batch: Batch, max_tokens: int, ranks: int) -> list[list[MicroBatch]
 
 
 def empty() -> MicroBatch:
-    """A forward pass over one token that trains nothing."""
+    """Return a micro-batch of one token that trains nothing."""
     one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
     return MicroBatch(one, (1,), none, none, none)
 
 
 def _needed(batch: Batch) -> Ints:
-    """[M] tokens of each trajectory to feed so that its last loss token is predicted."""
+    """Return [M]: number of tokens to feed of each trajectory."""
     ends = np.cumsum(batch.lengths)
     masks = np.split(batch.loss_mask, ends[:-1]) if ends.size else []
     return np.array([_inputs(mask) for mask in masks], np.int64)
@@ -75,7 +75,7 @@ def _inputs(mask: Bools) -> int:
 
 
 def _first_fit(needed: Ints, max_tokens: int) -> list[list[int]]:
-    """Trajectories by micro-batch: longest first, each into the first one that has room."""
+    """Assign trajectories to micro-batches: longest first, each to the first with room."""
     rows: list[list[int]] = []
     rooms: list[int] = []
     for row in np.argsort(-needed, kind="stable").tolist():

@@ -21,14 +21,14 @@ class Noise:
 
 
 def bfloat16_noise(path: Path) -> Noise:
-    """Measure it with the trainer's forward pass on the CPU. Raises CheckpointError."""
+    """Measure the error with the trainer's forward pass on the CPU. Raises CheckpointError."""
     exact, rounded = (_logprobs(path, dtype) for dtype in (torch.float32, torch.bfloat16))
     off = (exact - rounded).abs()
     return Noise(len(off), off.median().item(), off.mean().item(), off.max().item())
 
 
 def _logprobs(path: Path, dtype: torch.dtype) -> Tensor:
-    """[T - 1] natural logs of p(token t + 1 | tokens up to t), computed in float32."""
+    """Return [T - 1] natural logs of p(token t + 1 | tokens up to t), in float32."""
     model = load_model(path, torch.device("cpu"), dtype)
     config = model.config.get_text_config()
     ids = torch.tensor([probe_tokens(path, config.vocab_size, config.max_position_embeddings)])

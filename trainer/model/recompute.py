@@ -13,9 +13,9 @@ from agentrl.core.errors import ConfigError
 
 
 def enable(model: Any) -> None:
-    """For every layer that transformers marks as one to compute again. Raises ConfigError for none.
+    """Enable it for every layer that transformers marks. Raises ConfigError if there is none.
 
-    transformers' own switch acts in training mode alone, which would turn on dropout.
+    transformers' own switch works in training mode only, which would enable dropout.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -15,10 +15,10 @@ Scores = tuple[Tensor, Tensor]
 
 
 def scores(head: Head, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
-    """[K] log-probabilities of the targets and [K] entropies, which carry no gradient.
+    """Return [K] log-probabilities of the targets and [K] entropies (without gradient).
 
-    hidden: [K, H]; temperature, targets: [K]. `most`: rows of logits that may exist at once. Where
-    there are more, the backward pass computes them again, as many at a time.
+    hidden: [K, H]; temperature, targets: [K]. `most`: rows of logits in memory at the same time. If
+    there are more, the backward pass recomputes them in chunks.
     """
     if hidden.shape[0] <= most:
         return _scored(head, hidden, temperature, targets)

@@ -20,19 +20,19 @@ Reference = Callable[[], AbstractContextManager[Any]]
 
 
 class Scorer:
-    """The policy of a checkpoint that holds all of its weights."""
+    """Scores with the policy of a checkpoint with all weights."""
 
     def __init__(self, path: Path, first: Path, hardware: Hardware) -> None:
-        """`first`: the run's first checkpoint, the reference of a KL term.
+        """`first`: the run's first checkpoint, the reference of the KL term.
 
-        Both are loaded where they are first needed. Raises CheckpointError.
+        Both are loaded on first use. Raises CheckpointError.
         """
         torch.set_num_threads(hardware.threads)
         self._path, self._first, self._hardware = path, first, hardware
         self._models: dict[Path, Any] = {}
 
     def score(self, batch: Batch, settings: Settings) -> Recorded:
-        """As TorchLearner records it: the same micro-batches through the same objective."""
+        """Score like TorchLearner, with the same micro-batches and objective."""
         recorded = Recorded.empty(batch.tokens.size)
         model = self._model(self._path, settings)
         objective = Objective(

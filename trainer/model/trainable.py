@@ -30,9 +30,9 @@ SEED = 0  # of a new adapter's random half
 
 
 class Tuned(Protocol):
-    """`model`: a causal language model of transformers; what is trained of it requires gradients.
+    """A trainable model. `model`: of transformers; trained parameters require gradients.
 
-    `reference` is entered around forward passes of the model as it began.
+    `reference`: context manager for forward passes of the initial model.
     """
 
     model: Any
@@ -40,14 +40,14 @@ class Tuned(Protocol):
     def reference(self) -> Any: ...
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """`weights`: what is trained, by name, whole, as `saved` gives it."""
+        """Save. `weights`: whole trained weights by name, from `saved`."""
 
 
 class Whole:
-    """Full fine-tuning: masters in fp32, saved in `dtype`."""
+    """Full fine-tuning: fp32 master weights, saved in `dtype`."""
 
     def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
-        """The KL term's reference is the model loaded a second time."""
+        """The reference of the KL term is a second copy of the model."""
         self.model = _loaded(path, settings, hardware.device, torch.float32)
         self._path = path
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
@@ -59,20 +59,20 @@ class Whole:
         return nullcontext(self._reference)
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """What transformers loads."""
+        """Write a directory for transformers."""
         self.model.config.dtype = self._dtype
         self.model.save_pretrained(directory, state_dict=dict(weights))
         copy_tokenizer(self._path, directory)
 
 
 class Adapter:
-    """LoRA (arXiv:2106.09685): W + (alpha / rank) · B·A, with A and B alone trained, in fp32.
+    """LoRA (arXiv:2106.09685): W + (alpha / rank) · B·A, with only A and B trained, in fp32.
 
-    The frozen base is held in `dtype`, as it is served. B begins at zero: version 0 is the base.
+    The frozen base has `dtype`, as it is served. B begins at zero: version 0 is the base.
     """
 
     def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
-        """Raises ConfigError where a target is no linear module below the head."""
+        """Raises ConfigError if a target is not a linear module below the head."""
         self._path = path
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
         self.model = _loaded(path, settings, hardware.device, self._dtype)
@@ -86,7 +86,7 @@ class Adapter:
             yield self.model
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """What peft and vLLM load. The base is named by its absolute path."""
+        """Write a directory for peft and vLLM, with the absolute path of the base."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
@@ -100,23 +100,23 @@ class Adapter:
 
 
 def tuned(path: Path, settings: Settings, hardware: Hardware) -> Tuned:
-    """Of the configuration. Raises CheckpointError, ConfigError."""
+    """Create the trainable model of the configuration. Raises CheckpointError, ConfigError."""
     malloc_tuning.map_large_blocks()
     return (Adapter if settings.lora.rank else Whole)(path, settings, hardware)
 
 
 def trained(model: Any) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name, tied ones once."""
+    """Return the trained parameters by name, tied ones once."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def saved(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies on the host, in the type in which they are saved."""
+    """Return copies on the host in the saved dtype."""
     return {name: value.detach().to("cpu", dtype) for name, value in parameters.items()}
 
 
 def probe(model: Any, dtype: torch.dtype) -> Probe:
-    """A fixed text, scored with the weights cast to `dtype`, as they are saved."""
+    """Score the probe text with weights cast to `dtype`, as saved."""
     weights = {name: value.detach().to(dtype) for name, value in model.named_parameters()}
 
     def said(ids: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def probe(model: Any, dtype: torch.dtype) -> Probe:
 
 
 def probe_by(said: Callable[[Tensor], Tensor], model: Any) -> Probe:
-    """`said`: logits [1, T, V] of tokens [1, T]. `model` is asked how many there are of each."""
+    """`said`: returns logits [1, T, V] of tokens [1, T]. `model`: for the sizes."""
     config = model.config.get_text_config()
     context = getattr(config, "max_position_embeddings", TOKENS)
     tokens = probe_tokens(Path(model.config.name_or_path), config.vocab_size, context)
@@ -149,7 +149,7 @@ def _loaded(path: Path, settings: Settings, device: str, dtype: torch.dtype) -> 
 
 
 def _with_adapter(model: Any, lora: Lora) -> Any:
-    """peft's wrapper; the model's own linear modules are exchanged for adapted ones in place."""
+    """Wrap with peft, which replaces linear modules by adapted ones in place."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

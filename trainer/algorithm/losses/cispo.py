@@ -6,7 +6,7 @@ from agentrl.trainer.algorithm.losses.tokens import Clip, Loss, TokenLoss, Token
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
     """L = −w · sg(clip(r, 1 − low, 1 + high)) · A · log π; r = π/π_old (arXiv:2506.13585).
 
-    Equations 4 and 5. Every token keeps a gradient; a token that is clipped keeps it at the bound.
+    Equations 4 and 5. Every token keeps a gradient; for a clipped token the weight is the bound.
     """
     ratios = ratio(tokens.current, tokens.old).detach()
     bounded = ratios.clamp(1.0 - clip.low, 1.0 + clip.high)

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def sequence_log_ratios(log_ratios: "Tensor", owners: "Tensor", sequences: int) -> "Tensor":
-    """log s of the sequence that each loss token belongs to (arXiv:2507.18071, equation 7).
+    """Return log s of the sequence of each loss token (arXiv:2507.18071, equation 7).
 
-    log_ratios: [K] log π/π_old of each; owners: [K] its sequence, below `sequences`. Returns [K]:
+    log_ratios: [K] log π/π_old. owners: [K] sequence index below `sequences`. Returns [K]:
     the mean over the sequence's loss tokens.
     """
     import torch
@@ -24,8 +24,8 @@ def sequence_log_ratios(log_ratios: "Tensor", owners: "Tensor", sequences: int) 
 def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
     """L = −w · min(s·A, clip(s, 1 − low, 1 + high)·A), the token form (equations 13 and 14).
 
-    `old` is log π − log s, detached, so that π/π_old has the value of the sequence's ratio s. Where
-    all tokens of a sequence share their advantage, the gradient is that of equation 5.
+    `old` is log π − log s, detached, so that π/π_old has the value of the sequence's ratio s. If
+    all tokens of a sequence have the same advantage, the gradient is that of equation 5.
     """
     import torch
 

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def weights(old: "Tensor", behaviour: "Tensor", importance: Importance) -> "Tensor":
-    """[K] weights of the tokens, without a gradient; old, behaviour: [K] log-probabilities.
+    """Return [K] token weights without gradient. old, behaviour: [K] log-probabilities.
 
     `none`: one. `truncated`: min(π_prox/μ, most) (arXiv:2110.00641, and truncated importance
-    sampling). `icepop`: π_prox/μ where it lies in [least, most], else 0: the token is masked
+    sampling). `icepop`: π_prox/μ if it is in [least, most], else 0, which masks the token
     (arXiv:2510.18855, section 2).
     """
     import torch

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def k3(current: "Tensor", reference: "Tensor") -> "Tensor":
-    """Unbiased, non-negative estimate of KL(π ‖ π_ref) a token (arXiv:2402.03300, equation 4).
+    """Estimate KL(π ‖ π_ref) per token, unbiased and non-negative (arXiv:2402.03300, equation 4).
 
     current, reference: [K] log-probabilities. Returns [K]: e^d − d − 1 with d = log π_ref/π.
     """

@@ -8,7 +8,7 @@ def token_loss(tokens: Tokens, clip: Clip) -> TokenLoss:
 
     r = π/π_old: PPO (arXiv:1707.06347, equation 7) with the dual clip (arXiv:1912.09729, equation
     5). With `old` the proximal policy and w its weight against the behaviour policy it is the
-    decoupled objective (arXiv:2110.00641, section 3). Tokens that are clipped have no gradient.
+    decoupled objective (arXiv:2110.00641, section 3). Clipped tokens have no gradient.
     """
     import torch
 

@@ -12,7 +12,7 @@ LOG_BOUND = 20.0  # of a log-ratio, so that its exponential stays finite
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Bounds of the ratio. `dual`: the one where the advantage is negative, of few losses."""
+    """Bounds of the ratio. `dual`: bound for negative advantages, used by few losses."""
 
     low: float
     high: float
@@ -22,8 +22,8 @@ class Clip:
 class Tokens(NamedTuple):
     """The K loss tokens of one forward pass, each field [K].
 
-    `current`, `old`: log-probabilities, a gradient flows through `current` only. `weights`: of the
-    token's loss, without a gradient.
+    `current`, `old`: log-probabilities; gradients flow through `current` only. `weights`: of each
+    token's loss, without gradient.
     """
 
     current: "Tensor"
@@ -33,7 +33,9 @@ class Tokens(NamedTuple):
 
 
 class TokenLoss(NamedTuple):
-    """`values`: [K] loss of each token. `clipped`: [K] bool, tokens whose ratio met a bound."""
+    """The result of a loss. `values`: [K] loss per token. `clipped`: [K] bool, the ratio was
+    clipped.
+    """
 
     values: "Tensor"
     clipped: "Tensor"
@@ -41,10 +43,10 @@ class TokenLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What the file of a loss declares as `LOSS`.
+    """The declaration `LOSS` in the file of a loss.
 
-    `clip`: `clip_low` and `clip_high` where they are not those of the presets. `dual_clip`: it
-    reads that bound. `of_sequence`: its ratio is one of a whole trajectory.
+    `clip`: `clip_low` and `clip_high`, if other than the presets'. `dual_clip`: whether it uses
+    that bound. `of_sequence`: whether its ratio is per trajectory.
     """
 
     token_loss: Callable[[Tokens, Clip], TokenLoss]
@@ -54,5 +56,5 @@ class Loss:
 
 
 def ratio(current: "Tensor", old: "Tensor") -> "Tensor":
-    """π/π_old of log-probabilities."""
+    """Return π/π_old."""
     return (current - old).clamp(-LOG_BOUND, LOG_BOUND).exp()
