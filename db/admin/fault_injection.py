@@ -39,7 +39,7 @@ FOREIGN_CLOCK = (
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a superuser may know. `walwriter`: its pid; `folder`: of the data, on its machine."""
+    """Facts that a superuser can read: the WAL writer's pid, and the data folder on its machine."""
 
     walwriter: int
     folder: str
@@ -50,7 +50,7 @@ def is_postgres(url: str) -> bool:
 
 
 def server(url: str) -> Server | None:
-    """The server, where the URL's role is its superuser."""
+    """Return the server's facts, if the URL's role is a superuser."""
     with _connect(url) as connection:
         rows = connection.execute(
             "SELECT a.pid, current_setting('data_directory', true) FROM pg_stat_activity a"
@@ -61,7 +61,7 @@ def server(url: str) -> Server | None:
 
 @contextmanager
 def read_only(url: str) -> Iterator[None]:
-    """Every session of the database refuses writes, as those of a demoted primary do."""
+    """Make every session read-only, as on a demoted primary."""
     _set_read_only(url, sql.SQL("SET default_transaction_read_only = on"))
     try:
         yield
@@ -71,7 +71,7 @@ def read_only(url: str) -> Iterator[None]:
 
 @contextmanager
 def episodes_locked(url: str) -> Iterator[None]:
-    """Nobody can write a row of `episodes`, and nobody is told why."""
+    """Block writes to `episodes` with a lock."""
     with _connect(url) as connection, connection.transaction():
         connection.execute(HELD)
         yield
@@ -79,9 +79,9 @@ def episodes_locked(url: str) -> Iterator[None]:
 
 @contextmanager
 def connections_taken(url: str) -> Iterator[Callable[[], int]]:
-    """No session of the database is left, and no connection to its server is free.
+    """Terminate all sessions and occupy all connections of the server.
 
-    Yields what does that again with those that somebody got since; how many are held.
+    Yields a function that does it again and returns the number of occupied connections.
     """
     held = [_connect(url)]
 
@@ -102,9 +102,9 @@ def connections_taken(url: str) -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def own_clock(url: str) -> Iterator[None]:
-    """The database's clock, as sessions that begin from now on ask it, is one of ours.
+    """Replace the database's clock for new sessions by a function.
 
-    `step_clock` steps it. Views that stand keep the true one.
+    `step_clock` steps it. Existing views keep the true clock.
     """
     path = sql.SQL("SET search_path = public, pg_catalog")
     with _connect(url) as connection:
@@ -121,14 +121,14 @@ def own_clock(url: str) -> Iterator[None]:
 
 
 def step_clock(url: str, seconds: float) -> None:
-    """Forward, or back where negative."""
+    """Step the clock forward, or back if negative."""
     with _connect(url) as connection:
         connection.execute("UPDATE chaos_clock.step SET seconds = seconds + %s", [seconds])
 
 
 @contextmanager
 def late_commits(url: str) -> Iterator[None]:
-    """The server answers a commit before it is on its disk; a crash loses it."""
+    """Let the server confirm commits before they are on disk, so that a crash loses them."""
     with _connect(url) as connection:
         for name, value in LATE_COMMITS.items():
             setting = sql.SQL("ALTER SYSTEM SET {} = {}")
@@ -144,7 +144,7 @@ def late_commits(url: str) -> Iterator[None]:
 
 
 def _set_read_only(url: str, what: sql.SQL) -> None:
-    """For sessions that begin from now on; those that stand are ended."""
+    """Set it for new sessions and terminate existing ones."""
     with _connect(url) as connection:
         connection.execute("SET default_transaction_read_only = off")
         _alter(connection, what)
@@ -152,13 +152,13 @@ def _set_read_only(url: str, what: sql.SQL) -> None:
 
 
 def _alter(connection: psycopg.Connection[tuple[object, ...]], what: sql.SQL) -> None:
-    """Change what sessions of the database begin with."""
+    """Change the default settings of sessions."""
     name = sql.Identifier(connection.info.dbname)
     connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, what))
 
 
 def _recovered(url: str) -> psycopg.Connection[tuple[object, ...]]:
-    """A connection to a server that may recover from a crash."""
+    """Connect to a server that may be recovering from a crash."""
     deadline = time.monotonic() + RECOVER_S
     while True:
         try:

@@ -22,10 +22,10 @@ STATEMENT_TIMEOUT_MS = 60_000
 
 
 def upgrade(store: Store) -> str:
-    """Apply what is missing, make the views anew; returns the revision that stands now.
+    """Run missing migrations and recreate the views; return the new revision.
 
-    All of it or nothing: StoreError where the database refuses, StoreUnavailable where it is away,
-    or full, for longer than the store waits.
+    It is atomic. Raises StoreError if the database refuses, and StoreUnavailable if it is
+    unavailable or full for too long.
     """
     try:
         store.retry.call(partial(_upgrade, store))
@@ -52,11 +52,10 @@ def _upgrade(store: Store) -> None:
 
 
 def ensure(store: Store) -> None:
-    """`upgrade` of a store that is behind; nothing is written to one that is not.
+    """`upgrade` an outdated database; write nothing to a current one.
 
-    To make views anew waits for whoever reads them and fails where a view of the user's reads them:
-    a change of db/audit/accounting.py or db/audit/reporting_views.py comes with a migration. Raises
-    StoreError.
+    Recreating views waits for their readers and fails if a user's view reads them, so a change of
+    db/audit/accounting.py or db/audit/reporting_views.py needs a migration. Raises StoreError.
     """
     if store.ask(_known_revision) != head():
         upgrade(store)
@@ -69,7 +68,7 @@ def check(store: Store) -> None:
 
 
 def require_current(store: Store) -> None:
-    """Raise StoreError unless the database is at this code's revision."""
+    """Raise StoreError if the database has not this code's revision."""
     revision = store.ask(_known_revision)
     if revision != head():
         raise StoreError(
@@ -79,7 +78,7 @@ def require_current(store: Store) -> None:
 
 
 def _known_revision(session: Session) -> str | None:
-    """Raises StoreError if the database was made by newer code."""
+    """Return the revision, if known. Raises StoreError if the database is newer than the code."""
     refuse_newer(session.connection())
     return _revision(session.connection())
 
@@ -96,7 +95,7 @@ def refuse_newer(connection: Connection) -> None:
 
 
 def head() -> str:
-    """The revision this code needs."""
+    """Return the revision that this code needs."""
     return _scripts().get_current_head() or ""
 
 

@@ -35,7 +35,7 @@ MANIFEST = "export.json"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to export. `run_id`: of one run, of all where empty. `bodies`: those of trajectories."""
+    """What to export. `run_id`: one run; empty: all. `bodies`: include bodies of trajectories."""
 
     tables: Sequence[str]
     run_id: str = ""
@@ -43,9 +43,9 @@ class Wanted:
 
 
 def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
-    """Write OUT/TABLE.parquet and OUT/export.json; rows by table.
+    """Write OUT/TABLE.parquet and OUT/export.json; return the row counts by table.
 
-    Raises StoreError: pyarrow is missing, OUT is there, a table is unknown, the store went away.
+    Raises StoreError: pyarrow is missing, OUT exists, unknown table, lost database.
     """
     _require_pyarrow()
     unknown = [name for name in wanted.tables if name not in TABLES]
@@ -83,7 +83,7 @@ def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
 
 
 def schema(table: Table, *, bodies: bool) -> "pa.Schema":
-    """Column by column as the table has it. JSON is its text; whole numbers have 64 bits."""
+    """Return the Parquet schema of a table. JSON becomes text; integers have 64 bits."""
     import pyarrow as pa
 
     return pa.schema(
@@ -103,7 +103,7 @@ def _require_pyarrow() -> None:
 
 @contextmanager
 def _one_moment(store: Store) -> Iterator[Connection]:
-    """A transaction to which every table looks as it was at its beginning."""
+    """A transaction with one snapshot of all tables."""
     options: dict[str, Any] = {"agentrl_write": False}
     if store.engine.dialect.name == "postgresql":
         options["isolation_level"] = "REPEATABLE READ"
@@ -118,7 +118,7 @@ def _one_moment(store: Store) -> Iterator[Connection]:
 
 
 def _write(connection: Connection, table: Table, folder: Path, wanted: Wanted) -> int:
-    """One file; how many rows."""
+    """Write one file; return the number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,7 +139,7 @@ def _write(connection: Connection, table: Table, folder: Path, wanted: Wanted) -
 
 
 def _row_groups(portions: Iterator[Sequence[Any]]) -> Iterator[list[Any]]:
-    """Portions put together, up to ROWS rows or BYTES bytes of bodies."""
+    """Merge chunks to row groups of up to ROWS rows or BYTES bytes of bodies."""
     held: list[Any] = []
     size = 0
     for portion in portions:
@@ -187,7 +187,7 @@ def _plain(value: Any) -> Any:
 
 
 def _sync(folder: Path, *, files: bool = True) -> None:
-    """The names in a folder, and what its files hold, reach the disk."""
+    """Sync a folder and its files to disk."""
     for path in [*(folder.iterdir() if files else ()), folder]:
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -19,27 +19,27 @@ WORKER = """SELECT count(*) > 0 FROM workers JOIN runs USING (run_id)
 
 
 def run_id(url: str, run: str) -> str:
-    """Of the run of that name. Raises StoreError."""
+    """Return the id of a run by name. Raises StoreError."""
     return str(_first(url, RUN_ID, run))
 
 
 def run_over(url: str, run: str) -> bool:
-    """Whether the run is over. Raises StoreError."""
+    """Return whether the run is over. Raises StoreError."""
     return _first(url, STATE, run) in RUN_OVER
 
 
 def dispatcher_lives(url: str, run: str) -> bool:
-    """Whether a dispatcher holds the row lease. Raises StoreError."""
+    """Return whether a dispatcher holds the row lease. Raises StoreError."""
     return bool(_first(url, DISPATCHER, run))
 
 
 def worker_lives(url: str, run: str, host: str) -> bool:
-    """Whether a worker on that machine or in that container holds its lease. Raises StoreError."""
+    """Return whether a worker on this host or container holds its lease. Raises StoreError."""
     return bool(_first(url, WORKER, run, host))
 
 
 def readable(url: str) -> None:
-    """Raise StoreError where the login cannot read."""
+    """Raise StoreError if the login cannot read."""
     _first(url, "SELECT count(*) FROM alembic_version")
 
 

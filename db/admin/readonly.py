@@ -37,7 +37,7 @@ MAX_BYTES = 2**28  # of one answer
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of one statement, in the order of `columns`. `more`: there were more than asked."""
+    """The rows of a statement, in the order of `columns`. `more`: there were more rows."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
@@ -46,9 +46,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a statement may take. `rows`: all where None; no more of them is ever held.
+    """Limits of a statement. `rows`: largest number of rows in memory; None: all.
 
-    `max_bytes`: of text and bytes in the rows that are held; what is larger alone is refused.
+    `max_bytes`: of text and bytes in these rows; a larger single value is refused.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -60,7 +60,7 @@ PATIENT = Bounds()
 
 
 def open_readonly(url: str) -> Store:
-    """A Store without a way to write. Raises StoreError; no SQLite file is made."""
+    """Open a read-only Store. Raises StoreError; does not create a SQLite file."""
     store = Store(_engine(url))
     try:
         store.check()
@@ -71,7 +71,7 @@ def open_readonly(url: str) -> Store:
 
 
 def open_history(url: str) -> Store:
-    """As `open_readonly`, of a store whose schema is this code's. Raises StoreError."""
+    """Like `open_readonly`, but check the schema. Raises StoreError."""
     store = open_readonly(url)
     try:
         migrate.require_current(store)
@@ -82,7 +82,7 @@ def open_history(url: str) -> Store:
 
 
 def refuse_absent(url: str) -> None:
-    """Raise StoreError for an SQLite file that is not there: to look makes none."""
+    """Raise StoreError if a SQLite file does not exist, so that reading creates none."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
         raise StoreError(
@@ -91,10 +91,10 @@ def refuse_absent(url: str) -> None:
 
 
 def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
-    """The rows of a person's statement, one that reads.
+    """Run a user's read-only statement and return its rows.
 
-    Raises StoreError that says what is wrong with it, or that the store's login is a superuser:
-    what a statement of such a session may do nobody can bound.
+    Raises StoreError if it is wrong, or if the login is a superuser, whose statements cannot be
+    restricted.
     """
     from agentrl.db.admin.statements import require_read  # its parser takes 0.1 s to import
 
@@ -104,14 +104,14 @@ def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
 
 
 def rows_of(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
-    """As `ask`, of a statement of ours. Raises StoreError."""
+    """Like `ask`, for our own statements. Raises StoreError."""
     if store.engine.dialect.name == "sqlite":
         return _ask_sqlite(store.engine, statement, bounds)
     return _ask_postgres(store.engine, statement, bounds)
 
 
 def tables(store: Store) -> Answer:
-    """Names of tables and views."""
+    """Return the names of tables and views."""
     if store.engine.dialect.name == "sqlite":
         return rows_of(
             store,
@@ -127,7 +127,7 @@ def tables(store: Store) -> Answer:
 
 
 def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
-    """As `ask`; a statement that runs too long is interrupted."""
+    """Run `ask` on SQLite; a slow statement is interrupted."""
     connection = engine.raw_connection()
     deadline = time.monotonic() + bounds.timeout_s
     driver: Any = connection.driver_connection
@@ -148,7 +148,7 @@ def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
 
 
 def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
-    """As `ask`; transaction and role only read, whatever the session was told before."""
+    """Run `ask` on Postgres, with a read-only transaction and role."""
     import psycopg
 
     connection = engine.raw_connection()
@@ -173,14 +173,14 @@ def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
 
 
 def _columns(driver: Any, statement: str) -> tuple[str, ...]:
-    """The names of a statement's columns, without running it: a stream of no row has none."""
+    """Return a statement's column names without running it."""
     driver.pgconn.prepare(b"", statement.encode())
     described = driver.pgconn.describe_prepared(b"")
     return tuple(described.fname(place).decode() for place in range(described.nfields))
 
 
 def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
-    """The rows that come first, as many as the bounds let be held."""
+    """Return the first rows, within the limits."""
     found: list[tuple[Any, ...]] = []
     more, size = False, 0
     for row in rows:
@@ -210,7 +210,7 @@ def _late(bounds: Bounds) -> StoreError:
 
 
 def _plain(value: Any) -> Any:
-    """Postgres makes decimals of sums and means; no column of ours holds one."""
+    """Convert decimals, which Postgres returns for sums and means."""
     if not isinstance(value, Decimal):
         return value
     return int(value) if value.as_tuple().exponent == 0 else float(value)

@@ -24,7 +24,7 @@ FIRST = (-1.0, "")  # before every group
 
 @dataclass(frozen=True, slots=True)
 class Forgettable:
-    """What may go of a run. `whole`: the run itself; else `bodies` of it, with their bytes."""
+    """What can be deleted of a run: the `whole` run, or else its `bodies`, with their bytes."""
 
     run_id: str
     name: str
@@ -38,9 +38,9 @@ class Forgettable:
 def runs_to_forget(
     session: Session, *, keep: int | None = None, older_than_s: float | None = None
 ) -> list[Forgettable]:
-    """Runs that are over, beyond the newest `keep` of these and ended longer ago; oldest first.
+    """Return finished runs except the newest `keep`, ended long enough ago; oldest first.
 
-    A rule that is None spares nothing; with neither, no run goes, nor one that ended just now.
+    A rule of None keeps nothing; without any rule no run is returned, nor one that has just ended.
     """
     if keep is None and older_than_s is None:
         return []
@@ -56,14 +56,14 @@ def runs_to_forget(
 
 
 def bodies_to_forget(session: Session, spared: set[str]) -> list[Forgettable]:
-    """Of every run but the spared ones: bodies that no trainer will ask for; oldest run first."""
+    """Return unneeded bodies of all runs except spared ones; oldest run first."""
     runs = session.scalars(select(Run).order_by(Run.created_at, Run.run_id)).all()
     found = [_counted(session, run, whole=False) for run in runs if run.run_id not in spared]
     return [each for each in found if each.bodies]
 
 
 def forget_bodies(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterator[int]:
-    """Empty them, of `at_once` groups a transaction; how many bodies each transaction emptied."""
+    """Empty bodies, `at_once` groups per transaction; yield the number per transaction."""
     after = FIRST
     while True:
 
@@ -79,9 +79,9 @@ def forget_bodies(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterat
 
 
 def forget_groups(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterator[int]:
-    """Remove a run's groups with all that hangs on them, `at_once` a transaction.
+    """Delete a run's groups with all dependent rows, `at_once` per transaction.
 
-    Yields how many episodes each transaction removed.
+    Yields the number of deleted episodes per transaction.
     """
     while True:
         removed = store.transact(lambda session: _remove_few(session, run_id, at_once))
@@ -91,7 +91,7 @@ def forget_groups(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterat
 
 
 def _closed(session: Session, run_id: str, after: tuple[float, str], at_once: int) -> list[Group]:
-    """The next groups whose bodies may go, by when they closed."""
+    """Return the next groups whose bodies can be deleted, by closing time."""
     later = or_(
         Group.closed_at > after[0], and_(Group.closed_at == after[0], Group.group_id > after[1])
     )
@@ -107,7 +107,7 @@ def _closed(session: Session, run_id: str, after: tuple[float, str], at_once: in
 
 
 def _needed_no_more(session: Session, run_id: str) -> ColumnElement[bool]:
-    """Groups that closed before the newest snapshot, or at all where the run is over."""
+    """Select groups closed before the newest snapshot, or all closed groups of a finished run."""
     run = session.get_one(Run, run_id, populate_existing=True)
     closed = and_(Group.run_id == run_id, Group.state.not_in(GROUP_OPEN))
     if run.state in RUN_OVER:
@@ -133,7 +133,7 @@ def _empty(session: Session, group_ids: list[str]) -> int:
 
 
 def _remove_few(session: Session, run_id: str, at_once: int) -> int | None:
-    """A few groups of a run that is over, children first; None where none is left."""
+    """Delete a few groups of a finished run, children first; None: none is left."""
     if session.get_one(Run, run_id, with_for_update=True).state not in RUN_OVER:
         return None
     group_ids = session.scalars(
@@ -159,7 +159,7 @@ def _remove_few(session: Session, run_id: str, at_once: int) -> int | None:
 
 
 def _counted(session: Session, run: Run, *, whole: bool) -> Forgettable:
-    """What there is of a run: all of it, or what its bodies that may go are."""
+    """Count the rows of a run, or its deletable bodies."""
     chosen = Group.run_id == run.run_id if whole else _needed_no_more(session, run.run_id)
     groups, episodes = session.execute(
         select(func.count(Group.group_id.distinct()), func.count(Episode.episode_id))

@@ -50,15 +50,15 @@ SELECT session_user FROM pg_roles r WHERE r.rolname = session_user AND (r.rolsup
 
 
 def grant_reader(connection: Connection) -> None:
-    """Let the role read what stands now; nothing on SQLite."""
+    """Grant the role read access to existing tables and views; nothing on SQLite."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(GRANT))
 
 
 def let_reader_log_in(connection: Connection, password: str) -> None:
-    """Give the role a password; the server is sent its verifier alone, so no log shows it.
+    """Set the role's password. Only its verifier is sent, so no server log contains it.
 
-    Raises StoreError where the database is not Postgres, or does not let this user.
+    Raises StoreError if the database is not Postgres, or does not allow it.
     """
     if connection.dialect.name != "postgresql":
         raise StoreError("only Postgres has logins", hint="set store.url to a Postgres database")
@@ -81,7 +81,7 @@ def let_reader_log_in(connection: Connection, password: str) -> None:
 
 
 def become_reader(connection: Any, record: Any) -> None:
-    """Of a fresh psycopg connection: act as the role, where there is one."""
+    """Switch a new psycopg connection to the role, if it exists."""
     record.info[READER] = bool(connection.execute(USABLE).fetchone())
     if record.info[READER]:
         connection.execute(f"SET ROLE {READER}")
@@ -89,7 +89,7 @@ def become_reader(connection: Any, record: Any) -> None:
 
 
 def refuse_powers(engine: Engine) -> None:
-    """Raise StoreError where the login could act on the database's host; nothing on SQLite."""
+    """Raise StoreError if the login has access to the database host; nothing on SQLite."""
     if engine.dialect.name != "postgresql":
         return
     with engine.connect() as connection:

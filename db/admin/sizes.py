@@ -20,8 +20,8 @@ PRAGMAS = ("page_size", "page_count", "freelist_count", "journal_mode")
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """`bytes`: with its indexes, None where SQLite cannot tell. `dead`: tuples to vacuum away, and
-    `vacuumed_s`: how long ago that was done last, both on Postgres only."""
+    """Size of a table. `bytes`: with indexes; None if SQLite cannot tell. `dead`: dead tuples.
+    `vacuumed_s`: seconds since the last vacuum. The last two on Postgres only."""
 
     table: str
     rows: int
@@ -32,7 +32,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """`bodies`: trajectories that are not emptied. `age_s`: since it was made."""
+    """Size of a run. `bodies`: trajectories with a body. `age_s`: seconds since its creation."""
 
     run: str
     state: str
@@ -46,7 +46,7 @@ class RunSize:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`engine`: what the database says of itself."""
+    """All sizes. `engine`: properties of the database."""
 
     tables: list[TableSize]
     runs: list[RunSize]
@@ -54,7 +54,7 @@ class Sizes:
 
 
 def sizes(session: Session) -> Sizes:
-    """All of it; reads every table once."""
+    """Compute all sizes; reads every table once."""
     sqlite = session.get_bind().dialect.name == "sqlite"
     tables = _sqlite_tables(session) if sqlite else _postgres_tables(session)
     tables.sort(key=lambda each: (-(each.bytes or 0), -each.rows, each.table))
@@ -70,7 +70,7 @@ def _rows(session: Session) -> dict[str, int]:
 
 
 def _sqlite_tables(session: Session) -> list[TableSize]:
-    """Bytes come from a virtual table that not every build of SQLite has."""
+    """Return the tables of SQLite; bytes need a virtual table that not every build has."""
     found: dict[str, int] = {}
     try:
         query = (
@@ -97,7 +97,7 @@ def _postgres_tables(session: Session) -> list[TableSize]:
 
 
 def _pragmas(session: Session) -> dict[str, int | str]:
-    """Pages; `wal_bytes`: of the write-ahead log beside the store."""
+    """Return page counts; `wal_bytes`: of the write-ahead log."""
     connection = session.connection()
     found = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in PRAGMAS}
     file = connection.exec_driver_sql("PRAGMA database_list").all()[0][2]
@@ -112,7 +112,7 @@ def _database(session: Session) -> dict[str, int | str]:
 
 
 def _runs(session: Session) -> list[RunSize]:
-    """The oldest first."""
+    """Return the sizes of runs, oldest first."""
     clock = session.scalar(select(now())) or 0.0
     groups = _by_run(session, Group.run_id, func.count())
     episodes = _by_run(session, Episode.run_id, func.count())

@@ -28,7 +28,7 @@ NAME = re.compile(r"[\w.]+( [\w.]+)*")
 
 
 def require_read(statement: str, dialect: str) -> None:
-    """Raise StoreError unless it is one statement that only reads.
+    """Raise StoreError if a text is not one read-only statement.
 
     dialect: the name of the database, as SQLAlchemy has it: "sqlite" or "postgresql".
     """
@@ -75,7 +75,7 @@ def _require_read(statement: str, grammar: str) -> None:
 
 
 def _reason(error: SqlglotError) -> str:
-    """What is wrong and where, without the colours that sqlglot writes for terminals."""
+    """Return the error and its position, without sqlglot's terminal colours."""
     for found in getattr(error, "errors", []):
         return f"{found['description']} (line {found['line']}, column {found['col']})"
     return str(error).splitlines()[0]

@@ -293,7 +293,7 @@ VIEWS = {
 
 
 def create_views(connection: Connection) -> None:
-    """Drop and make every view."""
+    """Drop and create every view."""
     proofs = {name: _query(name, connection, "") for name in VIEWS}
     for name, query in (proofs | reporting_views.written(connection)).items():
         connection.execute(text(f"DROP VIEW IF EXISTS {name}"))
@@ -302,17 +302,17 @@ def create_views(connection: Connection) -> None:
 
 
 def late(name: str, connection: Connection) -> TextClause:
-    """`accounting` or `unserved_steps` of what can still change, with :run_id and :since.
+    """Return `accounting` or `unserved_steps` for rows that can still change.
 
-    `since`: of what is closed, only groups that closed after it, and bodies that came then or
-    later (seconds on the database's clock).
+    Parameters :run_id and :since (database clock): only groups closed after it, and bodies received
+    then or later.
     """
     query = f"{LATE}{_query(name, connection, 'late_')}"
     return text(query.replace("::", "\\:\\:"))
 
 
 def _query(name: str, connection: Connection, prefix: str) -> str:
-    """A view's SELECT; `prefix`: of the tables whose rows it goes through."""
+    """Return a view's SELECT. `prefix`: of its tables."""
     return VIEWS[name].format(
         now=now().compile(dialect=connection.dialect),
         grace=GRACE_S,

@@ -82,7 +82,7 @@ READING = {
 
 
 def written(connection: Connection) -> dict[str, str]:
-    """Each view's SELECT, as this database writes it."""
+    """Return each view's SELECT in the dialect of the database."""
     name = connection.dialect.name
     metric = "json_extract(metrics, '$.{0}') AS {0}"
     if name != "sqlite":

@@ -36,7 +36,7 @@ LOST = {"episode_without_body", "member_not_trained", "overdue", "open_after_end
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing that is wrong with a run."""
+    """A problem of a run."""
 
     among: Class
     kind: str
@@ -45,14 +45,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of the run's configuration. `whole_stream`: no item rests or retires, so none is skipped."""
+    """Rules from the configuration. `whole_stream`: no item is paused or retired, so none is
+    skipped.
+    """
 
     max_attempts: int
     whole_stream: bool = True
 
 
 def audit(session: Session, run_id: str, claims: Collection[Claim], rules: Rules) -> list[Finding]:
-    """All that is wrong. `claims`: what rows were seen to promise while the run went on."""
+    """Return all problems. `claims`: bodies that rows claimed during the run."""
     found = {
         *_views(session, run_id),
         *_broken_promises(session, run_id, claims),
@@ -69,7 +71,7 @@ def audit(session: Session, run_id: str, claims: Collection[Claim], rules: Rules
 
 
 def trained_members(session: Session, run_id: str) -> list[UpdateGroup]:
-    """What updates of the live lineage learned from."""
+    """Return the members that live updates trained on."""
     query = (
         select(UpdateGroup)
         .join(Update, Update.update_id == UpdateGroup.update_id)
@@ -87,7 +89,7 @@ def _views(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _broken_promises(session: Session, run_id: str, claims: Collection[Claim]) -> Iterator[Finding]:
-    """A body is published before it is claimed: so every claim's body is stored in the end."""
+    """Check that the body of every claim was stored: it is published before the claim."""
     query = select(
         StoredTrajectory.episode_id, StoredTrajectory.fence, StoredTrajectory.sha256
     ).where(StoredTrajectory.run_id == run_id)
@@ -97,7 +99,7 @@ def _broken_promises(session: Session, run_id: str, claims: Collection[Claim]) -
 
 
 def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
-    """What an update of the live lineage learned from is kept, under the hash it names."""
+    """Check that trained bodies are stored with the hash of the update."""
     query = (
         select(UpdateGroup.episode_id, UpdateGroup.fence)
         .join(Update, Update.update_id == UpdateGroup.update_id)
@@ -118,7 +120,7 @@ def _missing_bodies(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _damaged_bodies(session: Session, run_id: str) -> Iterator[Finding]:
-    """Every stored body that was not pruned decodes to a trajectory of the hash beside it."""
+    """Check that every stored body decodes to a trajectory with its hash."""
     query = (
         select(
             StoredTrajectory.episode_id,
@@ -137,7 +139,7 @@ def _damaged_bodies(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
-    """Places of each task's stream: none skipped, none trained by two groups that count."""
+    """Check the item streams: no position is skipped or trained by two valid groups."""
     query = select(Group.task, Group.position, Group.state).where(Group.run_id == run_id)
     rows = session.execute(query).all()
     taken: dict[str, set[int]] = {}
@@ -153,7 +155,7 @@ def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
 
 
 def _unrepeated(session: Session, run_id: str) -> Iterator[Finding]:
-    """Places that were rolled back are played again before any new place is."""
+    """Check that rolled-back positions are repeated before new ones."""
     waiting = {(place.task, place.position) for place in positions_to_repeat(session, run_id)}
     undone = (
         select(Group.task, Group.position, func.max(Update.trainer_epoch))
@@ -176,7 +178,7 @@ def _unrepeated(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _twice(session: Session, run_id: str) -> Iterator[Finding]:
-    """The same body in two updates, whatever their rows call themselves, of one live lineage."""
+    """Find bodies in two updates of a live lineage."""
     query = (
         select(UpdateGroup.sha256, func.count())
         .join(Update, Update.update_id == UpdateGroup.update_id)
@@ -189,7 +191,7 @@ def _twice(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _lineage(session: Session, run_id: str) -> Iterator[Finding]:
-    """Live updates are 1 … the run's version, each once, each checkpoint the next one's parent."""
+    """Check that live updates are 1 … the run's version, each the parent of the next."""
     query = (
         select(Update.version, Update.checkpoint_id, Checkpoint.parent_id)
         .join(Checkpoint, Checkpoint.checkpoint_id == Update.checkpoint_id)
@@ -208,7 +210,7 @@ def _lineage(session: Session, run_id: str) -> Iterator[Finding]:
 
 
 def _tokens(session: Session, run_id: str) -> Iterator[Finding]:
-    """Every trained token lies in the span of a step, and its checkpoint is one of the run's."""
+    """Check that every trained token lies in a step with a checkpoint of the run."""
     spans = (
         select(
             Step.episode_id, Step.fence, func.sum(Step.token_end - Step.token_start).label("tokens")
@@ -245,7 +247,7 @@ WHERE s.run_id = :run_id AND c.checkpoint_id IS NULL AND s.version >= 0
 
 
 def _attempts(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
-    """Retries are bounded, and every row has ended."""
+    """Check that retries are bounded, and that every episode has ended."""
     most = rules.max_attempts
     query = select(Episode.episode_id, Episode.attempts, Episode.state).where(
         Episode.run_id == run_id

@@ -14,9 +14,9 @@ AT_ONCE = 100  # updates whose members are fetched together
 
 
 def differing(session: Session, run_id: str) -> Iterator[str]:
-    """Yield what is wrong with each live checkpoint whose hash is not that of its bodies.
+    """Yield the problem of each live checkpoint whose hash does not match its bodies.
 
-    An update whose members were pruned is left out, and a checkpoint from before the column.
+    Updates with pruned members, and checkpoints older than the column, are skipped.
     """
     parent = aliased(Checkpoint)
     query = (

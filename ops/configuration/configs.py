@@ -25,7 +25,7 @@ from agentrl.workers.dispatch import curriculum
 
 
 def show(path: Path, *, as_json: bool) -> str:
-    """Every value that a run would take, as text that `load` takes; no secret is substituted."""
+    """Return all effective values as text for `load`, without secrets."""
     config = loading.load(path)
     if as_json:
         return msgspec.json.format(loading.dumps(config), indent=2) + "\n"
@@ -33,7 +33,7 @@ def show(path: Path, *, as_json: bool) -> str:
 
 
 def report(path: Path) -> str:
-    """What to tell of a file a run could begin with; the items of its tasks are made, too."""
+    """Return a line about a valid file; also creates the items of its tasks."""
     config = loading.load(path)
     try:
         items = check_all(hub.described(config))
@@ -44,13 +44,13 @@ def report(path: Path) -> str:
 
 
 def check_all(config: Config) -> int:
-    """As `check`; makes the items of every task and plays none. Returns how many there are."""
+    """Like `check`; also creates the items of every task. Returns their number."""
     check(config)
     return check_items(config)
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError or ItemError for what would stop a run; nothing is connected or made."""
+    """Raise ConfigError or ItemError if a run could not start; connects to nothing."""
     if not config.tasks:
         raise ConfigError(
             "the configuration has no task", hint="add one, for example [tasks.dbbench]"
@@ -76,7 +76,7 @@ def check(config: Config) -> None:
 
 
 def check_servers(servers: Sequence[PolicyServer]) -> None:
-    """Their names and ports are their own, their tracks are understood."""
+    """Check that names and ports are unique and tracks are known."""
     name, number = Counter(server.name for server in servers).most_common(1)[0]
     if number > 1:
         raise ConfigError(f"policy.name: {number} policy servers are named {name}")
@@ -95,7 +95,7 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
 
 
 def check_external(servers: Sequence[PolicyServer]) -> None:
-    """Servers of external models have an address, a model and no tracks but their own."""
+    """Check that servers of external models have an address, a model and no tracks."""
     for server in servers:
         if server.engine != EXTERNAL:
             continue
@@ -108,7 +108,7 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
 
 
 def check_sampling(config: Config) -> None:
-    """Constraints of `adaptive` that weights can satisfy; names of tracks that are served."""
+    """Check that constraints of `adaptive` can be satisfied and tracks are served."""
     sampling, followed = config.sampling, set[str]()
     for server in config.policy_servers():
         own = [track_of(server.name)] if server.engine == EXTERNAL else server.tracks
@@ -126,7 +126,7 @@ def check_sampling(config: Config) -> None:
 
 
 def check_model(path: Path, model: Model) -> None:
-    """A transformers directory whose template, or the file in its place, serves the call style."""
+    """Check that the model directory and its template support the call style."""
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"model.path: {path.resolve()} contains no model",
@@ -137,7 +137,7 @@ def check_model(path: Path, model: Model) -> None:
 
 
 def check_context(config: Config) -> None:
-    """A step fits a trajectory, and that the model's positions, where the model says how many."""
+    """Check that a step fits a trajectory, and a trajectory the model's positions."""
     sampling = config.sampling
     if sampling.max_step_tokens > sampling.max_tokens:
         raise ConfigError(
@@ -155,7 +155,7 @@ def check_context(config: Config) -> None:
 
 
 def check_tasks(config: Config) -> None:
-    """Tasks, options, splits; those of a task worker are its own."""
+    """Check tasks, options and splits; a task worker has its own."""
     if config.envs.names_worker():
         return
     for name, task in config.tasks.items():
@@ -178,7 +178,7 @@ def check_tasks(config: Config) -> None:
 
 
 def check_eval(config: Config) -> None:
-    """Tasks and splits that are measured while the run trains."""
+    """Check the tasks and splits of [eval]."""
     for task in config.eval.tasks:
         if task not in config.tasks:
             raise ConfigError(f"eval.tasks: no task {task}{nearest(task, config.tasks)}")
@@ -193,7 +193,7 @@ def check_eval(config: Config) -> None:
 
 
 def check_items(config: Config) -> int:
-    """How many items there are to train on; the first of each task makes an environment here."""
+    """Return the number of training items; create an environment for the first of each task."""
     count = 0
     if config.envs.names_worker():
         return count

@@ -36,8 +36,8 @@ NAMED = {  # models of the Hub that our configs name: their plan needs no networ
 class Shape:
     """A decoder. `queries`, `keys`: width of all query and all key heads of a layer.
 
-    `parameters`: tied ones once; `linear`: those of the matrices within the layers. `tensors`:
-    shape by name. `normed`: queries and keys are normalised.
+    `parameters`: tied ones once. `linear`: those of the matrices in the layers. `tensors`: shape by
+    name. `normed`: queries and keys are normalised.
     """
 
     tensors: Mapping[str, tuple[int, ...]]
@@ -62,23 +62,23 @@ class Shape:
         )
 
     def targets(self, names: Iterable[str]) -> list[tuple[int, ...]]:
-        """Shapes of the matrices of that name in every layer."""
+        """Return the shapes of the matrices with this name in every layer."""
         ends = tuple(f".{name}.weight" for name in names)
         return [
             shape for name, shape in self.tensors.items() if len(shape) == 2 and name.endswith(ends)
         ]
 
     def adapter(self, rank: int, targets: Iterable[str]) -> int:
-        """Parameters of a LoRA adapter: rank · (in + out) a matrix."""
+        """Return the parameters of a LoRA adapter: rank · (in + out) per matrix."""
         return rank * sum(map(sum, self.targets(targets)))
 
     def kept(self) -> int:
-        """Elements of the keys and values of one token."""
+        """Return the elements of one token's keys and values."""
         return 2 * self.layers * self.keys
 
 
 def read(path: Path) -> Shape:
-    """The shape of a transformers directory. Raises ConfigError where it cannot be known."""
+    """Read the properties of a transformers directory. Raises ConfigError."""
     try:
         described = (path / "config.json").read_bytes()
         config = msgspec.json.decode(described, type=dict[str, Any])
@@ -90,7 +90,7 @@ def read(path: Path) -> Shape:
 
 
 def named(repository: str) -> Shape | None:
-    """The shape of a model of the Hub as it was published, where we know it."""
+    """Return the properties of a published model of the Hub, if known."""
     config = NAMED.get(repository)
     return _shape(config, {}) if config else None
 
@@ -115,7 +115,7 @@ def _shape(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) ->
 
 
 def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every tensor in the model's own files; none where one is not there."""
+    """Return name and shape of every tensor in the model's files; none if a file is missing."""
     index = path / "model.safetensors.index.json"
     names = {"model.safetensors"}
     if index.is_file():
@@ -135,7 +135,7 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _told(config: Mapping[str, Any], each: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The tensors that the architecture of config.json has. Raises ValueError for one not known."""
+    """Return the tensors of the architecture in config.json. Raises ValueError if unknown."""
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise ValueError(f"no weight files, and the tensors of model_type {kind} are unknown")

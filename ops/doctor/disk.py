@@ -16,9 +16,9 @@ from agentrl.trainer.retention import SNAPSHOTS
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`checkpoints`: the most that lie there at once, each of `checkpoint` bytes.
+    """Disk estimate. `checkpoints`: largest number at the same time, each of `checkpoint` bytes.
 
-    `snapshots` of them, each of `snapshot` bytes; one more while it is written.
+    `snapshots`: of `snapshot` bytes each, including the one being written.
     """
 
     checkpoints: int
@@ -38,7 +38,7 @@ class Estimate:
 
 
 def estimate(config: Config, shape: Shape) -> Estimate:
-    """Of a run as configured. Checkpoint 0 and an adapter's base are links to the model's files."""
+    """Estimate for a configuration. Checkpoint 0 and an adapter's base are links to the model."""
     count = trained(config, shape)
     moments = 2 if config.trainer.optimizer == "adamw" else 0
     return Estimate(
@@ -50,11 +50,11 @@ def estimate(config: Config, shape: Shape) -> Estimate:
 
 
 def most_checkpoints(config: Config) -> int:
-    """How many versions are kept at once, at most, checkpoint 0 not counted.
+    """Return the largest number of checkpoints at the same time, without checkpoint 0.
 
-    By the rules of `trainer/retention.py`: those since the newest snapshot and as far before it as
-    a track lags, the newest ones, those of older snapshots and of refreshed tracks, and the one
-    being written.
+    By the rules of `trainer/retention.py` these are: those since the newest snapshot and before it
+    as far as a track lags, the newest ones, those of older snapshots and refreshed tracks, and the
+    one being written.
     """
     every, keep = config.trainer.snapshot_every, config.trainer.keep_checkpoints
     tracks = {parse(track) for server in config.policy_servers() for track in server.tracks}
@@ -64,7 +64,7 @@ def most_checkpoints(config: Config) -> int:
 
 
 def bytes_under(folder: Path) -> int:
-    """What files there take; a link's file is counted once."""
+    """Return the bytes of files in a folder; a linked file counts once."""
     found = {}
     for path in folder.rglob("*"):
         state = path.lstat()

@@ -15,9 +15,9 @@ MARKS = {"ok": "[green]✓[/]", "absent": "[dim]–[/]", "missing": "[red]✗[/]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`ok`, `absent` (nothing needs it here) or `missing` (something that is needed lacks).
+    """A finding: `ok`, `absent` (not needed) or `missing` (needed).
 
-    `hint`: the command or change that helps, empty where nothing is wrong.
+    `hint`: what helps; empty if nothing is wrong.
     """
 
     name: str
@@ -43,7 +43,7 @@ def print_findings(findings: Iterable[Finding], *, as_json: bool) -> bool:
 
 
 def try_finding(name: str, look: Callable[[], str]) -> Finding:
-    """Call `look`: what it returns is the detail; what it raises is missing."""
+    """Call `look`; its result is the detail, its error a missing finding."""
     try:
         return Finding(name, "ok", look())
     except AgentRLError as error:

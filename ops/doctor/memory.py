@@ -35,9 +35,9 @@ MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What shares one memory. `room`: its bytes, None where they are not known.
+    """The use of one memory. `room`: its bytes; None: unknown.
 
-    `refusals`: what cannot work whatever the total.
+    `refusals`: problems independent of the total.
     """
 
     device: str
@@ -54,14 +54,14 @@ class Plan:
         return not self.refusals and (self.room is None or self.total <= self.room)
 
     def words(self) -> str:
-        """The total against the room."""
+        """Describe total and available memory."""
         needs = f"{self.device} needs {_gib(self.total)}"
         if self.room is None:
             return f"{needs}; its memory is unknown, because this machine has no {self.device}"
         return "; ".join([f"{needs} of {_gib(self.room)}", *self.refusals])
 
     def hint(self) -> str:
-        """The keys of the largest parts; nothing where it fits."""
+        """Return a hint with the keys of the largest parts; empty if it fits."""
         if self.fits:
             return ""
         if self.refusals:
@@ -71,7 +71,7 @@ class Plan:
         return f"change {', or '.join(keys[:3])}" if keys else "choose a smaller model"
 
     def processes(self) -> dict[str, str]:
-        """What each process holds in words, its largest part first."""
+        """Describe the memory of each process, largest part first."""
         names = dict.fromkeys(part.process for part in self.parts)
         return {name: self._words_of(name) for name in names}
 
@@ -83,14 +83,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bytes of the machine's memory, None where not known, and of its cards by name."""
+    """Bytes of the machine's memory (None: unknown) and of its GPUs by name."""
 
     memory: int | None
     cards: Mapping[str, int]
 
 
 def require(config: Config) -> None:
-    """Raise ConfigError for a run that cannot fit here; what is not known is not refused."""
+    """Raise ConfigError for a run that does not fit; unknown memory is not refused."""
     try:
         shape = read(Path(config.model.path))
     except ConfigError:
@@ -101,7 +101,7 @@ def require(config: Config) -> None:
 
 
 def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
-    """One for each card that is used, then one for the machine. Raises ConfigError."""
+    """Return a plan for each used GPU, then one for the machine. Raises ConfigError."""
     placed: dict[str, list[Part]] = {}
     every = list(parts(config, shape, machine.cards))
     trainer = [part for part in every if part.process == TRAINER]
@@ -116,7 +116,7 @@ def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
 
 
 def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str, list[str]]:
-    """Shares of a card too small for the vLLM that lives in them."""
+    """Return GPU shares that are too small for their vLLM."""
     found: dict[str, list[str]] = {}
     measuring = [config.eval_server()] if config.eval.every else []
     for server in [*config.policy_servers(), *measuring]:
@@ -133,7 +133,7 @@ def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str
 
 
 def this_machine() -> Machine:
-    """What is here: memory that the kernel grants us, cards that nvidia-smi names."""
+    """Return this machine's memory, limited by the cgroup, and its GPUs by nvidia-smi."""
     limits = [limit for limit in (_total(), _granted()) if limit is not None]
     return Machine(min(limits, default=None), _cards())
 
@@ -147,7 +147,7 @@ def _total() -> int | None:
 
 
 def _granted() -> int | None:
-    """The bound of our control group, where there is one."""
+    """Return the memory limit of our cgroup, if any."""
     try:
         return int(CGROUP.read_text())
     except (OSError, ValueError):
@@ -155,7 +155,7 @@ def _granted() -> int | None:
 
 
 def _cards() -> dict[str, int]:
-    """Bytes of every card as torch would number them; none where there is no driver."""
+    """Return the bytes of every GPU in torch's order; none without a driver."""
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(query, capture_output=True, text=True, timeout=ASK_S, check=True)

@@ -29,7 +29,7 @@ log = get_logger()
 
 
 class Held(Protocol):
-    """What is measured; `run_id` is None of what is no checkpoint of the store."""
+    """The leased checkpoint; `run_id` is None if it is not in the database."""
 
     @property
     def checkpoint_id(self) -> str: ...
@@ -40,7 +40,7 @@ class Held(Protocol):
 
 @contextmanager
 def held(store: Store, target: Held) -> Iterator[None]:
-    """Raises CheckpointError where the checkpoint was deleted meanwhile, StoreError."""
+    """Lease a checkpoint. Raises CheckpointError if it was deleted meanwhile, StoreError."""
     if target.run_id is None:
         yield
         return
@@ -58,7 +58,7 @@ def held(store: Store, target: Held) -> Iterator[None]:
 
 
 def _release(store: Store, server_id: str) -> None:
-    """Whatever ended the measurement is what is told, not that the store is away."""
+    """Release the lease; a database error does not replace the original error."""
     try:
         store.transact(lambda session: checkpoints.end_server(session, server_id))
     except StoreUnavailable as error:
@@ -66,7 +66,7 @@ def _release(store: Store, server_id: str) -> None:
 
 
 def _register(session: Session, server_id: str, target: Held) -> None:
-    """Under the run's lock, which retention takes too. Safe to repeat."""
+    """Register the lease under the run's lock, which retention takes, too. Safe to repeat."""
     if session.get(PolicyServer, server_id) is not None:
         return
     run = session.get_one(Run, target.run_id, with_for_update=True)
@@ -85,7 +85,7 @@ def _register(session: Session, server_id: str, target: Held) -> None:
 
 
 def _beat(store: Store, server_id: str, ended: threading.Event) -> None:
-    """Extend the lease until `ended`; while the store is away the measurement goes on."""
+    """Extend the lease until `ended`; the evaluation continues without the database."""
     while not ended.wait(BEAT_S):
         with suppress(StoreUnavailable):  # the store has said so
             store.transact(

@@ -32,11 +32,11 @@ from agentrl.ops.tasks.sources import sources
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to measure. `checkpoints`: of the file's run: versions, `latest` or `all`; `policies`:
-    anything that `resolve` knows; neither: the run's latest.
+    """What to evaluate. `checkpoints`: versions of the run, `latest` or `all`. `policies`: names
+    for `resolve`. Neither: the run's latest.
 
-    No task: all of the file; no split: each task's eval_split. `items` None: the whole split.
-    `temperature` None: the file's. `again`: what is measured already is measured anew.
+    No task: all of the file. No split: each task's eval_split. `items` None: the whole split.
+    `temperature` None: the configuration's. `again`: repeat finished episodes.
     """
 
     checkpoints: Sequence[str] = ()
@@ -50,11 +50,11 @@ class Wish:
 
 
 class Interrupted(AgentRLError):
-    """Ctrl-C: what was finished is kept."""
+    """Ctrl-C: finished episodes are stored."""
 
 
 def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
-    """Measure what is not measured yet, and print all of it.
+    """Evaluate what is missing, and print all results.
 
     Raises ConfigError, ItemError, CheckpointError, StoreError, Interrupted.
     """
@@ -81,7 +81,7 @@ def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
 
 
 def planned(config: Config, wish: Wish) -> list[Plan]:
-    """One plan a task and split. Raises ConfigError for a task that the file does not name."""
+    """Return one plan per task and split. Raises ConfigError for an unknown task."""
     for task in wish.tasks:
         if task not in config.tasks:
             raise ConfigError(f"the configuration has no task {task}{nearest(task, config.tasks)}")
@@ -100,7 +100,7 @@ def planned(config: Config, wish: Wish) -> list[Plan]:
 
 
 class Matrix:
-    """Targets measured on the same work, one after another, each held while it is."""
+    """Evaluates targets on the same work, one after another, each with a lease."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Matrix:
         work: Mapping[Plan, Sequence[Work]],
         stop: threading.Event | None = None,
     ) -> None:
-        """`found`: the sources of the work's tasks. `stop`: ends episodes with Stopped."""
+        """`found`: the task sources. `stop`: ends episodes with Stopped."""
         self._config = config
         self._store = store
         self._sources = found
@@ -118,13 +118,13 @@ class Matrix:
         self._servers = Servers(stop)
 
     def close(self) -> None:
-        """End what serves."""
+        """Stop the serving engine."""
         self._servers.close()
 
     def measure(
         self, targets: Sequence[Target], *, quiet: bool = False
     ) -> list[tuple[Target, list[Measured]]]:
-        """Every target; a progress bar on stderr unless `quiet`. Raises Interrupted."""
+        """Evaluate every target, with a progress bar unless `quiet`. Raises Interrupted."""
         results, each = [], sum(map(len, self._work.values()))
         total, done = each * len(targets), 0
         with Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar:
@@ -149,8 +149,8 @@ class Matrix:
     def one(
         self, target: Target, tick: Callable[[int], None] = lambda _count: None
     ) -> list[Measured]:
-        """One target; `tick` is told how many episodes are there more. Nothing is served where all
-        is measured already.
+        """Evaluate one target. `tick`: called with the number of new episodes. Nothing is served if
+        all episodes exist.
         """
         own = fitted(self._config, target)
         record = Record(self._store, own, target, self._work)
@@ -174,7 +174,7 @@ class Matrix:
 
 
 def described(target: Target, one: Measured) -> Mapping[str, object]:
-    """One JSON object of a measurement, flat."""
+    """Return a flat JSON object of an evaluation."""
     over = one.over_repeats
     return {
         "policy": target.name or target.checkpoint_id,
@@ -188,7 +188,7 @@ def described(target: Target, one: Measured) -> Mapping[str, object]:
 
 
 def show(results: Sequence[tuple[Target, Measured]]) -> None:
-    """The table."""
+    """Print the table."""
     every = [one for _, one in results]
     ks = sorted({k for one in every for k in one.pass_at if k > 1})
     repeated = any(one.over_repeats for one in every)
@@ -219,6 +219,6 @@ def show(results: Sequence[tuple[Target, Measured]]) -> None:
 
 
 def only(config: Config, plans: Sequence[Plan]) -> Config:
-    """The configuration with the plans' tasks alone."""
+    """Return the configuration with only the plans' tasks."""
     tasks = {plan.task: config.tasks[plan.task] for plan in plans}
     return msgspec.structs.replace(config, tasks=tasks)

@@ -30,7 +30,7 @@ SHOWN = 5  # items that changed, of each direction, in the table
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What to compare: B against A. No task, no split: all that were measured of both."""
+    """What to compare: B with A. No task, no split: all that both were evaluated on."""
 
     first: str
     second: str
@@ -49,7 +49,7 @@ class Finding:
 
 
 def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
-    """Print what differs. Raises ConfigError where nothing was measured of both, StoreError."""
+    """Print the comparison. Raises ConfigError without common evaluations, StoreError."""
     config = loading.load(path)
     with closing(open_history(config.store_url())) as store, store.read() as session:
         found = findings(session, pair, config, store.url)
@@ -65,7 +65,7 @@ def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
 
 
 def _measuring(pair: Pair) -> str:
-    """The options of `agentrl eval` that measure both."""
+    """Return the options of `agentrl eval` that evaluate both."""
     names = (pair.first, pair.second)
     given = [f"--policy '{name}'" for name in names if not _of_this_run(name)]
     if own := [name for name in names if _of_this_run(name)]:
@@ -74,12 +74,12 @@ def _measuring(pair: Pair) -> str:
 
 
 def _of_this_run(name: str) -> bool:
-    """Whether it is a version of the file's run, which other verbs know as RUN@VERSION."""
+    """Return whether a name is a version of the run, known elsewhere as RUN@VERSION."""
     return name == "latest" or name.isdecimal()
 
 
 def findings(session: Session, pair: Pair, config: Config, where: str) -> list[Finding]:
-    """The comparisons of a pair, by task, split and temperature. Raises ConfigError, StoreError."""
+    """Compare a pair by task, split and temperature. Raises ConfigError, StoreError."""
     firsts = _measured(session, pair.first, config, where)
     seconds = _measured(session, pair.second, config, where)
     return sorted(
@@ -91,7 +91,7 @@ def findings(session: Session, pair: Pair, config: Config, where: str) -> list[F
 def _findings(
     session: Session, pair: Pair, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
 ) -> Iterator[Finding]:
-    """Of several evaluations that are alike the newest counts."""
+    """Compare; of several equal evaluations the newest counts."""
     before = {_alike(row): row for row in firsts}
     after = {_alike(row): row for row in seconds}
     for key in before.keys() & after.keys():
@@ -105,7 +105,7 @@ def _findings(
 
 
 def _measured(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
-    """All evaluations of a policy: by the name it was measured under, or as a checkpoint."""
+    """Return all evaluations of a policy, by its name or as a checkpoint."""
     if found := evaluations.of_policy(session, name):
         return found
     full = f"{config.run.name}@{name}" if _of_this_run(name) else name
@@ -121,7 +121,7 @@ def _alike(row: Evaluation) -> tuple[str, str, float, str]:
 
 
 def _success(session: Session, row: Evaluation) -> dict[str, float]:
-    """{item: share of its episodes that solved it}."""
+    """Return {item: share of solved episodes}."""
     wins: dict[str, list[float]] = {}
     for episode in evaluations.episodes(session, row.evaluation_id):
         wins.setdefault(episode.item_id, []).append(float(episode.score >= SOLVED))
@@ -129,14 +129,14 @@ def _success(session: Session, row: Evaluation) -> dict[str, float]:
 
 
 def _flat(one: Finding) -> dict[str, object]:
-    """One JSON object; NaN is no JSON."""
+    """Return a JSON object; NaN becomes null."""
     row = dataclasses.asdict(one)
     row |= row.pop("compared")
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
 def show(pair: Pair, found: Sequence[Finding]) -> None:
-    """The table, and the items that changed."""
+    """Print the table and the changed items."""
     heads = ["B − A", "95 % interval", "p", "items", "gained", "lost"]
     table = plain("task", "split", "temperature", "A", "B", *heads)
     for one in found:
