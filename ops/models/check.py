@@ -19,7 +19,7 @@ TOOL = strings("look", "Look at a thing.", "thing")
 
 
 def check_model(path: Path, chat_template: str = "") -> Iterator[Finding]:
-    """Yield one finding for each thing a run needs of the model in `path`."""
+    """Yield one finding for each requirement on the model in `path`."""
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"{path} is not a transformers directory", hint="make one with `agentrl model import`"
@@ -41,7 +41,7 @@ def _describe_weights(path: Path) -> str:
 
 
 def _template(path: Path, named: str) -> Iterator[Finding]:
-    """What a policy is shown, and how it writes its calls."""
+    """Check the chat template and its style of tool calls."""
     try:
         template = ChatTemplate.load(path, named)
     except ConfigError as error:
@@ -91,7 +91,7 @@ def _measure_noise(path: Path) -> str:
 
 
 def _memory(path: Path) -> Iterator[Finding]:
-    """What one trainer and one local policy server hold on this machine, whole and as LoRA."""
+    """Estimate the memory of one trainer and one local policy server here, full and with LoRA."""
     machine = memory.this_machine()
     try:
         described = model_spec.read(path)

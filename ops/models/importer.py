@@ -25,11 +25,11 @@ _CHATML = ("<|im_start|>", "<|im_end|>")
 
 
 def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | None) -> str:
-    """Make `out`, a directory for `model.path`, and return its card.
+    """Create the directory `out` for `model.path`, and return its card.
 
-    `dtype`: of weights that are converted; those of a transformers directory are copied byte for
-    byte. `chat_template`: a file that takes the place of the model's own. Raises ConfigError where
-    the model has no usable template, CheckpointError where `out` exists or cannot be written.
+    `dtype`: of converted weights; those of a transformers directory are copied unchanged.
+    `chat_template`: a file that replaces the model's template. Raises ConfigError if the model has
+    no usable template, and CheckpointError if `out` exists or cannot be written.
     """
     found = sources.resolve(source)
     with whole_directory(out) as partial:
@@ -54,7 +54,7 @@ def _convert(found: ModelSource, out: Path, dtype: Dtype) -> None:
 
 
 def _copy(found: ModelSource, out: Path) -> None:
-    """Copy what transformers reads. Raises ConfigError where the weights are not safetensors."""
+    """Copy the files that transformers reads. Raises ConfigError unless weights are safetensors."""
     if absent := hub.absent_weights(found.path):
         raise ConfigError(
             f"{found.name}: {', '.join(absent[:3])} is missing",
@@ -66,7 +66,7 @@ def _copy(found: ModelSource, out: Path) -> None:
 
 
 def _supply_template(directory: Path, named: Path | None) -> str:
-    """Make sure that the directory's chat template shows tools; say which template that is."""
+    """Supply a chat template that shows tools, and return which one it is."""
     if named is not None:
         ChatTemplate.load(directory, str(named)).check_append_only()
         shutil.copyfile(named, directory / TEMPLATE)
@@ -93,7 +93,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
 
 
 def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
-    """What is in the directory, where it came from, and how a configuration names it."""
+    """Return the card: contents, source, and the configuration for the directory."""
     parameters = model_spec.read(directory).parameters
     style = ChatTemplate.load(directory).call_style() or "json"
     weights = manifest.digests(directory)
@@ -127,6 +127,6 @@ def _quantisation(found: ModelSource) -> str:
 
 
 def _dtype(directory: Path) -> str:
-    """The type of the stored weights, as config.json names it."""
+    """Return the dtype of the stored weights from config.json."""
     config = msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, Any])
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")

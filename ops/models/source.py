@@ -28,12 +28,12 @@ class ModelSource:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether the weights are quantised and have to be converted."""
+        """Return whether the weights are quantised, so that they must be converted."""
         return self.path.suffix == ".gguf"
 
 
 def resolve(source: str) -> ModelSource:
-    """Find the files of `source`. Raises ConfigError that says what is missing."""
+    """Find the files of `source`. Raises ConfigError that names what is missing."""
     if source.startswith(PACKAGE):
         return _package(source)
     if source.startswith(hub.PREFIX):
@@ -51,7 +51,7 @@ def resolve(source: str) -> ModelSource:
 
 
 def _within(directory: Path) -> Path:
-    """The directory itself, or the only GGUF file of one without a config.json."""
+    """Return the directory, or its only GGUF file if it has no config.json."""
     if (directory / "config.json").is_file():
         return directory
     files = sorted(directory.glob("*.gguf"))
@@ -82,7 +82,7 @@ def _package(source: str) -> ModelSource:
 
 
 def _front_matter(readme: Path) -> str:
-    """The `license:` line of a model card's front matter."""
+    """Return the license from the front matter of a model card."""
     try:
         front = readme.read_text("utf-8").split("---")[1]
     except (OSError, IndexError, UnicodeDecodeError):

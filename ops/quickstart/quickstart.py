@@ -58,7 +58,7 @@ GOES_ON = "run the same command to continue"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choices:
-    """What the command line chooses."""
+    """The options of the command line."""
 
     seed: int = 0
     updates: int | None = None
@@ -69,11 +69,11 @@ class Choices:
 
 
 class Interrupted(AgentRLError):
-    """Ctrl-C or SIGTERM."""
+    """Ctrl-C or SIGTERM stopped the quickstart."""
 
 
 def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs")) -> Outcome:
-    """Train and report. Raises AgentRLError; every process has ended by then."""
+    """Train and report. Raises AgentRLError, after all processes have ended."""
     require_picture()
     console = Console(stderr=choices.as_json)
     config, path = prepare(recipe, choices, runs_folder)
@@ -96,7 +96,7 @@ def quickstart(recipe: Recipe, choices: Choices, runs_folder: Path = Path("runs"
 
 
 class Quickstart:
-    """One run of it."""
+    """One run of the quickstart."""
 
     def __init__(
         self, recipe: Recipe, config: Config, run_id: str, store: Store, stop: threading.Event
@@ -112,9 +112,10 @@ class Quickstart:
         self._hint = "run the same command to start again" if recipe.begin_anew else GOES_ON
 
     def run(self, console: Console, path: Path, items: int, *, is_over: bool) -> Outcome:
-        """Start everything, measure, train, measure, end everything.
+        """Start all processes, measure, train, measure, and stop all processes.
 
-        `items`: held-out items measured for each task and decoding. `is_over`: it has trained.
+        `items`: number of held-out items for each task and decoding. `is_over`: training is
+        finished.
         """
         began = time.monotonic()
         self._work = self._planned(items)
@@ -166,7 +167,10 @@ class Quickstart:
             )
 
     def _train(self, supervisor: Supervisor, view: View, path: Path, screen: Screen) -> None:
-        """To the last update. Raises Interrupted, and AgentRLError where nothing moves."""
+        """Train to the last update.
+
+        Raises Interrupted, and AgentRLError if training makes no progress.
+        """
         store, run_id = self._store, self._run_id
         guard = StallGuard(self._recipe.stall_s)
 
@@ -194,12 +198,12 @@ class Quickstart:
         return {plan: work_of(plan, self._sources[plan.task]) for plan in plans}
 
     def _record(self, version: str) -> tuple[Target, Record]:
-        """What is measured of a version, and what is left to do."""
+        """Return the evaluation record of a version, and the attempts still to do."""
         target = resolve(f"{self._config.run.name}@{version}", self._config)
         return target, Record(self._store, fitted(self._config, target), target, self._work)
 
     def _measure(self, supervisor: Supervisor, view: View, version: str) -> None:
-        """Play what is left to do, by the policy server that serves this version now."""
+        """Play the remaining attempts with the policy server that serves this version."""
         target, record = self._record(version)
         total = sum(map(len, self._work.values()))
         done = total - len(record.todo())
@@ -217,7 +221,7 @@ class Quickstart:
                 record.fill(evaluator, tick)
 
     def _policy(self, supervisor: Supervisor, target: Target) -> LivePolicy:
-        """The live policy that serves the target, once one does. Raises AgentRLError."""
+        """Wait for the live policy that serves the target. Raises AgentRLError."""
         ready_s = self._recipe.ready_s
         deadline = time.monotonic() + ready_s
         while time.monotonic() < deadline:
@@ -242,7 +246,7 @@ class Quickstart:
 
 
 def by_task(found: Sequence[Measured]) -> ByTask:
-    """{task: {temperature: Measured}}."""
+    """Return {task: {temperature: Measured}}."""
     tasks: dict[str, dict[float, Measured]] = {}
     for one in found:
         tasks.setdefault(one.plan.task, {})[one.plan.temperature] = one
@@ -250,7 +254,7 @@ def by_task(found: Sequence[Measured]) -> ByTask:
 
 
 def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
-    """The recipe's configuration with the choices in it, and the file it is written to."""
+    """Write the recipe's configuration with the choices, and return it with its file."""
     home = runs_folder / _named(recipe, choices)
     written = loading.load(recipe.file, {})
     size = recipe.size(fast=choices.fast)
@@ -281,7 +285,7 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
 
 
 def _named(recipe: Recipe, choices: Choices) -> str:
-    """The run's name: its own each time, or what was chosen."""
+    """Return the chosen run name, or a new one."""
     if recipe.begin_anew:
         return f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     chosen: Mapping[str, bool] = {

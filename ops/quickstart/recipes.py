@@ -22,9 +22,11 @@ CONFIGS = ROOT / "configs"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`updates`: of the training; None: the file's. `items`: held-out ones of each task and
-    decoding. `clones`: optimizer steps of the warm start; `episodes`: of experts a task for it.
-    `settings`: overrides by key of the file.
+    """Size of a quickstart. `updates`: of the training; None: as in the file.
+
+    `items`: number of held-out items for each task and decoding. `clones`: optimizer steps of the
+    warm start. `episodes`: expert episodes per task for it. `settings`: overrides of the file, by
+    key.
     """
 
     updates: int | None
@@ -36,14 +38,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`file`: its configuration. `model`: in words, what its policy begins as.
+    """A recipe. `file`: its configuration. `model`: describes the starting model.
 
-    `begin_anew`: every call is a run of its own; else the same command goes on with its run.
-    `data`: what its items come from; `without_data`: overrides by key for a machine that lacks any
-    of it. `hint`: what makes the model that the file names. `clone_tokens`, `clone_rate`,
-    `threads`: of the warm start, tokens of one step, learning rate, threads of torch. `ready_s`:
-    for the policy server to serve; `stall_s`: without an episode or an update, until that is an
-    error.
+    `begin_anew`: every call creates a new run; otherwise the same command continues its run.
+    `data`: the data of its items. `without_data`: overrides by key if some data is missing. `hint`:
+    how to create the model that the file names. `clone_tokens`, `clone_rate`, `threads`: tokens per
+    step, learning rate and torch threads of the warm start. `ready_s`: time limit for the policy
+    server to start. `stall_s`: longest time without an episode or update before an error.
     """
 
     name: str
@@ -65,11 +66,11 @@ class Recipe:
         return self.fast if fast else self.full
 
     def model_path(self, written: Config) -> Path:
-        """The model that the file names."""
+        """Return the model path in the file."""
         return ROOT / written.model.path
 
     def overrides(self) -> Mapping[str, str]:
-        """By key of the file, what this machine's lack of data asks for; of `load`."""
+        """Return the overrides for missing data, by key, for `load`."""
         try:
             root = folder()
         except ItemError:
@@ -79,7 +80,7 @@ class Recipe:
         return self.without_data
 
     def phase(self, size: Size) -> Phase:
-        """The one phase of the warm start: experts without faults, and no looks on the way."""
+        """Return the only phase of the warm start: experts without faults, no measurements."""
         return Phase(noise={}, steps=size.clones, rate=self.clone_rate, checked=0)
 
 
@@ -122,7 +123,7 @@ RECIPES = {each.name: each for each in (TINY, SMOLLM)}
 
 
 def recipe(name: str) -> Recipe:
-    """Raises ConfigError."""
+    """Return the recipe by name. Raises ConfigError."""
     if name not in RECIPES:
         raise ConfigError(f"unknown recipe {name}{nearest(name, RECIPES)}")
     return RECIPES[name]

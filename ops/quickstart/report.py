@@ -22,9 +22,9 @@ ByTask = Mapping[str, Mapping[float, Measured]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a quickstart found. `curve`: (bin, task, success, episodes) over the training.
+    """Results of a quickstart. `curve`: (bin, task, success, episodes) during training.
 
-    `model`: in words, what its policy began as. `seconds`: of this call.
+    `model`: describes the starting model. `seconds`: duration of this call.
     """
 
     model: str
@@ -42,7 +42,7 @@ class Outcome:
 def report(
     console: Console, config: Config, path: Path, outcome: Outcome, *, as_json: bool
 ) -> None:
-    """Print it."""
+    """Print the report."""
     picture = draw(outcome, config.home() / "reward-curve.png")
     console.print(_table(outcome))
     console.print(
@@ -68,7 +68,7 @@ def report(
 
 
 def require_picture() -> None:
-    """Raise ConfigError where `draw` could not: before the training, not after it."""
+    """Raise ConfigError before training if `draw` would fail after it."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
             "the quickstart needs matplotlib, which is not installed",
@@ -77,19 +77,22 @@ def require_picture() -> None:
 
 
 def agentrl() -> str:
-    """The command as this shell finds it; `make quickstart` calls it out of .venv."""
+    """Return the agentrl command for this shell; `make quickstart` calls it in .venv."""
     own = Path(sys.argv[0])
     named = own.name == "agentrl" and not shutil.which("agentrl")
     return str(near(own.absolute())) if named else "agentrl"
 
 
 def resumed(path: Path) -> str:
-    """How a run that was interrupted goes on, and what then gives the table; `path`: its file."""
+    """Return the commands that continue an interrupted run and print its table.
+
+    `path`: its file.
+    """
     return f"{agentrl()} up {near(path)} resumes the run; then {measured(path)}"
 
 
 def measured(path: Path) -> str:
-    """What gives the table of a run that is over; `path`: its file."""
+    """Return the commands that print the table of a finished run. `path`: its file."""
     command, file = agentrl(), near(path)
     return (
         f"{command} eval {file} --checkpoints 0,latest and {command} eval compare {file} 0 latest "
@@ -98,13 +101,13 @@ def measured(path: Path) -> str:
 
 
 def near(path: Path) -> Path:
-    """The path as short as it can be said from here."""
+    """Return the shortest form of a path from the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def summary(outcome: Outcome, temperature: float) -> dict[str, object]:
-    """The JSON line: success as sampled, the way the policy was trained."""
+    """Return the JSON line; success is the sampled one, as in training."""
     return {
         "before": {task: round(m[temperature].success, 4) for task, m in outcome.before.items()},
         "after": {task: round(m[temperature].success, 4) for task, m in outcome.after.items()},
@@ -119,7 +122,7 @@ def summary(outcome: Outcome, temperature: float) -> dict[str, object]:
 
 
 def draw(outcome: Outcome, path: Path) -> Path:
-    """Success of training episodes over time, held-out success before and after, as a PNG."""
+    """Plot the success of training episodes over time, and held-out success before and after."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -13,9 +13,9 @@ from agentrl.trainer.model.malloc_tuning import release_unused
 
 
 def make_start(recipe: Recipe, size: Size, config: Config) -> None:
-    """Make `config.model.path` unless it is there; go on where that was interrupted.
+    """Create `config.model.path` if missing, or continue an interrupted warm start.
 
-    Raises ConfigError where the recipe's model is missing, Interrupted, and what `warmstart` does.
+    Raises ConfigError if the recipe's model is missing, Interrupted, and the errors of `warmstart`.
     """
     out = Path(config.model.path)
     if not size.clones or out.exists():

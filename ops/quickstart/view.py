@@ -19,7 +19,7 @@ PLAIN_EVERY_S = 10.0  # between lines where there is no terminal
 
 
 class View:
-    """A live panel on a terminal; a line now and then elsewhere."""
+    """A live panel on a terminal; occasional lines elsewhere."""
 
     def __init__(self, console: Console, config: Config) -> None:
         self._console = console
@@ -45,12 +45,12 @@ class View:
             self._live.stop()
 
     def measuring(self, version: int, done: int, total: int) -> None:
-        """Held-out items are being attempted with the policy at `version`."""
+        """Show that held-out items are being measured at `version`."""
         text = f"evaluating version {version} on held-out items: {done} / {total} episodes"
         self._show(text, (done, total), text)
 
     def training(self, totals: Totals, store: Store, run_id: str) -> None:
-        """The run as its rows tell it."""
+        """Show the state of the run from its rows."""
         self._began = self._began or time.monotonic()
         success = store.ask(lambda s: progress.recent_success(s, run_id, RECENT_UPDATES))
         mix = store.ask(lambda s: progress.policy_mix(s, run_id))

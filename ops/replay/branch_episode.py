@@ -40,9 +40,9 @@ SHOWN = 60  # characters of a call or an answer in a table
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Who goes on and how. `policy`: as `agentrl eval` names it; `step`: the first it samples.
+    """Options of a continuation. `policy`: as for `agentrl eval`. `step`: the first sampled one.
 
-    `temperature` None: the file's; 0: greedy. `out`: a file for the trajectory, as it travels.
+    `temperature`: None: as configured; 0: greedy. `out`: a file for the encoded trajectory.
     """
 
     policy: str
@@ -53,10 +53,10 @@ class Wish:
 
 
 def go_on(path: Path, episode_id: str, wish: Wish, *, as_json: bool) -> None:
-    """Play on and print; nothing is stored but the file that was asked for.
+    """Continue the episode and print it; only the requested file is written.
 
-    Raises StoreError, MessageError, ConfigError, ItemError; EnvironmentFailure where the fresh
-    environment does not get to the recorded state; PolicyError.
+    Raises StoreError, MessageError, ConfigError, ItemError, PolicyError, and EnvironmentFailure if
+    the fresh environment does not reach the recorded state.
     """
     with opened(path) as (config, store):
         recording, body = recorded(store, episode_id)
@@ -82,7 +82,7 @@ def go_on(path: Path, episode_id: str, wish: Wish, *, as_json: bool) -> None:
 
 @contextmanager
 def _held(config: Config, target: Target) -> Iterator[None]:
-    """Retention leaves a checkpoint of the store alone; what else is measured needs no store."""
+    """Keep retention from deleting a checkpoint of the run; other targets need no lease."""
     if target.run_id is None:
         yield
         return
@@ -93,7 +93,10 @@ def _held(config: Config, target: Target) -> Iterator[None]:
 def described(
     body: Trajectory, found: Sequence[Trajectory], wish: Wish, checkpoint_id: str
 ) -> Mapping[str, object]:
-    """As one JSON object; `reward_low`, `reward_high`: 95 % interval of the mean, as normal."""
+    """Return the result as a JSON object.
+
+    `reward_low`, `reward_high`: 95 % interval of the mean.
+    """
     rewards = [each.reward for each in found]
     around = 1.96 * stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else None
     mean = fmean(rewards)
@@ -117,7 +120,7 @@ def described(
 
 
 def _for(config: Config, target: Target) -> Config:
-    """What serves the target. Raises ConfigError for one that reads other tokens."""
+    """Serve the target. Raises ConfigError if its tokenizer differs."""
     model = manifest.base_of(target.path) or target.path
     check_model(model, config.model)
     ours = Path(config.model.path) / "tokenizer.json"
@@ -157,7 +160,7 @@ def _continued(
 
 
 def _refuse_other(tape: Tape, step: int) -> None:
-    """Raise where who goes on was not asked from the recorded state."""
+    """Raise if the replay did not reach the recorded state."""
     body = tape.recorded
     for each in tape.differences:
         if each.field == "done" or (each.field == "messages" and body.task not in LOOSE):

@@ -32,9 +32,9 @@ SHOWN = 300  # characters of a difference in a table
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One episode beside its recording. `compared`: the fields that must be equal.
+    """One replayed episode. `compared`: the fields that must be equal.
 
-    `error`: why it could not be replayed; empty where it was.
+    `error`: why the replay failed; otherwise empty.
     """
 
     episode_id: str
@@ -51,10 +51,10 @@ class Replayed:
 
 
 def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
-    """Replay one episode, print what differs; whether all that counts is equal.
+    """Replay one episode and print the differences; return whether all compared fields are equal.
 
-    Raises StoreError and MessageError for a body that is absent or damaged, ItemError,
-    EnvironmentFailure.
+    Raises ItemError, EnvironmentFailure, and StoreError or MessageError for a missing or damaged
+    body.
     """
     with opened(path) as (config, store):
         recording, body = recorded(store, episode_id)
@@ -69,7 +69,7 @@ def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
 
 
 def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
-    """Replay the newest episodes of a run; whether all of them could be, and are equal."""
+    """Replay the newest episodes of a run; return whether all were replayed and are equal."""
     with opened(path) as (config, store):
         with store.read() as session:
             run_id = runs.require_run(session, run).run_id
@@ -97,7 +97,7 @@ def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
 
 
 def described(found: Replayed) -> Mapping[str, object]:
-    """As one JSON object."""
+    """Return the result as a JSON object."""
     return {**msgspec.to_builtins(found), "equal": found.equal}
 
 
@@ -110,7 +110,7 @@ def _replayed(recording: Recording, steps: int, differences: Sequence[Difference
 def _each(
     one: Callable[[str], Replayed], names: Sequence[str], threads: int, *, quiet: bool
 ) -> Sequence[Replayed]:
-    """Of all, in their order, with a progress bar on stderr."""
+    """Yield the results in order, with a progress bar on stderr."""
     with (
         Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar,
         ThreadPoolExecutor(threads) as pool,

@@ -32,7 +32,7 @@ MISMATCH = "mismatch_"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the trainer looked at for the update from `version`. `forks`: see trainer/inbox.py."""
+    """The trainer's input to the update from `version`. `forks`: see trainer/inbox.py."""
 
     version: int
     groups: Sequence[TrainableGroup]
@@ -41,11 +41,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of a task, or of the whole update. The last three are None where no policy scored it.
+    """Figures of a task or of the whole update. The last three are None without a policy.
 
     `share`: of the loss. `advantage`: mean |Ã| of the loss tokens. `effective_sample_size`: of the
-    token weights that the loss takes, as a share of the tokens. `weighted`: share of the tokens
-    whose weight a bound changed. `clipped`: share of them without a gradient.
+    token weights in the loss, as a share of the tokens. `weighted`: share of tokens whose weight
+    was changed by a bound. `clipped`: share of tokens without a gradient.
     """
 
     groups: int
@@ -62,14 +62,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """An update under one configuration. `metrics`: as `updates.metrics` names them."""
+    """An update under one configuration. `metrics`: named as in `updates.metrics`."""
 
     rows: Mapping[str, Row]
     metrics: Mapping[str, float]
 
 
 def learned(seen: Seen, config: Config, scorer: "Scorer | None") -> Learned:
-    """Raises ConfigError for a configuration that the trainer refuses."""
+    """Recompute an update. Raises ConfigError for an invalid configuration."""
     settings = presets.settings(config.trainer)
     limits = bounds(config, settings)
     verdicts = [verdict(group, seen.version, limits, seen.forks) for group in seen.groups]
@@ -98,7 +98,7 @@ def learned(seen: Seen, config: Config, scorer: "Scorer | None") -> Learned:
 
 
 def of_policy(name: str) -> bool:
-    """Whether a metric says something of the policy that learned: without its weights, unknown."""
+    """Return whether a metric depends on the policy, so that it is unknown without its weights."""
     bare = name.rpartition("/")[2]
     return bare in OF_POLICY or bare.startswith((MISMATCH, "effective_sample_size"))
 
@@ -134,9 +134,9 @@ def _row(
 def _scored(
     batch: Batch, recorded: Recorded, settings: Settings, tokens: Bools
 ) -> tuple[float, float, float]:
-    """(Σw)² / NΣw² of the weights, the share of them that a bound changed, the clipped share.
+    """Return (Σw)² / NΣw² of the weights, the share changed by a bound, and the clipped share.
 
-    w: π_prox/μ as bounded by `importance`; with `old = "behaviour"` the ratio π/μ itself.
+    w: π_prox/μ bounded by `importance`; with `old = "behaviour"` the ratio π/μ itself.
     """
     import torch
 

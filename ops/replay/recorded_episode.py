@@ -36,9 +36,9 @@ PROMPT = -1  # the step of what differs before any
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a fresh environment did otherwise. `step`: PROMPT before the first.
+    """A difference between a fresh environment and the recording. `step`: PROMPT before the first.
 
-    `field`: messages, call (what today's parser reads), done, status, reward or score.
+    `field`: messages, call (as parsed today), done, status, reward or score.
     """
 
     step: int
@@ -49,14 +49,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Who goes on where the recording is cut."""
+    """The policy that continues after the last replayed step."""
 
     policy: LivePolicy
     client: Completes
 
 
 class Tape:
-    """One recording, played once. `differences`: what came out otherwise, in order."""
+    """One recording, played once. `differences`: in order."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Tape:
         successor: Successor | None = None,
         steps: int | None = None,
     ) -> None:
-        """`steps`: how many of the recorded ones are played; all of them where None."""
+        """`steps`: how many recorded steps are replayed; None: all."""
         self.differences: list[Difference] = []
         self.recorded = recorded
         self.steps = recorded.steps[:steps]
@@ -77,17 +77,17 @@ class Tape:
         self._gaps = _gaps(recorded, len(self.steps))
 
     def live(self) -> Sequence[LivePolicy]:
-        """The policy that sampled the next step, or the one that goes on."""
+        """Return the policy that sampled the next step, or the one that continues."""
         if self.played < len(self.steps):
             used = self.recorded.policies[self.steps[self.played].policy_index]
             return [LivePolicy(used.server_id, "", used.track, used.checkpoint_id, used.version)]
         return [self._successor.policy] if self._successor else []
 
     def refresh(self, timeout_s: float = 1.0) -> None:
-        """Nothing changes by looking."""
+        """Do nothing: a recording does not change."""
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
-        """The tokens of the next step as they were sampled, then those of who goes on."""
+        """Return the recorded tokens of the next step, then those of the new policy."""
         if self.played == len(self.steps):
             return self._next().complete(policy, ask, timeout_s=timeout_s)
         step, body = self.steps[self.played], self.recorded
@@ -102,21 +102,24 @@ class Tape:
     def post(
         self, policy: LivePolicy, path: str, body: Mapping[str, Any], timeout_s: float
     ) -> bytes:
-        """Of a policy that is sent messages: only who goes on is asked so."""
+        """Ask the new policy, if it is one that takes messages."""
         return self._next().post(policy, path, body, timeout_s)
 
     def converse(
         self, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
     ) -> Conversation:
-        """A conversation whose tokens are the recorded ones as far as the tape goes."""
+        """Return a conversation that uses the recorded tokens up to the end of the tape."""
         return _Kept(self, template, tools, first)
 
     def compared(self, environment: Environment) -> "Compared":
-        """A fresh environment that is given the recorded calls as far as the tape goes."""
+        """Return a fresh environment that gets the recorded calls up to the end of the tape."""
         return Compared(self, environment)
 
     def calls(self, found: Sequence[ToolCall] | str) -> Sequence[ToolCall] | str:
-        """What the turn just played called then. `found`: what its tokens are read as today."""
+        """Return the recorded calls of this turn.
+
+        `found`: the calls parsed from its tokens today.
+        """
         step = self.steps[self.played - 1]
         if (text := _written(found)) == step.call:
             return found
@@ -127,7 +130,7 @@ class Tape:
             return step.call
 
     def answered(self, outcome: Outcome) -> None:
-        """Compare the answer to the turn just played; its messages once more as tokens."""
+        """Compare the answer to this turn; return its messages as tokens."""
         body, step = self.recorded, self.steps[self.played - 1]
         answer = "\n".join(message.content for message in outcome.messages)[:ANSWER_KEPT]
         if answer != step.answer:
@@ -145,7 +148,7 @@ class Tape:
                 self._note(field, str(then), str(now))
 
     def stood(self, start: int, found: Sequence[int]) -> Sequence[int]:
-        """The tokens that stood at `start`, where none were sampled; else those found today."""
+        """Return the recorded unsampled tokens at `start`, or else those rendered today."""
         if self.succeeded or start not in self._gaps:
             return found
         kept: list[int] = self.recorded.tokens()[start : self._gaps[start]].tolist()
@@ -167,7 +170,7 @@ class Tape:
 
 
 class Compared:
-    """An Environment around a fresh one."""
+    """An Environment that wraps a fresh one and compares it."""
 
     def __init__(self, tape: Tape, inner: Environment) -> None:
         self._tape, self._inner = tape, inner
@@ -196,7 +199,7 @@ class Compared:
 
 
 class _Kept(Conversation):
-    """A conversation that has what stood on the tape wherever it would add its own."""
+    """A conversation that uses recorded tokens wherever it would add its own."""
 
     def __init__(
         self, tape: Tape, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
@@ -209,12 +212,12 @@ class _Kept(Conversation):
 
 
 def _written(calls: Sequence[ToolCall] | str) -> str:
-    """As a step record holds them."""
+    """Return messages in the form of a step record."""
     return calls if isinstance(calls, str) else msgspec.json.encode(calls).decode()
 
 
 def _gaps(body: Trajectory, steps: int) -> Mapping[int, int]:
-    """Where the tokens begin that no policy sampled, and where they end, before step `steps`."""
+    """Return where unsampled tokens begin and end before step `steps`."""
     starts = [*(step.start for step in body.steps), len(body)]
     ends = [0, *(step.end for step in body.steps)]
     spans = zip(ends[: steps + 1], starts[: steps + 1], strict=True)

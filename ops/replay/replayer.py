@@ -35,7 +35,7 @@ UNBOUNDED = 1 << 30  # tokens: what was sampled has its place
 
 
 class Replayer:
-    """Fresh environments for recorded episodes; safe for many threads."""
+    """Creates fresh environments for recorded episodes; thread-safe."""
 
     def __init__(self, config: Config, own: Kit) -> None:
         self.config = config
@@ -46,11 +46,11 @@ class Replayer:
         self._opening = threading.Lock()
 
     def close(self) -> None:
-        """Its containers are gone afterwards."""
+        """Close it and remove its containers."""
         self._undo.close()
 
     def replay(self, recording: Recording, body: Trajectory) -> Sequence[Difference]:
-        """What a fresh environment does otherwise. Raises ItemError, EnvironmentFailure."""
+        """Replay and return the differences. Raises ItemError, EnvironmentFailure."""
         tape = Tape(body, self.kit.template)
         sampling = msgspec.structs.replace(
             self.kit.sampling, max_tokens=UNBOUNDED, max_step_tokens=UNBOUNDED
@@ -63,9 +63,10 @@ class Replayer:
     def play(
         self, tape: Tape, recording: Recording, own: Kit, limits: Limits, name: str = ""
     ) -> Trajectory:
-        """The tape, and who goes on after it. `name`: of the episode, the recorded one where empty.
+        """Play the tape, then the policy that continues.
 
-        Raises ItemError, EnvironmentFailure, PolicyError, OutOfTime, ConfigError.
+        `name`: of the episode; empty: the recorded name. Raises ItemError, EnvironmentFailure,
+        PolicyError, OutOfTime, ConfigError.
         """
         source, item = self._found(recording)
         body, name = tape.recorded, name or recording.episode_id
@@ -81,7 +82,7 @@ class Replayer:
             environment.close()
 
     def limits(self, recording: Recording) -> Limits:
-        """Those of an episode of the run: the task's own turns within its group's horizon."""
+        """Return the episode limits of the run: the task's turns within the group's horizon."""
         source, _ = self._found(recording)
         turns = self.config.tasks[recording.task].max_turns or source.max_turns
         worker = self.config.worker
@@ -93,7 +94,10 @@ class Replayer:
         )
 
     def _found(self, recording: Recording) -> tuple[TaskSource, Item]:
-        """Opened once. Raises ConfigError; ItemError for what the task's options do not make."""
+        """Return the task source, opened once.
+
+        Raises ConfigError, and ItemError for wrong options.
+        """
         task = recording.task
         with self._opening:
             if task not in self._sources:
@@ -108,7 +112,7 @@ class Replayer:
             return self._sources[task], item
 
     def _opened(self, task: str) -> TaskSource:
-        """The environments are made here, with sandboxes of their own, unless a task worker's."""
+        """Open the task source here with its own sandboxes, or through the task worker."""
         config = self.config
         if task not in config.tasks:
             raise ConfigError(f"the configuration has no task {task}{nearest(task, config.tasks)}")
@@ -122,7 +126,7 @@ class Replayer:
 
 @contextmanager
 def replaying(config: Config) -> Iterator[Replayer]:
-    """A replayer with what every episode shares. Raises ConfigError for an unfit model."""
+    """Yield a replayer with the shared parts. Raises ConfigError for an unfit model."""
     with closing(PolicyClient()) as client:
         own = kit(config.model, config.sampling, client, Clock(), threading.Event())
         with closing(Replayer(config, own)) as replayer:
@@ -131,7 +135,7 @@ def replaying(config: Config) -> Iterator[Replayer]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Config, Store]]:
-    """The configuration with its model at hand, and its store, which is only read."""
+    """Yield the configuration with a local model, and its store, read-only."""
     logging.configure("replay", level="WARNING")
     config = hub.resolved(loading.load(path))
     with closing(open_history(config.store_url())) as store:
@@ -139,7 +143,7 @@ def opened(path: Path) -> Iterator[tuple[Config, Store]]:
 
 
 def recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:
-    """An episode and its body. Raises StoreError where it is absent, MessageError if damaged."""
+    """Return an episode and its body. Raises StoreError if missing, MessageError if damaged."""
     with store.read() as session:
         found = recordings.recording(session, episode_id)
     if not found.wire:

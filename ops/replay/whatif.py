@@ -50,10 +50,9 @@ HEADS = {"loss_tokens": "tokens", "advantage": "mean |A|", "effective_sample_siz
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An update as it is stored. `paths`: of the checkpoint it began from and of the run's first.
+    """A stored update. `paths`: of its starting checkpoint and of the run's first.
 
-    `lost`: closed groups that cannot be looked at again, their bodies are gone. `stored`: its
-    metrics.
+    `lost`: closed groups whose bodies were deleted. `stored`: its metrics.
     """
 
     version: int
@@ -67,8 +66,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """`was`: under the run's configuration. `off`: its worst metric beside the stored one, and how
-    far that is, relative; `scored`: with the policy that learned.
+    """Result. `was`: under the run's configuration.
+
+    `off`: the worst reproduced metric and its relative distance from the stored one. `scored`: with
+    the policy that was trained.
     """
 
     version: int
@@ -83,7 +84,7 @@ class WhatIf:
 def whatif(
     path: Path, names: Sequence[str], changes: Sequence[str], *, score: bool, as_json: bool
 ) -> None:
-    """Print what the updates would have been. Raises StoreError, MessageError, ConfigError."""
+    """Recompute updates and print them. Raises StoreError, MessageError, ConfigError."""
     logging.configure("whatif", level="WARNING")
     file = loading.load(path)
     config = loading.changed(file, changes)
@@ -127,7 +128,7 @@ def _asked(session: Session, run: Run, name: str) -> Asked:
 def _group(
     group_id: str, rows: Sequence[SeenMember], wires: Mapping[tuple[str, int], bytes]
 ) -> TrainableGroup | None:
-    """None where the body of a group that was closed untrained is gone. Raises StoreError."""
+    """Return a group; None if a body was deleted and it was not trained. Raises StoreError."""
     members: list[Trajectory] = []
     for row in rows:
         wire = wires.get((row.episode_id, row.fence), b"")  # `db prune` leaves none
@@ -143,7 +144,7 @@ def _group(
 
 
 def _paths(session: Session, run: Run, update: Update) -> tuple[str, str] | None:
-    """None where the files of either checkpoint are gone."""
+    """Return the paths; None if the files of either checkpoint were deleted."""
     parent = recorded_updates.parent_of(session, update)
     first = next(iter(checkpoints.live_checkpoints(session, run.run_id)), None)
     kept: list[Checkpoint] = [
@@ -161,7 +162,7 @@ def _answer(asked: Asked, config: Config, *, score: bool) -> WhatIf:
 
 
 def _scorer(asked: Asked, config: Config) -> "Scorer | None":
-    """None where the policy cannot be had: files removed, or an adapter."""
+    """Return a scorer; None if the policy is unavailable: deleted files, or an adapter."""
     if asked.paths is None:
         return None
     path, first = (checkpoint_store.fetch(each, config.cache()) for each in asked.paths)
@@ -176,7 +177,7 @@ def _scorer(asked: Asked, config: Config) -> "Scorer | None":
 
 
 def _off(stored: Mapping[str, float], found: Mapping[str, float]) -> tuple[str, float]:
-    """The metric that was reproduced worst, and its distance as a share of it."""
+    """Return the worst reproduced metric and its relative distance."""
     distances = [
         (abs(found[name] - value) / max(abs(value), 1e-3), name)
         for name, value in stored.items()

@@ -42,7 +42,7 @@ log = get_logger()
 
 
 class RunOver(StoreError):
-    """The run is over: nothing of it is left to do."""
+    """The run is over, so there is nothing left to do."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class RunOver(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What every process of a run holds."""
+    """The connections that every process of a run holds."""
 
     run_id: str
     store: Store
@@ -63,9 +63,9 @@ class Opened:
 
 @contextmanager
 def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Opened]:
-    """Store and broker of a run that has begun. Raises StoreError, BrokerError.
+    """Open store and broker of an existing run. Raises StoreError, BrokerError.
 
-    `stop`: of a process that waits for a service that is away, here and whenever it uses it.
+    `stop`: set it to end waiting for an unavailable service, here and during later use.
     """
     store = open_store(config.store_url(), threads=16, stop=stop)
     try:
@@ -83,13 +83,13 @@ def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Open
 
 
 def begin(config: Config, *, paused: str = "", stop: threading.Event | None = None) -> str:
-    """The run's id: made with schema, first checkpoint and queues, or found as it was left.
+    """Create the run with schema, first checkpoint and queues, or find it; return its id.
 
-    `paused`: why a run that is made begins paused; empty: it does not. `stop`: of a process that
-    waits for a service or a disk that is away, until it is set; without it that is an error.
+    `paused`: why a new run begins paused; empty: it is not paused. `stop`: wait for an unavailable
+    service or disk until it is set; None: raise instead.
 
-    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, and RunOver;
-    WeightsAway where the checkpoints' store or disk is away.
+    Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, RunOver, and
+    WeightsAway if the checkpoint store or disk is unavailable.
     """
     config = hub.resolved(config)
     configs.check(config)
@@ -109,7 +109,7 @@ def begin(config: Config, *, paused: str = "", stop: threading.Event | None = No
 
 
 def make_home(config: Config) -> Path:
-    """The folder of the run, made where it is missing. Raises ConfigError."""
+    """Create the folder of the run if missing. Raises ConfigError."""
     home = config.home()
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def make_home(config: Config) -> Path:
 
 
 def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | None) -> None:
-    """What rows name lies in this home, the first checkpoint too. Raises CheckpointError."""
+    """Update paths in rows to this home, and the first checkpoint. Raises CheckpointError."""
     home = config.home()
     try:
         with _alone(home, stop):
@@ -139,7 +139,7 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
 
 @contextmanager
 def _alone(home: Path, stop: threading.Event | None) -> Iterator[None]:
-    """One process at a time among those that share the folder; a lock ends with its holder."""
+    """Lock the run's folder for one process; the lock ends with the process."""
     told = stop or threading.Event()
     with (home / "begin.lock").open("w") as file:
         while not _lock(file):
@@ -157,15 +157,15 @@ def _lock(file: IO[str]) -> bool:
 
 
 def queues_stand(config: Config, run_id: str, stop: threading.Event | None = None) -> bool:
-    """Whether the run's queues are there: those of a run that is over may have been removed."""
+    """Return whether the run's queues exist; those of a finished run may have been deleted."""
     with closing(broker.connect(config.broker_url(), stop=stop)) as link:
         return link.stands(run_id)
 
 
 def clear_queues(config: Config, run_id: str) -> int:
-    """Remove the queues of a run that is over; messages they still hold stay, with their queues.
+    """Delete the queues of a finished run, unless they still hold messages.
 
-    Returns how many messages that is: dead letters, or bodies no recorder has stored.
+    Returns the number of these messages: dead letters, or bodies that no recorder stored.
     """
     link = broker.connect(config.broker_url())
     try:
@@ -180,14 +180,14 @@ def clear_queues(config: Config, run_id: str) -> int:
 
 
 def checkpoints_home(config: Config, run_id: str) -> Path:
-    """The folder of a run's checkpoints, of its snapshots alone where they lie under a URL."""
+    """Return the folder of a run's checkpoints; only of its snapshots if checkpoints have a URL."""
     return config.home() / "checkpoints" / run_id
 
 
 def shelf(config: Config, run_id: str, stop: threading.Event | None = None) -> Shelf:
-    """Where a run keeps its checkpoints.
+    """Return the checkpoint store of a run.
 
-    `stop`: of a process that waits, until it is set, for an object store that takes none for now.
+    `stop`: set it to end waiting for an unavailable object store.
     """
     limits = TransferLimits() if stop is None else TransferLimits(upload_s=FOREVER)
     home = checkpoints_home(config, run_id)
@@ -195,7 +195,7 @@ def shelf(config: Config, run_id: str, stop: threading.Event | None = None) -> S
 
 
 def _found_or_made(store: Store, config: Config, paused: str) -> str:
-    """The run of that name; two processes that begin it at once agree on one row."""
+    """Find or create the run of that name; two processes at the same time get the same row."""
 
     def find_or_make(session: Session) -> str:
         run = runs.run_named(session, config.run.name)
@@ -228,7 +228,7 @@ def _new_run(config: Config, paused: str) -> Run:
 def _first_checkpoint(
     store: Store, config: Config, run_id: str, stop: threading.Event | None
 ) -> None:
-    """Version 0 is the model the run starts from, published like every other checkpoint."""
+    """Publish the starting model as version 0, like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
     place = shelf(config, run_id, stop)
     known = (
@@ -266,7 +266,7 @@ def _first_checkpoint(
 
 
 def _link_files(model: Model, target: Path) -> None:
-    """The model's files, as hard links where the file system allows it, and its own template."""
+    """Hard-link the model's files where possible, or copy them, with the run's chat template."""
     for path in Path(model.path).iterdir():
         if not path.is_file() or path.name in ("manifest.json", "README.md"):
             continue

@@ -18,7 +18,7 @@ HEAD = 64  # bytes shown of a body that cannot be decoded
 
 
 def show_all(path: Path, *, as_json: bool) -> None:
-    """Print one line a dead letter, the oldest first. Raises StoreError, BrokerError."""
+    """Print one line per dead letter, oldest first. Raises StoreError, BrokerError."""
     with _run(path) as run:
         found = _letters(run)
     if as_json:
@@ -32,7 +32,7 @@ def show_all(path: Path, *, as_json: bool) -> None:
 
 
 def show(path: Path, name: str, out: Path | None) -> None:
-    """Print what a dead letter is; its body goes to the file `out`. Raises ConfigError."""
+    """Print a dead letter; write its body to the file `out`. Raises ConfigError."""
     with _run(path) as run:
         letter = _named(_letters(run), name)
     if out is not None:
@@ -41,9 +41,9 @@ def show(path: Path, name: str, out: Path | None) -> None:
 
 
 def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
-    """Put dead letters back into their queues, once each; what to tell.
+    """Requeue dead letters, once each; return the message to print.
 
-    Raises ConfigError where none or an unknown one is named.
+    Raises ConfigError if none or an unknown one is named.
     """
     if bool(names) == every:
         raise ConfigError("no dead letter was given", hint="give their names, or --all")
@@ -68,7 +68,7 @@ def _run(path: Path) -> Iterator[Opened]:
 
 
 def _letters(run: Opened) -> list[DeadLetter]:
-    """Each once, however often it died."""
+    """Return each dead letter once, however often it was rejected."""
     found = {letter.letter_id: letter for letter in run.broker.dead_letters(run.run_id)}
     return list(found.values())
 
@@ -90,7 +90,7 @@ def _summary(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _inside(letter: DeadLetter) -> dict[str, Any]:
-    """What can be read of the body."""
+    """Return what can be decoded of the body."""
     try:
         message = decode(letter.body)
     except MessageError as error:

@@ -10,7 +10,7 @@ from agentrl.trainer.model.export import export as write
 
 
 def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> str:
-    """What to tell of the directory made. Raises ConfigError, StoreError, CheckpointError."""
+    """Export; return the message to print. Raises ConfigError, StoreError, CheckpointError."""
     if config is None and not Path(name).is_dir():
         raise ConfigError(
             f"{name} is not a directory", hint="add --config CONFIG to find a checkpoint by name"

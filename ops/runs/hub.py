@@ -38,16 +38,16 @@ WEIGHTS = "model*.safetensors"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Which directory a run took for a name of the Hub."""
+    """The directory that a run uses for a Hub name."""
 
     model: str
     path: str
 
 
 def resolved(config: Config) -> Config:
-    """The configuration with a local `model.path`: fetched once, then the run's for good.
+    """Return the configuration with a local `model.path`, fetched once and fixed for the run.
 
-    Raises ConfigError that says whether name, network, permission, disk or weights are amiss.
+    Raises ConfigError that names the cause: name, network, permission, disk or weights.
     """
     if not config.model.path.startswith(PREFIX):
         return config
@@ -59,16 +59,16 @@ def resolved(config: Config) -> Config:
 
 
 def described(config: Config) -> Config:
-    """As `resolved`, but weights are not fetched and nothing is written to the run's home."""
+    """Like `resolved`, but fetch no weights and write nothing to the run's home."""
     if not config.model.path.startswith(PREFIX):
         return config
     return _at(config, _kept(config) or fetch(config.model.path, weights=False))
 
 
 def fetch(model: str, *, weights: bool = True) -> Path:
-    """The directory of a `hub:` name: from the Hub, or from its cache where that is away.
+    """Return the directory of a `hub:` name, from the Hub, or from its cache if it is unreachable.
 
-    HF_ENDPOINT and HF_HUB_CACHE name another Hub and another cache. Raises ConfigError.
+    HF_ENDPOINT and HF_HUB_CACHE select another Hub and cache. Raises ConfigError.
     """
     match = NAME.fullmatch(model.removeprefix(PREFIX))
     if match is None:
@@ -104,13 +104,13 @@ def fetch(model: str, *, weights: bool = True) -> Path:
 
 
 def repository(model: str) -> str:
-    """OWNER/NAME of a `hub:` name, empty for any other."""
+    """Return OWNER/NAME of a `hub:` name; empty for any other."""
     match = NAME.fullmatch(model.removeprefix(PREFIX)) if model.startswith(PREFIX) else None
     return match["repo"] if match else ""
 
 
 def absent_weights(path: Path) -> Sequence[str]:
-    """Weight files that a transformers directory lacks."""
+    """Return the weight files missing in a transformers directory."""
     index = path / "model.safetensors.index.json"
     if index.is_file():
         named = msgspec.json.decode(index.read_bytes()).get("weight_map", {}).values()
@@ -120,7 +120,7 @@ def absent_weights(path: Path) -> Sequence[str]:
 
 
 def _refuse(model: str, error: Exception) -> NoReturn:
-    """Say in one line what the Hub or its cache said."""
+    """Raise ConfigError with the error of the Hub or its cache in one line."""
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -149,14 +149,14 @@ def _refuse(model: str, error: Exception) -> NoReturn:
 
 
 def _cause(cause: BaseException | None) -> str:
-    """What kept the Hub away."""
+    """Return why the Hub is unreachable."""
     if cause is None or type(cause).__name__ == "OfflineModeIsEnabled":
         return "HF_HUB_OFFLINE is set"
     return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
 
 
 def _kept(config: Config) -> Path | None:
-    """The directory that the run took before, where it still stands."""
+    """Return the directory that the run used before, if it still exists."""
     try:
         record = msgspec.json.decode((config.home() / RECORD).read_bytes(), type=Record)
     except (OSError, msgspec.DecodeError):

@@ -40,7 +40,7 @@ ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store, and the name of a run in it where one was given. `home`: as its file says."""
+    """A store, and the name of a run if given. `home`: from its file."""
 
     url: str
     run: str = ""
@@ -48,7 +48,7 @@ class Place:
 
 
 def place(target: str, store: str = "") -> Place:
-    """Of a TOML file, or of a run's name and a store's URL. Raises ConfigError."""
+    """Resolve a TOML file, or a run's name and a store's URL. Raises ConfigError."""
     if target.endswith(".toml") or Path(target).is_file():
         config = loading.load(Path(target))
         if store:
@@ -61,7 +61,7 @@ def place(target: str, store: str = "") -> Place:
 
 
 def summaries(where: Place) -> list[RunSummary]:
-    """Every run of the store, the newest first."""
+    """Return all runs of the store, newest first."""
     store = open_history(where.url)
     try:
         with store.read() as session:
@@ -71,7 +71,7 @@ def summaries(where: Place) -> list[RunSummary]:
 
 
 def control(where: Place, action: str) -> str:
-    """pause, resume or stop a run; what to tell. Raises StoreError for one that is over."""
+    """Pause, resume or stop a run; return the message to print. Raises StoreError if it is over."""
     with _opened(where) as (store, run):
         moved = store.transact(
             lambda session: runs.move_run(session, run.run_id, ACTIONS[action], "by command")
@@ -82,9 +82,9 @@ def control(where: Place, action: str) -> str:
 
 
 def fork(where: Place, version: str, name: str) -> str:
-    """A new run whose version 0 is a copy of a checkpoint; its id.
+    """Create a run whose version 0 is a copy of a checkpoint; return its id.
 
-    Raises ConfigError for a name that is none, StoreError.
+    Raises StoreError, and ConfigError for an invalid name.
     """
     check_name(name, "--name")
     with _opened(where) as (store, run):
@@ -110,9 +110,9 @@ def fork(where: Place, version: str, name: str) -> str:
 
 
 def delete(where: Place) -> str:
-    """Remove a run's queues, files and rows, in an order that can be repeated; what to tell.
+    """Delete a run's queues, files and rows, repeatably; return the message to print.
 
-    Raises StoreError while a process of it lives.
+    Raises StoreError while a process of the run lives.
     """
     with _opened(where) as (store, run):
         config = _here(where, store, run)
@@ -137,7 +137,7 @@ def delete(where: Place) -> str:
 
 
 def write_config(where: Place, name: str) -> Path:
-    """Write the file of a run that no file tells of into its home; the file."""
+    """Write the configuration file of a run without one into its home; return the file."""
     with _opened(where) as (store, _), store.read() as session:
         run = runs.require_run(session, name)
         config = loading.from_json(run.config, f"run {name}")
@@ -147,9 +147,9 @@ def write_config(where: Place, name: str) -> Path:
 
 
 def _here(where: Place, store: Store, run: Run) -> Config:
-    """The configuration of a run with its home as it is now, which its rows name from here on.
+    """Return the configuration of a run with its current home, and update its rows.
 
-    The file's home wins, then the folder of an embedded store, then what the run was begun with.
+    The home is the file's, else the folder of an embedded store, else the original one.
     """
     config = loading.from_json(run.config, f"run {run.name}")
     home = where.home or relocation.beside(config, where.url) or config.home()
@@ -159,7 +159,7 @@ def _here(where: Place, store: Store, run: Run) -> Config:
 
 @contextmanager
 def _opened(where: Place) -> Iterator[tuple[Store, Run]]:
-    """A store that stands already, and the (detached) run in it."""
+    """Open an existing store, and return the detached run in it."""
     refuse_absent(where.url)
     store = open_store(where.url)
     try:
@@ -195,7 +195,7 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
 
 
 def _delete_elsewhere(config: Config, run_id: str) -> None:
-    """What lies under `run.checkpoints`, and the copies of it here. Raises CheckpointError."""
+    """Delete the files under `run.checkpoints`, and their local copies. Raises CheckpointError."""
     place = shelf(config, run_id)
     for name in place.names():
         checkpoint_store.remove(place.path(name))
@@ -219,7 +219,7 @@ def _fork(config: Config, name: str) -> tuple[Fork, Shelf]:
 
 
 def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
-    """The parent's files, an adapter folded into its base, under a manifest of their own.
+    """Copy the parent's files with a new manifest, and merge an adapter into its base.
 
     Raises CheckpointError.
     """

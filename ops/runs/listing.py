@@ -9,7 +9,7 @@ from agentrl.ops.tables import console, plain
 
 
 def runs(where: Place, *, as_json: bool) -> None:
-    """Print them, the newest first. Raises StoreError."""
+    """Print the runs, newest first. Raises StoreError."""
     found = summaries(where)
     if as_json:
         print(msgspec.json.encode(found).decode())
@@ -21,7 +21,7 @@ def runs(where: Place, *, as_json: bool) -> None:
 
 
 def ago(seconds: float) -> str:
-    """A duration in its largest unit: 40 s, 12 min, 3 h, 9 d."""
+    """Format a duration in its largest unit: 40 s, 12 min, 3 h, 9 d."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

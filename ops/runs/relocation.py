@@ -14,22 +14,22 @@ from agentrl.db.transitions import lifecycle
 
 
 def with_home(config: Config, home: Path) -> Config:
-    """The configuration with that `run.home`, which means the same from every folder."""
+    """Return the configuration with an absolute `run.home`."""
     run = msgspec.structs.replace(config.run, home=str(home))
     return msgspec.structs.replace(config, run=run)
 
 
 def beside(config: Config, url: str) -> Path | None:
-    """The home of a run whose store lies in it; None where the store is elsewhere."""
+    """Return the home of a run whose store lies in it; None: the store is elsewhere."""
     if config.store.url != "embedded" or not url.startswith("sqlite"):
         return None
     return Path(url.partition(":///")[2]).resolve().parent
 
 
 def settle(store: Store, run_id: str, home: Path) -> str:
-    """Let the run's rows name the checkpoints that lie in this home; the folder they named before.
+    """Update checkpoint paths in the run's rows to this home; return the previous folder.
 
-    Empty where nothing moved. What is not here is left as it is.
+    Returns an empty text if nothing moved. Paths of files that are not here stay unchanged.
     """
     folder = home / "checkpoints" / run_id
     if not folder.is_dir():

@@ -26,7 +26,7 @@ WIDTHS = (8, 36, 44, 12)  # task, figure, value, wanted
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`tasks`: all where empty; `origin`: a dataset's items instead of generated ones."""
+    """`tasks`: empty: all. `origin`: use the items of a dataset instead of generated ones."""
 
     tasks: Sequence[str]
     origin: str
@@ -36,7 +36,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`seconds`: since the row before it."""
+    """`seconds`: since the previous row."""
 
     task: str
     figure: Figure
@@ -44,7 +44,7 @@ class Row:
 
 
 def check(asked: Asked) -> bool:
-    """Print the figures; whether none of them is wrong.
+    """Print the figures; return whether all are within their bounds.
 
     Raises ItemError for an unknown task, origin or data folder before anything is measured.
     """
@@ -69,7 +69,7 @@ def check(asked: Asked) -> bool:
 
 
 def settings(data: str, limit: int, seed: int, peers: Sequence[str]) -> Settings:
-    """`peers`: `name=value` each; the engine's address and the image have defaults.
+    """Parse `peers`, given as `name=value`; the engine's address and the image have defaults.
 
     Raises ConfigError.
     """
@@ -88,14 +88,14 @@ def settings(data: str, limit: int, seed: int, peers: Sequence[str]) -> Settings
 
 
 def _peers() -> Sequence[str]:
-    """Known names; tasks of other packages declare theirs in `PEERS` of their module `check`."""
+    """Return the known names; tasks of other packages declare `PEERS` in their module `check`."""
     outside = (task for task in registry.names() if task not in registry.TASKS)
     theirs = (getattr(registry.beside(task, "check"), "PEERS", {}) for task in outside)
     return [*PEERS, *(name for names in theirs for name in names)]
 
 
 def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
-    """The named tasks, each of which must have that origin; of all where none is named."""
+    """Return the named tasks, which must have the origin; without names, all tasks that have it."""
     for task in tasks:
         registry.source(task, {"origin": origin})
     if tasks:
@@ -132,7 +132,7 @@ def _figures(task: str, asked: Asked) -> Iterator[Figure]:
 
 
 def _hinted(task: str, found: Iterator[Figure]) -> Iterator[Figure]:
-    """Give the hint about missing data with the first figure that lacks it, and only there."""
+    """Attach the hint about missing data to the first affected figure only."""
     hint, due = datasets.shown(task), True
     for figure in found:
         if figure.ok is not None or not datasets.lacking(task, figure.value):
@@ -156,6 +156,6 @@ def _plain(row: Row) -> Mapping[str, object]:
 
 
 def _tell(text: str) -> None:
-    """What goes on, in one line of a terminal that the next text replaces."""
+    """Show the current activity in one terminal line, replaced by the next text."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

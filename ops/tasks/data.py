@@ -18,7 +18,7 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Whether a dataset is here and can be read; `ok`: None where it is not here."""
+    """Result of reading a dataset. `ok`: None if it is missing."""
 
     task: str
     name: str
@@ -27,7 +27,7 @@ class Checked:
 
 
 def list_datasets(data: str, *, as_json: bool) -> None:
-    """One line for each dataset of every task. Raises ItemError where there is no such folder."""
+    """Print one line for each dataset of every task. Raises ItemError if the folder is missing."""
     rows = [_described(each, data) for each in _datasets(())]
     if as_json:
         print(json.dumps(rows))
@@ -43,7 +43,7 @@ def list_datasets(data: str, *, as_json: bool) -> None:
 
 
 def show(task: str, data: str, *, as_json: bool) -> None:
-    """Where users get a task's data, and which of its files are here. Raises ItemError."""
+    """Print where to get a task's data, and which files are present. Raises ItemError."""
     rows = [_described(each, data) for each in _datasets([task])]
     if as_json:
         print(json.dumps(rows))
@@ -64,10 +64,9 @@ def show(task: str, data: str, *, as_json: bool) -> None:
 
 
 def check(tasks: Sequence[str], data: str, *, as_json: bool) -> bool:
-    """Read every dataset that is here as its task does; whether something is, and all can be read.
+    """Read every present dataset as its task does; return whether any is present and all are valid.
 
-    A task that reads no data is well without.
-    Raises ItemError for an unknown task, and where there is no such folder.
+    True for a task that reads no data. Raises ItemError for an unknown task or a missing folder.
     """
     logging.configure("data", level="WARNING")
     folder(data)
@@ -89,10 +88,10 @@ def check(tasks: Sequence[str], data: str, *, as_json: bool) -> bool:
 
 
 def build(task: str, data: str, out: str) -> None:
-    """Make what a task reads besides the files that users get, by its module `prepare`.
+    """Build a task's additional data with its module `prepare`.
 
-    `out`: where to; its place in the data folder where empty. Raises ItemError, also where the
-    task needs nothing of the kind.
+    `out`: target; empty: its place in the data folder. Raises ItemError, also if the task has no
+    such data.
     """
     module = registry.beside(task, "prepare")
     if module is None or not hasattr(module, "prepare"):
@@ -141,7 +140,7 @@ def _checked(dataset: Dataset, data: str) -> Checked:
 
 
 def _lacking(dataset: Dataset, data: str, missing: Sequence[str]) -> str:
-    """What is not here and, where another dataset would do, whether that is."""
+    """Return the missing files, and whether an alternative dataset is present."""
     told = f"not here: {', '.join(missing)}"
     others = [each for each in registry.datasets(dataset.task) if each.name == dataset.instead]
     if not others:
@@ -157,7 +156,7 @@ def _bytes(path: Path) -> int:
 
 
 def _tell_folder(data: str) -> None:
-    """On stderr, so that a pipe holds the table alone."""
+    """Print the data folder on stderr, so that stdout holds only the table."""
     root = folder(data)
     text = f"data folder: {root}" if root else f"no data folder: set {VARIABLE}, or give --data"
     print(text, file=sys.stderr)

@@ -43,7 +43,7 @@ Read = Callable[[], str]
 
 
 def play(chosen: Chosen) -> None:
-    """Play to the end of the episode or of the input, then remove its containers.
+    """Play to the end of the episode or input, then remove its containers.
 
     Raises AgentRLError.
     """
@@ -141,7 +141,7 @@ class Seat:
 
 
 def acted(line: str, tools: Sequence[Tool]) -> ToolCall | str:
-    """A line as a call that fits its tool's schema or says why not; a line that names none.
+    """Parse a line as a valid call of a tool; return a line that names no tool unchanged.
 
     Raises Unclear.
     """
@@ -163,9 +163,9 @@ def _call(tool: Tool, text: str) -> ToolCall:
 
 
 def _pairs(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`key=value …`; None where the text is the words of a value, or nothing that is known.
+    """Parse `key=value …`; None: the text is a plain value.
 
-    Raises Unclear where it begins as pairs do and does not end so, or names no parameter.
+    Raises Unclear if it begins as pairs but is not valid, or names no parameter.
     """
     found: dict[str, Any] = {}
     at, start, last = 0, 0, ""
@@ -186,7 +186,7 @@ def _pairs(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _words(text: str, properties: Mapping[str, Any]) -> bool:
-    """Whether a text that begins with an unknown `key=` is the value, as `A=1 make` is."""
+    """Return whether a text with an unknown `key=` is itself the value, like `A=1 make`."""
     at = 0
     while pair := _PAIR.match(text, at):
         if at == 0 and difflib.get_close_matches(pair["name"], properties, 1):
@@ -196,7 +196,7 @@ def _words(text: str, properties: Mapping[str, Any]) -> bool:
 
 
 def _quoted(text: str, properties: Mapping[str, Any]) -> str:
-    """The value that a text begins with, up to the next parameter, in quotes."""
+    """Return the quoted value at the start of a text, up to the next parameter."""
     ends = (pair.start() for pair in _NEXT.finditer(text) if pair["name"] in properties)
     value = text[: next(ends, len(text))].strip()
     value = value.strip(value[0]) if value[:1] in ('"', "'") else value
@@ -208,7 +208,7 @@ def _known(properties: Mapping[str, Any]) -> str:
 
 
 def _end(text: str, at: int) -> int:
-    """Where the value ends that begins at `at`: one of JSON, one in quotes, or a word."""
+    """Return the end of the value at `at`: JSON, a quoted text, or a word."""
     try:
         _, end = _JSON.raw_decode(text, at)
     except (ValueError, RecursionError):
@@ -218,7 +218,7 @@ def _end(text: str, at: int) -> int:
 
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """A value as its schema has it, quotes taken off; what does not fit stays as it is."""
+    """Convert a value to the type in its schema, without quotes; unchanged if it does not fit."""
     if len(text) > 1 and text[0] == text[-1] == "'":
         text = value = text[1:-1]
     else:
@@ -245,7 +245,7 @@ def _turns(count: int) -> str:
 
 
 def _reader() -> Read:
-    """Lines of a terminal with a prompt and a history, or of a pipe, repeated as they are read."""
+    """Return a line reader: with prompt and history on a terminal; of a pipe, echoing each line."""
     if sys.stdin.isatty():
         import readline  # noqa: F401 - gives input() its history
 

@@ -17,9 +17,9 @@ from agentrl.ops.tables import console, plain
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An item of a task. `item`: its place or its id; `split`: the first where empty.
+    """An item of a task. `item`: its index or id. `split`: empty: the first.
 
-    `docker`, `image`: of sandboxes; DOCKER_HOST and the default image where empty.
+    `docker`, `image`: of sandboxes; empty: DOCKER_HOST and the default image.
     """
 
     task: str
@@ -32,7 +32,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A task as it is listed; `fault`: why its source cannot be had."""
+    """A task in the list. `fault`: why its source cannot be opened."""
 
     task: str
     origins: Sequence[str]
@@ -56,7 +56,7 @@ def list_tasks(*, as_json: bool) -> None:
 
 
 def given(options: Sequence[str], **named: str) -> Mapping[str, Any]:
-    """Options of a task: `name=value` each, values as JSON or as text; `named` where not empty.
+    """Parse task options given as `name=value`, with JSON or plain text as values.
 
     Raises ItemError.
     """
@@ -70,7 +70,7 @@ def given(options: Sequence[str], **named: str) -> Mapping[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """JSON where it is, else the text itself."""
+    """Parse a value as JSON if possible; otherwise return the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -79,7 +79,7 @@ def value_of(text: str) -> Any:
 
 @contextmanager
 def opened(chosen: Chosen) -> Iterator[tuple[TaskSource, Item]]:
-    """The source, with sandboxes where it needs them, and the item. Raises AgentRLError."""
+    """Open the source, with sandboxes if needed, and the item. Raises AgentRLError."""
     logging.configure("envs", level="WARNING")
     source = registry.source(chosen.task, chosen.options)
     item = _item(source, chosen)
@@ -88,7 +88,7 @@ def opened(chosen: Chosen) -> Iterator[tuple[TaskSource, Item]]:
 
 
 def show_item(chosen: Chosen, *, gold: bool) -> None:
-    """Print an item's first messages and tools; its content, answer and all, where `gold`."""
+    """Print an item's first messages and tools; with `gold` also its content and answer."""
     with opened(chosen) as (source, item):
         environment = source.make(item)
         try:
@@ -106,12 +106,12 @@ def show_item(chosen: Chosen, *, gold: bool) -> None:
 
 
 def said(message: Message) -> str:
-    """A message under its role."""
+    """Format a message under its role."""
     return f"\n── {message.role} {message.name}".rstrip() + f"\n{message.content}"
 
 
 def described(tool: Tool) -> str:
-    """A tool with its parameters: `*` marks those that are required."""
+    """Format a tool with its parameters; `*` marks required ones."""
     properties: Mapping[str, Mapping[str, Any]] = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
     marks = {name: "*" if name in required else "" for name in properties}

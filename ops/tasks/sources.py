@@ -6,7 +6,7 @@ from agentrl.envs.contract import TaskSource
 
 
 def sources(config: Config) -> dict[str, TaskSource]:
-    """The task sources of the mixture: in this process, or behind the env server."""
+    """Return the task sources of the mixture: in this process, or behind the env server."""
     if config.envs.url:
         from agentrl.envs.server.client import RemoteSource
 

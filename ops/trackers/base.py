@@ -13,7 +13,7 @@ from agentrl.core.errors import AgentRLError
 
 
 class TrackerError(AgentRLError):
-    """A tracker failed or cannot be reached: told again later."""
+    """A tracker failed or is unreachable; the call is retried later."""
 
 
 ACCOUNT = re.compile(r"://.*@", re.DOTALL)  # greedy: a password may hold `/` and `@`
@@ -24,29 +24,29 @@ Figure = tuple[int, str, float]  # version, name, value as 32 bits hold it
 
 
 class Tracker(Protocol):
-    """Used by one thread. What a call raises costs a later try and nothing else."""
+    """A tracker, used by one thread. If a call raises, it is retried later."""
 
     def start(self, run: str, config: Mapping[str, Any]) -> Collection[Figure]:
-        """Begin, or go on with the run of that id; what it holds already.
+        """Start the run with that id, or continue it; return what it already holds.
 
         `config`: all its values.
         """
 
     def log(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Take the figures of a version. What a kill loses is missing at the next start."""
+        """Log the figures of a version. Figures lost at a kill are missing at the next start."""
 
     def finish(self) -> None:
-        """Write what was taken and close; `start` may follow."""
+        """Write pending figures and close; `start` may follow."""
 
 
 def figure(version: int, name: str, value: float) -> Figure:
-    """What tells whether a tracker holds a value, whatever precision it keeps."""
+    """Return a figure to compare: its value with the 32 bits that every tracker keeps."""
     return version, name, ctypes.c_float(value).value  # beyond 32 bits: infinite
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a tracker keeps things. `folder`: of its own."""
+    """The context of a tracker. `folder`: its own folder."""
 
     folder: Path
     project: str
@@ -55,15 +55,15 @@ class Ground:
 
 
 def folder_of(name: str, config: Config) -> Path:
-    """What a tracker keeps on this machine."""
+    """Return the local folder of a tracker."""
     folder = config.trackers.folder
     return (Path(folder) if folder else config.home() / "trackers") / name
 
 
 def alone(name: str, run: str, folder: Path) -> IO[bytes]:
-    """What keeps every other process from telling this run to this tracker, until it is closed.
+    """Lock this run's tracker against other processes until closed.
 
-    Two would write each row twice. Raises TrackerError while there is another.
+    Two processes would write every row twice. Raises TrackerError if another holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / f"{run}.lock").open("wb")
@@ -79,9 +79,9 @@ def alone(name: str, run: str, folder: Path) -> IO[bytes]:
 
 
 def without_secrets(value: Any, *, closed: bool = False) -> Any:
-    """Values of a configuration, with `***` for what may be secret: they leave this machine.
+    """Return a configuration with `***` for possible secrets, since the values leave this machine.
 
-    That is account and query of a URL, and all texts within `CLOSED`.
+    These are account and query of a URL, and all texts within `CLOSED`.
     """
     if isinstance(value, Mapping):
         return {
@@ -96,7 +96,7 @@ def without_secrets(value: Any, *, closed: bool = False) -> Any:
 
 
 def flat(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested values by their whole key."""
+    """Flatten nested values to full keys."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):

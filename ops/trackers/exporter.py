@@ -31,7 +31,7 @@ log = logging.get_logger()
 
 
 class Follower:
-    """One tracker of a run; used by one thread."""
+    """Exports to one tracker of a run; used by one thread."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Follower:
         self._told = Told()
 
     def follow(self, stop: threading.Event) -> None:
-        """Tell what is there, and what comes, until the run is over or `stop`."""
+        """Export existing and new rows until the run is over or `stop` is set."""
         failures, ended = 0, False
         while not ended:
             last = stop.is_set()
@@ -73,8 +73,9 @@ class Follower:
             self._alone.close()
 
     def look(self, store: Store) -> bool:
-        """Tell what was not told; whether the run was over before. Raises StoreError and what
-        trackers raise.
+        """Export new rows; return whether the run was over before.
+
+        Raises StoreError and the errors of trackers.
         """
         name = self._config.run.name
         with store.read() as session:
@@ -116,6 +117,6 @@ class Follower:
             self._finish()
 
     def _finish(self) -> None:
-        """The next look starts it anew, and asks what it holds."""
+        """Finish the tracker; the next look starts it again and asks what it holds."""
         self._started = False
         self._tracker.finish()

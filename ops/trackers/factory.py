@@ -14,9 +14,9 @@ MISSING = "pip install 'agentrl-system[trackers]'"
 
 @dataclass(frozen=True, slots=True)
 class TrackerEntry:
-    """Where a tracker is, as MODULE:CLASS, and what it needs.
+    """The MODULE:CLASS of a tracker, and its requirements.
 
-    `library`: the module it imports; `distribution`: what installs that.
+    `library`: the module it imports. `distribution`: the package that installs it.
     """
 
     make: str
@@ -34,14 +34,14 @@ TRACKERS = {
 
 
 def check(name: str) -> None:
-    """Raise ConfigError for a tracker that is unknown, or whose library is not installed."""
+    """Raise ConfigError if a tracker is unknown or its library is not installed."""
     require_known("trackers.use", name, TRACKERS)
     if find_spec(TRACKERS[name].library) is None:
         raise ConfigError(f"trackers.use: {name} is not installed", hint=MISSING)
 
 
 def make(name: str, config: Config) -> Tracker:
-    """A tracker of `trackers.use`. Raises ConfigError where the extra is not installed."""
+    """Create a tracker of `trackers.use`. Raises ConfigError if the extra is not installed."""
     require_known("trackers.use", name, TRACKERS)
     section = config.trackers
     folder = folder_of(name, config)

@@ -30,7 +30,7 @@ class MLflow:
         self._run_id = ""
 
     def start(self, run: str, config: Mapping[str, Any]) -> Collection[Figure]:
-        """The run that carries the tag, or a new one with the configuration as parameters."""
+        """Find the run with the tag, or create one with the configuration as parameters."""
         try:
             self._client = MlflowClient(self._uri)
             found = self._client.get_experiment_by_name(self._project)
@@ -44,7 +44,7 @@ class MLflow:
             raise TrackerError(f"mlflow {self._uri}: {error}") from error
 
     def log(self, version: int, metrics: Mapping[str, float]) -> None:
-        """See Tracker.log. Some of the figures may stand where it fails."""
+        """See Tracker.log. If it fails, some of the figures may have been written."""
         at = int(time.time() * 1000)
         figures = [Metric(name, value, at, version) for name, value in metrics.items()]
         try:
@@ -64,13 +64,13 @@ class MLflow:
             raise TrackerError(f"mlflow {self._uri}: {error}") from error
 
     def _known(self, experiment: str, run: str) -> list[Any]:
-        """Of files, those of our tag alone: a search reads all runs, whatever state they are in."""
+        """Return the known figures; from files only ours, since a search would read all runs."""
         if self._files is None:
             return list(self._client.search_runs([experiment], f"tags.`{RUN}` = '{run}'"))
         tags = (self._files / experiment).glob(f"*/tags/{RUN}")
         folders = [path.parents[1] for path in tags if path.read_text() == run]
         for folder in folders:
-            _hint(folder / "metrics")
+            _remove_cut_lines(folder / "metrics")
         found = [self._client.get_run(folder.name) for folder in folders]
         return [each for each in found if each.info.lifecycle_stage == LifecycleStage.ACTIVE]
 
@@ -88,8 +88,8 @@ class MLflow:
         return run_id
 
 
-def _hint(metrics: Path) -> None:
-    """Take away lines that a kill or a full disk cut short: MLflow would refuse to read the run."""
+def _remove_cut_lines(metrics: Path) -> None:
+    """Remove lines cut off by a kill or a full disk; MLflow would refuse to read the run."""
     for path in metrics.rglob("*"):
         if path.is_file() and not (content := path.read_bytes()).endswith(b"\n"):
             whole = content[: content.rfind(b"\n") + 1]

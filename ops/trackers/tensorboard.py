@@ -18,14 +18,14 @@ from agentrl.ops.trackers.base import Figure, Ground, figure
 
 
 class TensorBoard:
-    """A Tracker. Each start begins a file; TensorBoard reads all of a folder as one run."""
+    """A Tracker. Each start creates a file; TensorBoard reads all files of a folder as one run."""
 
     def __init__(self, ground: Ground) -> None:
         self._root = ground.folder
         self._writer: Any = None
 
     def start(self, run: str, config: Mapping[str, Any]) -> Collection[Figure]:
-        """See Tracker.start. The configuration stands under Text, once."""
+        """See Tracker.start. The configuration is written once, under Text."""
         folder = self._root / run
         held = set(_held(folder))
         known = folder.is_dir()
@@ -35,7 +35,7 @@ class TensorBoard:
         return held
 
     def log(self, version: int, metrics: Mapping[str, float]) -> None:
-        """See Tracker.log; one event is written whole or not at all."""
+        """See Tracker.log. An event is written completely or not at all."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._add(version, values)
 
@@ -53,7 +53,7 @@ class TensorBoard:
 
 
 def _held(folder: Path) -> Iterator[Figure]:
-    """Of all files; a record that a kill cut short is left out."""
+    """Return the figures in all files, without a record that was cut off by a kill."""
     for path in sorted(folder.glob("events.out.*")):
         for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:

@@ -16,9 +16,10 @@ VERSION = "version"  # the x-axis: W&B counts steps of its own
 
 
 class WeightsAndBiases:
-    """A Tracker. W&B's own process writes blocks of rows, the last at its end; so offline nothing
-    counts as held: each start tells all, into a file that takes the place of the former one once
-    it is whole.
+    """A Tracker. The W&B process writes blocks of rows, the last one at its end.
+
+    Therefore offline files do not count as holding figures: each start exports all rows to a new
+    file, which replaces the old one when it is complete.
     """
 
     def __init__(self, ground: Ground) -> None:
@@ -70,9 +71,9 @@ class WeightsAndBiases:
             raise TrackerError(f"wandb: {error}") from error
 
     def finish(self) -> None:
-        """See Tracker.finish. What was told is written, or sent, once W&B's process has ended.
+        """See Tracker.finish. The figures are written or sent once W&B's process has ended.
 
-        It says nothing of a file that it could not write, so that is looked at.
+        It does not report a file that it could not write, so the file is checked.
         """
         self._run, file = None, self._file
         self._file = None
@@ -88,7 +89,7 @@ class WeightsAndBiases:
 
 
 def _formers(folder: Path, run: str) -> list[Path]:
-    """The offline files of a run."""
+    """Return the offline files of a run."""
     return list(folder.glob(f"wandb/offline-run-*/run-{glob.escape(run)}.wandb"))
 
 

@@ -16,7 +16,7 @@ HEAD, BLOCK, PIECE = 7, 32_768, 7  # bytes: of a file, of a block, before each p
 
 
 def records(path: Path) -> Iterator[Any]:
-    """In order, up to where the file was cut off. Raises DecodeError for what was overwritten."""
+    """Yield the records in order, up to a cut. Raises DecodeError for overwritten ones."""
     content = path.read_bytes()
     at, kept = HEAD, b""
     while at + PIECE <= len(content):
@@ -35,7 +35,7 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def whole(path: Path) -> bool:
-    """Whether W&B has ended the file: its last record says so."""
+    """Return whether W&B completed the file, by its last record."""
     last = ""
     try:
         for record in records(path):

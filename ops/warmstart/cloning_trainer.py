@@ -33,12 +33,12 @@ PRETRAINED = 2e-4  # of weights too many for Muon
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`noise`: the experts' chance of a fault a turn, by task. `steps`: optimizer steps at most.
+    """A phase. `noise`: probability of an expert fault per turn, by task. `steps`: at most.
 
     `until`: the phase ends once every task's sampled success on `checked` training items is at most
-    this; looked at every `check_every` steps. A task that is there before the others goes back to
-    the phase before's demonstrations. `rate`: of learning; None suits the weights it meets.
-    Success is measured at the end as well; with `checked` 0 it never is.
+    this; measured every `check_every` steps. A task that reaches it before the others continues
+    with the demonstrations of the previous phase. `rate`: learning rate; None: chosen by the
+    weights. Success is also measured at the end; never with `checked` 0.
     """
 
     noise: Mapping[str, float]
@@ -51,9 +51,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a warm start stands. `success`: of tasks, sampled, when it was just measured.
+    """Progress of a warm start. `success`: sampled, by task, when it was just measured.
 
-    `left_s`: seconds until the end of this phase at the pace so far, without measurements.
+    `left_s`: estimated seconds to the end of this phase, without measurements.
     """
 
     phase: int
@@ -71,10 +71,10 @@ Transcripts = Mapping[str, Sequence[Transcript]]  # of a phase, by task
 
 @dataclass
 class PhaseRecord:
-    """How far a phase is: `steps` done, and the success measured after each of its parts.
+    """Progress of a phase: `steps` done, and the success measured after each part.
 
-    `cloner`: what it goes on from; None at its beginning. `earlier`: steps of the phases before.
-    `loss`: mean of the latest steps, nats a token.
+    `cloner`: its state; None at the beginning. `earlier`: steps of previous phases. `loss`: mean of
+    the latest steps, nats per token.
     """
 
     phase: int
@@ -87,7 +87,7 @@ class PhaseRecord:
 
 @dataclass
 class School:
-    """Teaches an apprentice phase by phase. `fresh`: its weights are random.
+    """Trains a student policy phase by phase. `fresh`: its weights are random.
 
     `batch_tokens`: tokens of one step. `save`: keeps a record, at least every `save_s` seconds.
     """
@@ -107,9 +107,9 @@ class School:
     before: dict[str, list[Demonstration]] = field(default_factory=dict)
 
     def learn(self, phase: Phase, transcripts: Transcripts, begun: PhaseRecord) -> PhaseRecord:
-        """Learn one phase, from where `begun` stands, to its end.
+        """Train one phase to its end, continuing from `begun`.
 
-        Raises KeyboardInterrupt at a signal, after a record has been saved.
+        Raises KeyboardInterrupt at a signal, after saving a record.
         """
         cloner = Cloner(self.apprentice.model, self._rate(phase), phase.steps, self.dtype)
         if begun.cloner is not None:
@@ -135,7 +135,7 @@ class School:
         return record
 
     def _rate(self, phase: Phase) -> float:
-        """AdamW's learning rate: the phase's own, else what suits the weights."""
+        """Return AdamW's learning rate: the phase's own, or the default for the weights."""
         if phase.rate is not None:
             return phase.rate
         if self.fresh:
@@ -143,7 +143,7 @@ class School:
         return GENTLE if learns_by_muon(self.apprentice.model) else PRETRAINED
 
     def pass_over(self, transcripts: Transcripts) -> None:
-        """A phase that an earlier process has learned."""
+        """Skip a phase that an earlier process has finished."""
         self.before = {name: self._encoded(each) for name, each in transcripts.items()}
         self.fresh = False
 
@@ -155,9 +155,9 @@ class School:
         record: PhaseRecord,
         pace: "_Pace",
     ) -> Iterator[list[Demonstration]]:
-        """The batches of a phase that are still to learn; measures success between its parts.
+        """Yield the remaining batches of a phase; measure success between its parts.
 
-        What an earlier process learned and measured is passed over, in the same order.
+        Batches and measurements of an earlier process are skipped, in the same order.
         """
         random = Random(f"{self.seed} {begun.phase}")
         measured = list(begun.successes)
@@ -180,7 +180,7 @@ class School:
     def _lessons(
         self, now: Mapping[str, list[Demonstration]], phase: Phase, success: Mapping[str, float]
     ) -> list[Demonstration]:
-        """Each task's demonstrations, those of the phase before where it succeeds too seldom."""
+        """Return each task's demonstrations, of the previous phase if its success is too low."""
         low = {name for name, share in success.items() if share <= (phase.until or 0.0)}
         chosen = (self.before.get(name, now[name]) if name in low else now[name] for name in now)
         return [lesson for lessons in chosen for lesson in lessons]
@@ -189,7 +189,7 @@ class School:
         return [demonstrations.encode(each, self.apprentice.template) for each in transcripts]
 
     def skills(self, items: int) -> dict[str, Skill]:
-        """Of each task, on `items` held-out ones."""
+        """Measure the skill in each task on `items` held-out items."""
         return {
             name: self.apprentice.skill(self.sources[name], task, items)
             for name, task in self.tasks.items()
@@ -205,7 +205,7 @@ class School:
 
 
 class _Pace:
-    """How fast a phase goes, its latest losses, and when it was saved last."""
+    """Measures speed and latest losses of a phase, and the time since the last save."""
 
     def __init__(self, phase: int, steps: int, clock: Callable[[], float]) -> None:
         self._phase, self._steps, self._clock = phase, steps, clock
@@ -214,7 +214,7 @@ class _Pace:
         self._last = self._saved = clock()
 
     def tick(self, step: int, loss: float, batch: Sequence[Demonstration]) -> float:
-        """Count a step; return the mean loss of the latest ones."""
+        """Count a step; return the mean loss of the latest steps."""
         now = self._clock()
         self._spent += now - self._last
         self._last = now
@@ -225,14 +225,14 @@ class _Pace:
         return fmean(self._losses)
 
     def is_due(self, every_s: float) -> bool:
-        """Whether so much time has passed since it was so last."""
+        """Return whether this much time has passed since it was last due."""
         if self._clock() - self._saved < every_s:
             return False
         self._saved = self._clock()
         return True
 
     def progress(self, success: Mapping[str, float] = MappingProxyType({})) -> Progress:
-        """Where the phase stands. A measurement counts as no time of a step."""
+        """Return the progress of the phase. Measurements do not count as step time."""
         if success:
             self._last = self._clock()
         speed = self._tokens / self._spent if self._spent else 0.0

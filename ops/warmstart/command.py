@@ -14,13 +14,13 @@ EVERY_S = 10.0  # seconds between two lines where nothing was measured
 
 
 class Interrupted(AgentRLError):
-    """Ctrl-C or SIGTERM: what was learned is kept."""
+    """Ctrl-C or SIGTERM stopped it; its state is kept."""
 
 
 def make(options: WarmstartOptions, watch: Watch | None = None) -> None:
-    """Warm-start, a line of progress now and then on stderr, the skills at the end.
+    """Run the warm start with progress lines on stderr, and the skills at the end.
 
-    Raises Interrupted, and what `warmstart` does.
+    Raises Interrupted, and the errors of `warmstart`.
     """
     try:
         report = warmstart(options, watch or ProgressLines())
@@ -56,7 +56,7 @@ class ProgressLines:
 
 
 def show(report: WarmstartReport) -> None:
-    """The policy that was made, on the held-out items that it was measured on."""
+    """Print the skills of the created policy on held-out items."""
     table = plain("task", "sampled", "pass@8", "greedy", "items")
     for task, skill in report.skills.items():
         shares = (f"{share:.1%}" for share in (skill.sampled, skill.pass_at_8, skill.greedy))

@@ -27,7 +27,7 @@ from agentrl.workers.conversation.toolcalls import Style
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the assistant said and what came back; no message after the last turn."""
+    """The assistant's text and the messages that follow; none after the last turn."""
 
     text: str
     answer: tuple[Message, ...]
@@ -50,7 +50,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Demonstrator:
-    """A task's experts at work on its training items; `noise`: the chance of a fault a turn."""
+    """A task's experts on its training items. `noise`: probability of a fault per turn."""
 
     source: TaskSource
     task: Task
@@ -58,7 +58,7 @@ class Demonstrator:
     noise: float
 
     def episodes(self, count: int, seed: int) -> list[Transcript]:
-        """`count` episodes; the items come round in turn. Raises ItemError where no expert is."""
+        """Yield `count` episodes, cycling through the items. Raises ItemError without an expert."""
         items = self.source.items(self.task.split)
         numbered = ((seed * count + n, items[n % len(items)]) for n in range(count))
         return [self._episode(item, expert_seed) for expert_seed, item in numbered]
@@ -87,7 +87,10 @@ class Demonstrator:
 
 
 def encode(transcript: Transcript, template: ChatTemplate) -> Demonstration:
-    """The transcript's tokens; learned are the assistant's, each turn's end token included."""
+    """Tokenize the transcript.
+
+    The loss covers the assistant's tokens, including each end-of-turn token.
+    """
     conversation = Conversation(template, transcript.tools, transcript.first)
     for turn in transcript.turns:
         said = [*template.encode(turn.text), template.end_id]
@@ -99,10 +102,10 @@ def encode(transcript: Transcript, template: ChatTemplate) -> Demonstration:
 
 
 def imported(path: Path, style: Style) -> list[Transcript]:
-    """Transcripts of a JSONL file, a line each: `{"messages": […], "tools": […]}` as OpenAI has it.
+    """Read transcripts from JSONL lines `{"messages": […], "tools": […]}` in OpenAI's format.
 
     Tool calls of assistant messages become text in the model's style. Raises ItemError with the
-    line that is at fault.
+    number of an invalid line.
     """
     transcripts = []
     try:

@@ -21,14 +21,14 @@ OPEN_EPISODES = 128
 
 
 class Submits(Protocol):
-    """The part of an engine that playing needs."""
+    """The part of an engine that playing uses."""
 
     def submit(self, request: Request) -> Future[Completion]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A policy and how it plays. `step_tokens`, `tokens`: bounds of a turn and of an episode."""
+    """A policy and its sampling. `step_tokens`, `tokens`: limits per turn and per episode."""
 
     engine: Submits
     policy: str
@@ -42,9 +42,9 @@ class Player:
 def scores(
     player: Player, source: TaskSource, items: Sequence[Item], max_turns: int | None, seed: int
 ) -> list[float]:
-    """The score of one episode of each item, in their order; 0 where turns or tokens ran out.
+    """Return one episode's score per item, in order; 0 if turns or tokens ran out.
 
-    `max_turns`: the task's own where None.
+    `max_turns`: None: the task's own.
     """
     won = [0.0] * len(items)
     turns = max_turns or source.max_turns
@@ -65,7 +65,7 @@ def scores(
 
 
 class _Episode:
-    """One episode between its turns."""
+    """The state of one episode between turns."""
 
     def __init__(self, player: Player, environment: Environment, turns: int, session: str) -> None:
         self._player, self._session = player, session
@@ -90,7 +90,7 @@ class _Episode:
         )
 
     def answer(self, completion: Completion) -> bool:
-        """Apply a turn; whether the episode is over, its environment then closed."""
+        """Apply a turn; return whether the episode is over, after closing its environment."""
         player = self._player
         self._conversation.sampled(completion.token_ids, completion.logprobs, 0)
         tokens, environment = completion.token_ids, self._environment
@@ -107,11 +107,11 @@ class _Episode:
 
 
 def success(outcomes: Sequence[float]) -> float:
-    """The share of episodes solved."""
+    """Return the share of successful episodes."""
     return sum(score >= SOLVED for score in outcomes) / len(outcomes)
 
 
 def pass_at(outcomes: Sequence[float], attempts: int) -> float:
-    """The share of items solved at least once; an item's `attempts` scores stand together."""
+    """Return the share of items solved at least once; each item has `attempts` adjacent scores."""
     groups = (outcomes[n : n + attempts] for n in range(0, len(outcomes), attempts))
     return success([max(group) for group in groups])

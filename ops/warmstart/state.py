@@ -10,16 +10,16 @@ from agentrl.trainer.snapshots import State
 
 
 class WarmstartState:
-    """Keeps the newest record. `fingerprint`: of the options that decide the weights."""
+    """Stores the newest record. `fingerprint`: of the options that determine the weights."""
 
     def __init__(self, out: Path, fingerprint: str) -> None:
         self.folder = out.with_name(f".{out.name}.warmstart")
         self._fingerprint = fingerprint
 
     def load(self) -> PhaseRecord:
-        """The newest whole record; the beginning where there is none.
+        """Load the newest complete record, or return an initial one.
 
-        Raises ConfigError where the folder holds a warm start with other options.
+        Raises ConfigError if the folder belongs to a warm start with other options.
         """
         found = sorted(path for path in self.folder.glob("*") if not path.name.startswith("."))
         if not found:
@@ -41,7 +41,7 @@ class WarmstartState:
         )
 
     def save(self, record: PhaseRecord, cloner: State) -> None:
-        """Keep a record with its cloner's state; the ones before it go."""
+        """Save a record with its cloner's state, and delete older ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         step = record.earlier + record.steps
         directory = self.folder / f"{step:09d}"
@@ -63,5 +63,5 @@ class WarmstartState:
             shutil.rmtree(path)
 
     def remove(self) -> None:
-        """Forget it: the warm start is made."""
+        """Delete the state of a finished warm start."""
         shutil.rmtree(self.folder, ignore_errors=True)

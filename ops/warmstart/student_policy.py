@@ -35,7 +35,7 @@ SHAPE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """On `items` held-out items; `sampled` and `pass_at_8` at temperature 1, `greedy` at 0."""
+    """Success on `items` held-out items: `sampled`, `pass_at_8` at temperature 1, `greedy` at 0."""
 
     items: int
     sampled: float
@@ -44,15 +44,15 @@ class Skill:
 
 
 class Apprentice:
-    """`base`: the directory of its tokenizer; `scratch`: where it is saved to be played.
+    """`base`: directory of its tokenizer. `scratch`: where it is saved for playing.
 
-    `dtype`: of the weights that are saved and played; those that learn are float32.
+    `dtype`: of the weights that are saved and played; training uses float32.
     """
 
     def __init__(
         self, model: Any, base: Path, scratch: Path, style: Style, dtype: Dtype = "float32"
     ) -> None:
-        """Raises ConfigError for a template that cannot carry tool turns."""
+        """Raises ConfigError if the template cannot render tool turns."""
         self.model = model
         self.template = ChatTemplate.load(base)
         self.template.check_append_only()
@@ -67,7 +67,7 @@ class Apprentice:
     def new(
         cls, texts: Sequence[str], scratch: Path, style: Style, seed: int, dtype: Dtype = "float32"
     ) -> "Apprentice":
-        """A tiny Qwen3 of random weights, with a tokenizer of the words in `texts`."""
+        """Create a tiny Qwen3 with random weights and a tokenizer of the words in `texts`."""
         base = scratch / "base"
         base.mkdir()
         tokenizer.save(tokenizer.train(texts, VOCABULARY), base)
@@ -81,12 +81,12 @@ class Apprentice:
         return cls(cloning.new_model(shape, seed), base, scratch, style, dtype)
 
     def save(self, directory: Path) -> None:
-        """Write what plain transformers loads, in the policy's dtype."""
+        """Write a directory that transformers can load, in the policy's dtype."""
         save_as(self.model, directory, self._dtype)
         copy_tokenizer(self._base, directory)
 
     def success(self, source: TaskSource, task: Task, items: int) -> float:
-        """Sampled success on training items."""
+        """Return sampled success on training items."""
         with self._playing(1.0) as player:
             some = source.items(task.split)[:items]
             return play.success(play.scores(player, source, some, task.max_turns, seed=0))
@@ -110,7 +110,7 @@ class Apprentice:
 
     @contextmanager
     def _playing(self, temperature: float) -> Iterator[Player]:
-        """The present weights as a policy of the engine."""
+        """Load the current weights into the engine as a policy."""
         self._saved += 1
         name = f"step-{self._saved}"
         self.save(self._scratch / name)

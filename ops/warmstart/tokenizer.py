@@ -28,7 +28,7 @@ TEMPLATE = """\
 
 
 def train(texts: Iterable[str], size: int, atoms: Sequence[str] = OPENINGS + CLOSINGS) -> Tokenizer:
-    """A byte-level BPE of at most `size` tokens; every text has tokens. `atoms`: one token each."""
+    """Train a byte-level BPE with at most `size` tokens. `atoms`: texts that are one token each."""
     tokenizer = Tokenizer(models.BPE())
     pieces = pre_tokenizers.Split(Regex(r"\s|\p{N}|[\p{L}_]+|[^\s\p{N}\p{L}_]+"), "isolated")
     bytelevel = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -47,7 +47,7 @@ def train(texts: Iterable[str], size: int, atoms: Sequence[str] = OPENINGS + CLO
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write what transformers and `agentrl.workers.conversation.template` read of a tokenizer."""
+    """Write the files that transformers and `agentrl.workers.conversation.template` read."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END,

@@ -61,13 +61,12 @@ REPORTED = ("parameters", "steps", "demonstrations", "seconds", "loss")
 
 @dataclass(frozen=True, slots=True)
 class WarmstartOptions:
-    """`out`: the directory to make. `model`: the one to start from; None makes a new tiny one.
+    """`out`: the directory to create. `model`: the starting model; None: a new tiny one.
 
-    `imported`: JSONL of messages to learn from instead of experts. `episodes`: of experts, for each
-    task and phase. `batch_tokens`: tokens of one step. `measured`: held-out items a task, or none.
-    `dtype`: of the products, of what is played, and of the weights that are written; those that
-    learn are float32. `save_s`: seconds between two saves of its state. `command`: what was typed,
-    for the model card.
+    `imported`: JSONL of messages to use instead of experts. `episodes`: expert episodes per task
+    and phase. `batch_tokens`: tokens of one step. `measured`: held-out items per task, or none.
+    `dtype`: of matrix products, of played and of written weights; training uses float32. `save_s`:
+    seconds between saves of its state. `command`: the command line, for the model card.
     """
 
     out: Path
@@ -88,7 +87,7 @@ class WarmstartOptions:
 
 @dataclass(frozen=True, slots=True)
 class WarmstartReport:
-    """`loss`: of the last steps, nats a token. `skills`: of tasks, on held-out items."""
+    """`loss`: of the last steps, nats per token. `skills`: by task, on held-out items."""
 
     out: Path
     parameters: int
@@ -100,10 +99,10 @@ class WarmstartReport:
 
 
 def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> WarmstartReport:
-    """Make `options.out`, whole or not at all, and measure it; go on where one was interrupted.
+    """Create `options.out` atomically, and measure it; continue an interrupted warm start.
 
-    Same options, same demonstrations in the same order. Raises KeyboardInterrupt at SIGINT and
-    SIGTERM, once its state is kept; ConfigError, ItemError, CheckpointError.
+    The same options give the same demonstrations in the same order. Raises KeyboardInterrupt at
+    SIGINT and SIGTERM after saving its state, ConfigError, ItemError, CheckpointError.
     """
     if options.out.exists():
         raise ConfigError(f"{options.out} exists already", hint="choose another directory")
@@ -154,7 +153,7 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
 
 
 def _fingerprint(options: WarmstartOptions) -> str:
-    """What decides the weights, as a hash."""
+    """Return a hash of all options that determine the weights."""
     deciding = {
         "tasks": msgspec.to_builtins(dict(options.tasks)),
         "phases": [asdict(phase) for phase in options.phases],
@@ -169,7 +168,7 @@ def _fingerprint(options: WarmstartOptions) -> str:
 def _transcripts(
     options: WarmstartOptions, sources: Mapping[str, TaskSource], phase: int
 ) -> Transcripts:
-    """What a phase learns from, by task; imported episodes belong to none."""
+    """Return the training transcripts of a phase, by task; imported ones belong to no task."""
     if options.imported:
         return {"": demonstrations.imported(options.imported, options.style)}
     seed = options.seed * len(options.phases) + phase
@@ -193,7 +192,7 @@ def _apprentice(
 
 
 def card(options: WarmstartOptions, report: WarmstartReport) -> str:
-    """The model's README: what it is, what made it, what it can do."""
+    """Return the model's README: what it is, how it was made, what it can do."""
     phases = "\n".join(
         f"| {number} | {_listed(phase.noise)} | {phase.steps} | {phase.until or ''} |"
         for number, phase in enumerate(options.phases, 1)
