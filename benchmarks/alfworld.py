@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.envs.tasks.alfworld import compare, games
-from agentrl.envs.tasks.alfworld.game import Play, Setting, setting
+from agentrl.envs.tasks.alfworld import games, textworld_comparison
+from agentrl.envs.tasks.alfworld.game import Play, Setting, read_setting
 
 
 def main() -> None:
@@ -30,8 +30,10 @@ def main() -> None:
     args = parser.parse_args()
 
     release = games.release(args.data)
-    chosen = [release.game(path) for path in compare.spread(release.paths(), args.games)]
-    found = compare.compare(args.textworld, chosen, seed=args.seed, steps=args.steps)
+    chosen = [
+        release.game(path) for path in textworld_comparison.spread(release.paths(), args.games)
+    ]
+    found = textworld_comparison.compare(args.textworld, chosen, seed=args.seed, steps=args.steps)
     figures = {
         "games": found.games,
         "steps": found.steps,
@@ -53,9 +55,9 @@ def load(game: games.Game) -> float:
 
     The domain, which all games share, is: as in any process that plays more than one.
     """
-    setting.cache_clear()
+    read_setting.cache_clear()
     began = time.perf_counter()
-    found: Setting = setting(*game.packed.texts())
+    found: Setting = read_setting(*game.packed.texts())
     Play(found).intro()
     return time.perf_counter() - began
 

@@ -53,9 +53,9 @@ from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajec
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.ops.processes.worker import worker_config
-from agentrl.serving.served import Served
-from agentrl.serving.server import Face, Server
-from agentrl.workers import app as celery
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.serving.server import PolicyApp, Server
+from agentrl.workers import celery_app as celery
 
 LOOK_S, PSS_S = 0.25, 5.0
 ADMITTED = 5  # times groups_per_update, by the default of max_staleness
@@ -72,10 +72,10 @@ class Timed(Place):
 
 def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
     """A policy server of the run's only checkpoint."""
-    engine, served = SlowEngine(MODEL, place.pause_s, place.steps), Served()
+    engine, served = SlowEngine(MODEL, place.pause_s, place.steps), ServedCheckpoints()
     engine.load(place.run_id, Path())
     served.serve("current", place.run_id, 0)
-    http = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    http = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     server = PolicyServer(
         server_id=place.run_id, run_id=place.run_id, name="slow", engine="scripted", url=http.url
     )
@@ -84,7 +84,7 @@ def policy(place: Timed, store: Store, _link: broker.api.Broker) -> None:
         checkpoints.register_server(session, server, lease_s=LONG_S)
         session.flush()
         (checkpoint,) = checkpoints.live_checkpoints(session, place.run_id)
-        checkpoints.mark_serving(session, place.run_id, "current", checkpoint)
+        checkpoints.begin_serving(session, place.run_id, "current", checkpoint)
 
     store.transact(register)
     told(place).wait()
@@ -101,7 +101,7 @@ def loop(place: Place, store: Store, link: broker.api.Broker) -> None:
     episodes.start()
     leaving(place, episodes, stop)
     run = OneLoop(place.config.worker.concurrency).thin(episodes.run)
-    celery.serve(celery.celery_app(place.config.tasks_url(), place.run_id), run, stop, FEEDERS)
+    celery.run_celery(celery.celery_app(place.config.tasks_url(), place.run_id), run, stop, FEEDERS)
     episodes.close()
     publisher.close()
 

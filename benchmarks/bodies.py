@@ -163,7 +163,7 @@ def admit(store: Store, run_id: str, bodies: Sequence[Trajectory]) -> None:
         )
         session.flush()
         group = NewGroup(f"{run_id}-g", "alfworld", 0, 0, "i", len(bodies))
-        groups.admit(session, session.get_one(Run, run_id), [group])
+        groups.admit_groups(session, session.get_one(Run, run_id), [group])
         session.flush()
         ids = [
             {"old": f"{run_id}-g-{place}", "new": b.episode_id} for place, b in enumerate(bodies)
@@ -175,7 +175,7 @@ def kept(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> float:
     """Seconds that the recorder takes for bodies that were received."""
     began = time.perf_counter()
     for start in range(0, len(deliveries), BULK):
-        recorder.keep(store, run_id, deliveries[start : start + BULK])
+        recorder.keep_bodies(store, run_id, deliveries[start : start + BULK])
     return time.perf_counter() - began
 
 

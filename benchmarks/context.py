@@ -54,11 +54,11 @@ def main() -> None:
 def peak(length: int, vocabulary: int, *, checkpointing: bool) -> int:
     """Bytes."""
     from agentrl.core.config import Trainer
-    from agentrl.trainer.algorithm.presets import settings
+    from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
 
-    chosen = settings(Trainer(gradient_checkpointing=checkpointing))
+    chosen = resolve_settings(Trainer(gradient_checkpointing=checkpointing))
     with tempfile.TemporaryDirectory() as folder:
         _model(vocabulary).save_pretrained(folder)
         learner = TorchLearner(Path(folder), chosen, Hardware())

@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from agentrl.serving.engine_api import Completion, Engine, Request
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.request import Completion, Engine, Request
 
 PROMPT, OBSERVATION, SAMPLED, TURNS = 60, 16, 20, 6  # tokens; turns of an episode
 auto: Any = AutoModelForCausalLM

@@ -14,7 +14,7 @@ from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now
 from agentrl.envs.contract import Item, Message, Observation, Outcome, Tool, ToolCall, strings
-from agentrl.serving.request import Completion, Request
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 
 TURNS, ITEMS = 5, 1_000

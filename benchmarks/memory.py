@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory_items
@@ -42,7 +42,7 @@ TOKENS, MEMBERS, CONVERSATIONS, TURNS = 512, 6, 32, 3
 def configured(model: Path, arm: str) -> Config:
     """The run whose plan is measured."""
     dtype, rank, micro = ARMS[arm]
-    return loading.loads(
+    return config_loading.loads(
         f'tasks.dbbench = {{}}\nmodel.path = "{model}"\nmodel.dtype = "{dtype}"\n'
         f"trainer.micro_batch_tokens = {micro}\ntrainer.lora.rank = {rank}\n"
         f"sampling.max_tokens = {TOKENS}\nworker.concurrency = {CONVERSATIONS}\n"
@@ -75,19 +75,21 @@ def make(size: str, folder: Path) -> Path:
 def train(config: Config, scratch: Path) -> None:
     """Two updates, a checkpoint, a snapshot."""
     from agentrl.trainer import snapshots
-    from agentrl.trainer.algorithm.presets import settings
+    from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.batch import Batch
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner
 
     model = Path(config.model.path)
-    learner = TorchLearner(model, settings(config.trainer), Hardware(dtype=config.model.dtype))
+    learner = TorchLearner(
+        model, resolve_settings(config.trainer), Hardware(dtype=config.model.dtype)
+    )
     count = TOKENS * MEMBERS
     drawn = np.random.default_rng(0)
     mask = np.arange(count) % 60 < 40
     mask[::TOKENS] = False
     batch = Batch(
-        tokens=drawn.integers(0, model_spec.read(model).vocabulary, count),
+        tokens=drawn.integers(0, model_spec.read_spec(model).vocabulary, count),
         loss_mask=mask,
         behaviour=np.full(count, -5.0, np.float32),
         temperature=np.ones(count, np.float32),
@@ -114,8 +116,8 @@ def serve(config: Config, scratch: Path) -> None:
     """Two policies at work, then a third beside them."""
     import shutil
 
+    from agentrl.serving.engine_api import Request
     from agentrl.serving.local.engine import LocalEngine
-    from agentrl.serving.request import Request
 
     engine = LocalEngine("cpu", config.model.dtype, 128, config.policy[0].cache_tokens)
     for name in "abc":
@@ -147,7 +149,7 @@ def measured(arm: str, model: Path) -> int:
 def planned(arm: str, model: Path) -> int:
     """What the plan says of it."""
     process = "policy p" if arm == "engine" else "trainer"
-    found = memory_items.parts(configured(model, arm), model_spec.read(model), {})
+    found = memory_items.memory_items(configured(model, arm), model_spec.read_spec(model), {})
     return sum(part.size for part in found if part.process == process)
 
 

@@ -26,10 +26,10 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Run, Worker
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import episodes, groups, runs
-from agentrl.db.transitions.episodes import Claimed, Result
+from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
 
 SIZE = 8
-RESULT = Result(Status.COMPLETED, 1.0, 1.0, 5, 100, 50, "a" * 64)
+RESULT = EpisodeResult(Status.COMPLETED, 1.0, 1.0, 5, 100, 50, "a" * 64)
 LONG_S = 3600.0
 
 
@@ -41,13 +41,13 @@ def admitted(store: Store, run_id: str, count: int) -> list[str]:
     def work(session: Session) -> None:
         worker = Worker(worker_id=run_id, run_id=run_id, host="here", pid=os.getpid())
         runs.register_worker(session, worker, lease_s=LONG_S)
-        groups.admit(session, session.get_one(Run, run_id), new)
+        groups.admit_groups(session, session.get_one(Run, run_id), new)
 
     store.transact(work)
     return [f"{name}-{member}" for name in names for member in range(SIZE)]
 
 
-def claim(store: Store, run_id: str, episode_id: str) -> Claimed:
+def claim(store: Store, run_id: str, episode_id: str) -> ClaimedEpisode:
     claimed = store.transact(
         lambda session: episodes.claim(session, episode_id, 1, run_id, deadline_s=LONG_S)
     )
@@ -56,7 +56,7 @@ def claim(store: Store, run_id: str, episode_id: str) -> Claimed:
     return claimed
 
 
-def finish(store: Store, claimed: Claimed) -> None:
+def finish(store: Store, claimed: ClaimedEpisode) -> None:
     if not store.transact(
         lambda session: episodes.finish(session, claimed, RESULT, body_timeout_s=LONG_S)
     ):

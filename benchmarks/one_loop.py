@@ -25,7 +25,7 @@ from agentrl.broker.messages import Message, RunEpisode
 from agentrl.core.errors import PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
-from agentrl.workers.policies.client import NotServed, PolicyClient
+from agentrl.workers.policies.client import CheckpointNotServed, PolicyClient
 from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig
 
 BLOCKING = 16  # threads for what blocks: as many as the store has connections
@@ -102,7 +102,7 @@ class LoopWorker(EpisodeWorker):
 
     def __init__(self, config: EpisodeWorkerConfig, run_id: str, store: Store, *rest: Any) -> None:
         super().__init__(config, run_id, HoppingStore(store.engine), *rest)
-        self._kit = replace(self._kit, client=LoopClient(config.policy_token_env))
+        self._context = replace(self._context, client=LoopClient(config.policy_token_env))
 
 
 class LoopClient(PolicyClient):
@@ -119,7 +119,7 @@ class LoopClient(PolicyClient):
         try:
             status, data = waited(asyncio.wait_for(work, timeout_s))
         except (OSError, EOFError, TimeoutError, ValueError) as error:
-            raise NotServed(f"policy server {policy.url}: {error}") from error
+            raise CheckpointNotServed(f"policy server {policy.url}: {error}") from error
         if status != 200:
             raise PolicyError(f"policy server {policy.url}: {status}")
         return data

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from played import MODEL, Engine, Learner, Pace, trace
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task, Trainer
 from agentrl.core.config import Run as RunConfig
 from agentrl.core.config import Worker as WorkerConfig
@@ -49,7 +49,7 @@ from agentrl.db.store import Store, open_store
 from agentrl.envs import registry
 from agentrl.ops.processes.entry import run_role
 from agentrl.ops.runs.begin import begin
-from agentrl.serving import policy
+from agentrl.serving import policy_process
 from agentrl.trainer.engines import torch_learner
 
 GROUPS, SIZE, PLACES = 4, 8, 32  # half the default's groups and places: the trace is 12 updates
@@ -119,7 +119,7 @@ def run(arm: str, home: Path, chosen: argparse.Namespace) -> Mapping[str, float]
     config = configured(home, STALENESS[arm], WARM + chosen.updates)
     run_id = begin(config)
     path = home / "overlap.toml"
-    path.write_text(loading.to_toml(config))
+    path.write_text(config_loading.to_toml(config))
     command = [sys.executable, *sys.argv, "--config", str(path), "--role"]
     children: list[subprocess.Popen[bytes]] = []
     try:
@@ -156,7 +156,7 @@ def process(role: str, path: Path, pace: Pace) -> None:
     """One process of a run, with a clock where its arithmetic would be."""
     registry.TASKS["played"] = "played:Source"
     Learner.pace = pace
-    replaced: Any = policy
+    replaced: Any = policy_process
     replaced.make_engine = lambda _config, _server, _stop: Engine(pace, SIZE)
     torch_learner.TorchLearner = Learner  # type: ignore[misc]
     run_role(role, path, supervised=True)

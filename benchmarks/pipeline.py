@@ -48,13 +48,13 @@ from agentrl.db.transitions import groups
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.ops.processes.worker import worker_config
-from agentrl.serving.policy import Followed, serve_policy
-from agentrl.trainer.inbox import Bounds, Inbox
-from agentrl.workers import app as celery
+from agentrl.serving.policy_process import FollowedRun, serve_policy
+from agentrl.trainer.inbox import Inbox, InboxBounds
+from agentrl.workers import celery_app as celery
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
-from agentrl.workers.recorder import record
-from agentrl.workers.worker import EpisodeWorker, leave_in_time
+from agentrl.workers.recorder import record_bodies
+from agentrl.workers.worker import EpisodeWorker, exit_in_time
 
 SIZE, BATCH = 8, 8
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
@@ -66,7 +66,7 @@ def dispatcher(place: Place, store: Store, _link: broker.api.Broker) -> None:
     items = InstantSource(0.0).items("train")
     config, streams = dispatcher_config(place.config), {"instant": ItemStream(items, 0)}
     app = celery.celery_app(place.config.tasks_url(), place.run_id)
-    Dispatcher(config, place.run_id, store, streams).serve(celery.Sender(app), told(place))
+    Dispatcher(config, place.run_id, store, streams).serve(celery.CommandSender(app), told(place))
 
 
 def worker(place: Place, store: Store, link: broker.api.Broker) -> None:
@@ -78,7 +78,7 @@ def worker(place: Place, store: Store, link: broker.api.Broker) -> None:
     episodes.start()
     leaving(place, episodes, stop)
     app = celery.celery_app(place.config.tasks_url(), place.run_id)
-    celery.serve(app, episodes.run, stop, place.config.worker.concurrency)
+    celery.run_celery(app, episodes.run, stop, place.config.worker.concurrency)
     episodes.close()
     publisher.close()
 
@@ -90,19 +90,19 @@ def leaving(place: Place, episodes: EpisodeWorker, stop: threading.Event) -> Non
         place.report("worker")
         os._exit(code)
 
-    threading.Thread(target=leave_in_time, args=(episodes, stop, leave), daemon=True).start()
+    threading.Thread(target=exit_in_time, args=(episodes, stop, leave), daemon=True).start()
 
 
 def recorder(place: Place, store: Store, link: broker.api.Broker) -> None:
     consumer = link.consumer(recorder_queue(place.run_id))
-    record(store, consumer, place.run_id, told(place))
+    record_bodies(store, consumer, place.run_id, told(place))
     consumer.close()
 
 
 def trainer(place: Place, store: Store, link: broker.api.Broker) -> None:
     """Takes groups from the inbox and closes them: no weights are learned."""
     consumer, stop = link.consumer(trainer_queue(place.run_id)), told(place)
-    inbox = Inbox(store, consumer, place.run_id, Bounds(1, 64, 4, 64, None, 3))
+    inbox = Inbox(store, consumer, place.run_id, InboxBounds(1, 64, 4, 64, None, 3))
     while taken := inbox.next_groups(0, 0, stop, lambda: False):
         ids = sorted(group.group_id for group in taken)
 
@@ -115,7 +115,7 @@ def trainer(place: Place, store: Store, link: broker.api.Broker) -> None:
 
 
 def policy(place: Place, store: Store, link: broker.api.Broker) -> None:
-    followed = Followed(place.run_id, store, link)
+    followed = FollowedRun(place.run_id, store, link)
     serve_policy(serving_config(place.config), place.config.policy[0], followed, told(place))
 
 

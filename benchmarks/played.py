@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from agentrl.core.types import Status
 from agentrl.envs.contract import Item, Message, Observation, Outcome
-from agentrl.serving.request import Completion, Request
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine, limits_of
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Metrics

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from agentrl import broker
 from agentrl.broker.api import Broker
+from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
-from agentrl.broker.wake import Waker
 from agentrl.checkpoints import manifest
 from agentrl.core.config import Config, Model, PolicyServer, Sampling, Task
 from agentrl.core.types import CheckpointState, RunState
@@ -41,8 +41,8 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.processes.worker import pool_config
-from agentrl.serving.policy import Followed, serve_policy
-from agentrl.workers.policies.client import Ask, NotServed, PolicyClient
+from agentrl.serving.policy_process import FollowedRun, serve_policy
+from agentrl.workers.policies.client import Ask, CheckpointNotServed, PolicyClient
 from agentrl.workers.policies.pool import PolicyPool, Sampler
 
 EPISODES, STEPS = 64, 200
@@ -100,7 +100,7 @@ class Bench:
     def serving(self, config: Config) -> Iterator[None]:
         """A policy server in a thread of this process."""
         stop = threading.Event()
-        run = Followed(self.run_id, self.store, self.link)
+        run = FollowedRun(self.run_id, self.store, self.link)
         arguments = (serving_config(config), config.policy[0], run, stop)
         thread = threading.Thread(target=serve_policy, args=arguments)
         thread.start()
@@ -168,7 +168,7 @@ def listening(bench: Bench, wanted: threading.Event, *, told: bool) -> Iterator[
     if not told:
         yield
         return
-    with closing(Waker(bench.link, bench.run_id, (PoolChanged,), wanted)):
+    with closing(EventListener(bench.link, bench.run_id, (PoolChanged,), wanted)):
         time.sleep(0.5)
         yield
 
@@ -182,7 +182,7 @@ def accepted(pool: PolicyPool, client: PolicyClient, name: str) -> None:
             if policy.checkpoint_id == name and policy.track == "current":
                 try:
                     client.complete(policy, ask, timeout_s=5.0)
-                except NotServed:
+                except CheckpointNotServed:
                     continue
                 return
         time.sleep(0.001)
@@ -192,7 +192,7 @@ def accepted(pool: PolicyPool, client: PolicyClient, name: str) -> None:
 def idle(bench: Bench, seconds: float = 5.0) -> float:
     """Share of one core that listening takes while nothing comes."""
     woken = threading.Event()
-    with closing(Waker(bench.link, bench.run_id, (PoolChanged,), woken)):
+    with closing(EventListener(bench.link, bench.run_id, (PoolChanged,), woken)):
         woken.wait(5)
         began, wall = time.process_time(), time.perf_counter()
         time.sleep(seconds)

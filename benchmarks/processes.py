@@ -17,7 +17,7 @@ from agentrl import broker
 from agentrl.core import logging
 from agentrl.core.config import Config
 from agentrl.db.store import Store, open_store
-from agentrl.workers import app as celery
+from agentrl.workers import celery_app as celery
 
 ENDED_S = 60.0  # for a process to end once it is told
 
@@ -108,7 +108,7 @@ def playing(
             child.join(ENDED_S if len(played.used) == len(children) else 0)
             child.kill()
             child.join()
-        celery.purge(celery.celery_app(place.config.tasks_url(), place.run_id), place.run_id)
+        celery.purge_queue(celery.celery_app(place.config.tasks_url(), place.run_id), place.run_id)
         link.delete_run(place.run_id)
     if len(played.used) < len(children):
         raise SystemExit(f"{len(children) - len(played.used)} processes did not end")

@@ -18,12 +18,12 @@ from typing import Any
 from shapes import make_model, ragged_batch
 
 from agentrl.core.config import DeepSpeed, Trainer
-from agentrl.core.process import MEETING, place
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.core.process import MEETING, find_rank_place
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
 from agentrl.trainer.engines.learner import Hardware, Learner
-from agentrl.trainer.engines.rank0 import follow, leading
-from agentrl.trainer.engines.ranks import joined
+from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
+from agentrl.trainer.engines.ranks import join_ranks
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 SIZES = ("1M", "5M", "25M")  # of benchmarks/shapes.py
@@ -63,7 +63,7 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         asked(processes[0], "end")
         for process in processes:
             process.wait(60)
-    tokens = int(ragged_batch(settings(Trainer())).tokens.size)
+    tokens = int(ragged_batch(resolve_settings(Trainer())).tokens.size)
     speeds = {name: tokens / statistics.median(each[1:]) for name, each in seconds.items()}
     pairs = list(zip(seconds["deepspeed_1"][1:], seconds["deepspeed_2"][1:], strict=True))
     return {
@@ -108,25 +108,27 @@ def arm(options: argparse.Namespace) -> None:
     """One process of an arm."""
     path = Path(os.environ["AGENTRL_BENCHMARK"])
     section = DeepSpeed(zero=options.zero)
-    chosen = settings(Trainer(micro_batch_tokens=options.micro_batch_tokens, deepspeed=section))
+    chosen = resolve_settings(
+        Trainer(micro_batch_tokens=options.micro_batch_tokens, deepspeed=section)
+    )
     if options.arm == "torch":
         answer(TorchLearner(path, chosen, Hardware()))
         return
-    own = place(os.environ)
+    own = find_rank_place(os.environ)
     if own is None:
         raise ValueError("no place")
-    with joined(own, section.timeout_s, "cpu") as ranks:
+    with join_ranks(own, section.timeout_s, "cpu") as ranks:
         part = DeepSpeedLearner(path, chosen, Hardware(), section, ranks)
         if own.rank:
-            follow(part, ranks)
+            follow_rank0(part, ranks)
             return
-        with leading(part, ranks) as lead:
+        with coordinate_ranks(part, ranks) as lead:
             answer(lead)
 
 
 def answer(learner: Learner) -> None:
     """An update for every line, until one says `end`."""
-    batch = ragged_batch(settings(Trainer()))
+    batch = ragged_batch(resolve_settings(Trainer()))
     for line in sys.stdin:
         if line.strip() == "end":
             return

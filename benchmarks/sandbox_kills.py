@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import configure
 from agentrl.envs.sandbox.docker_engine import RUN, Engine
-from agentrl.envs.sandbox.program import Limits, Program
+from agentrl.envs.sandbox.program import Program, SandboxLimits
 from agentrl.envs.sandbox.sandbox import Sandboxes, Spec
 
 ECHO = """
@@ -54,7 +54,7 @@ def client() -> docker.APIClient:
 def serve(image: str, run: str, told: Path, seed: int) -> None:
     """Episodes for ever; a line in `told` for each: its container, and whether that was lost."""
     engine = Engine(run)
-    spec = Spec(image, Program(("python3", "-I", "-c", ECHO)), Limits(pids=16), reuse=3)
+    spec = Spec(image, Program(("python3", "-I", "-c", ECHO)), SandboxLimits(pids=16), reuse=3)
     pool = Sandboxes(engine, spec)
     for number in range(EPISODES):
         arguments = (pool, told, random.Random(seed + number))

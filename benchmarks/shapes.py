@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from agentrl.core.config import Trainer
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
-from agentrl.trainer.algorithm.presets import Settings, settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 
 VOCABULARY = 768  # of the tokens drawn
 PROMPT = 20  # tokens before the first turn
@@ -61,7 +61,7 @@ def small_batch() -> Batch:
         )
         for number, (task, length, turns) in enumerate(shapes)
     ]
-    return assemble(groups, settings(Trainer()))
+    return assemble_batch(groups, resolve_settings(Trainer()))
 
 
 def ragged_batch(chosen: Settings) -> Batch:
@@ -71,7 +71,7 @@ def ragged_batch(chosen: Settings) -> Batch:
         TrainableGroup(f"g{number}", task, tuple(_ragged(random, task) for _ in range(8)))
         for number, task in enumerate(("db", "household") * 4)
     ]
-    return assemble(groups, chosen)
+    return assemble_batch(groups, chosen)
 
 
 def _ragged(random: np.random.Generator, task: str) -> Trajectory:

@@ -55,11 +55,11 @@ from agentrl.db.queries import (
     episode_search,
     progress,
 )
-from agentrl.db.queries.episode_detail import story
-from agentrl.db.queries.episode_search import Filter, Found, Limits, Order
+from agentrl.db.queries.episode_detail import episode_detail
+from agentrl.db.queries.episode_search import EpisodeFilter, Order, SearchLimits, SearchResult
 from agentrl.db.registry import checkpoints, leases, lineage
 from agentrl.db.store import Store, open_store
-from agentrl.db.transitions import alarms, episodes, groups, lifecycle, runs, streams, updates
+from agentrl.db.transitions import alarms, episodes, groups, item_streams, lifecycle, runs, updates
 from agentrl.envs.contract import Item
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import Dispatcher
@@ -69,22 +69,22 @@ Question = Callable[[Session], Any]
 ADMISSION, LOOKERS = "admission", ("dashboard", "search", "checkpoints", "report", "view")
 
 
-def sought(session: Session, passes: Filter) -> Found:
+def sought(session: Session, passes: EpisodeFilter) -> SearchResult:
     """The newest page of the run's episodes that pass."""
     return episode_search.search(session, RUN, passes)
 
 
 # What a page reads before it is drawn.
 PAGES: dict[str, Callable[[Store], object]] = {
-    "Run, each 3 s": lambda store: (run.now(store, RUN), run.flow(store, RUN)),
-    "Run, each 30 s": lambda store: run.curve(store, RUN),
+    "Run, each 3 s": lambda store: (run.read_now(store, RUN), run.read_flow(store, RUN)),
+    "Run, each 30 s": lambda store: run.read_curve(store, RUN),
     "Tasks": lambda store: (
-        tasks.look(store, RUN),
-        tasks.closed(store, RUN),
-        tasks.look_at(store, RUN, "task0"),
+        tasks.read_tasks(store, RUN),
+        tasks.closed_groups(store, RUN),
+        tasks.read_task(store, RUN, "task0"),
     ),
-    "Compare, a run": lambda store: compare.look(store, RUN),
-    "Accounting": lambda store: accounting.look(store, RUN),
+    "Compare, a run": lambda store: compare.read_side(store, RUN),
+    "Accounting": lambda store: accounting.read_accounting(store, RUN),
 }
 
 
@@ -94,11 +94,11 @@ def whole_view(session: Session, name: str) -> object:
 
 QUESTIONS: dict[str, dict[str, Question]] = {
     "dispatcher": {
-        "expired": lambda s: episodes.expired(s, RUN),
+        "expired": lambda s: episodes.expired_attempts(s, RUN),
         "bodies_overdue": lambda s: episodes.bodies_overdue(s, RUN),
         "open_groups": lambda s: groups.open_groups(s, RUN),
-        "positions_to_repeat": lambda s: streams.positions_to_repeat(s, RUN),
-        "recent_success": lambda s: streams.recent_success(s, RUN, "task0", 32),
+        "positions_to_repeat": lambda s: item_streams.positions_to_repeat(s, RUN),
+        "recent_success": lambda s: item_streams.recent_success(s, RUN, "task0", 32),
         "due_to_send": lambda s: episodes.due_to_send(s, RUN, claim_timeout_s=30),
     },
     "trainer": {
@@ -117,55 +117,57 @@ QUESTIONS: dict[str, dict[str, Question]] = {
     "dashboard": {
         "run_names": runs.run_names,
         "configured_tasks": runs.configured_tasks,
-        "learned": lambda s: progress.learned(s, RUN),
-        "pace": lambda s: delays.pace(s, RUN, WINDOW_S),
+        "learned": lambda s: progress.learned_totals(s, RUN),
+        "pace": lambda s: delays.recent_pace(s, RUN, WINDOW_S),
         "success_by_version": lambda s: curves.success_by_version(s, RUN, POINTS, POINT_GROUPS),
-        "closed_by_version": lambda s: curves.closed_by_version(s, RUN, POINTS, POINT_GROUPS),
-        "latest": lambda s: curves.latest(s, RUN, LATE_GROUPS),
+        "closed_by_version": lambda s: curves.closed_groups_by_version(
+            s, RUN, POINTS, POINT_GROUPS
+        ),
+        "latest": lambda s: curves.latest_points(s, RUN, LATE_GROUPS),
         "delays": lambda s: delays.delays(s, RUN, DELAYED),
-        "waiting": lambda s: delays.waiting(s, RUN),
+        "waiting": lambda s: delays.waiting_counts(s, RUN),
         "leases": lambda s: leases.leases(s, RUN, LEASES),
         "idle_s": lambda s: leases.idle_s(s, RUN),
         "latest_updates": lambda s: lifecycle.latest_updates(s, RUN, UPDATES),
         "policy_mix": lambda s: progress.policy_mix(s, RUN, LATE_GROUPS),
-        "raised": lambda s: alarms.raised(s, RUN),
+        "raised": lambda s: alarms.raised_alarms(s, RUN),
         "group_ends": lambda s: attempts.group_ends(s, RUN),
-        "ends": lambda s: attempts.ends(s, RUN, "task0", TASK_GROUPS),
+        "ends": lambda s: attempts.end_counts(s, RUN, "task0", TASK_GROUPS),
         "solved_among": lambda s: attempts.solved_among(s, RUN, "task0", TASK_GROUPS),
-        "never_solved": lambda s: attempts.never_solved(s, RUN, "task0", ITEM_GROUPS, ITEMS),
-        "never_solved, whole": lambda s: attempts.never_solved(s, RUN, "task0", None, ITEMS),
+        "never_solved": lambda s: attempts.unsolved_items(s, RUN, "task0", ITEM_GROUPS, ITEMS),
+        "never_solved, whole": lambda s: attempts.unsolved_items(s, RUN, "task0", None, ITEMS),
         "disagreements": lambda s: progress.disagreements(s, RUN, LATE_GROUPS),
         "balance": lambda s: balance.balance(s, RUN),
         "groups_by_state": lambda s: progress.groups_by_state(s, RUN),
-        "given_up": lambda s: balance.given_up(s, RUN),
-        "refused": lambda s: balance.refused(s, RUN),
+        "given_up": lambda s: balance.failed_counts(s, RUN),
+        "refused": lambda s: balance.refused_counts(s, RUN),
     },
     "search": {
         "tasks_of": lambda s: episode_search.tasks_of(s, RUN),
-        "newest": lambda s: sought(s, Filter()),
-        "the most tokens": lambda s: sought(s, Filter(order=Order.TOKENS)),
-        "the longest": lambda s: sought(s, Filter(order=Order.SECONDS)),
-        "a reward": lambda s: sought(s, Filter(reward_from=0.5)),
+        "newest": lambda s: sought(s, EpisodeFilter()),
+        "the most tokens": lambda s: sought(s, EpisodeFilter(order=Order.TOKENS)),
+        "the longest": lambda s: sought(s, EpisodeFilter(order=Order.SECONDS)),
+        "a reward": lambda s: sought(s, EpisodeFilter(reward_from=0.5)),
         "a status nobody has": lambda s: episode_search.search(
-            s, RUN, Filter(status=Status.TASK_LIMIT)
+            s, RUN, EpisodeFilter(status=Status.TASK_LIMIT)
         ),
-        "a text nobody said": lambda s: sought(s, Filter(words="unicorn")),
-        "an item": lambda s: sought(s, Filter(item_id="item-17")),
+        "a text nobody said": lambda s: sought(s, EpisodeFilter(words="unicorn")),
+        "an item": lambda s: sought(s, EpisodeFilter(item_id="item-17")),
         "a checkpoint that acted": lambda s: episode_search.search(
-            s, RUN, Filter(checkpoint="long-v2000")
+            s, RUN, EpisodeFilter(checkpoint="long-v2000")
         ),
         "an item that a checkpoint acted in": lambda s: sought(
-            s, Filter(item_id="item-17", checkpoint="long-v2000")
+            s, EpisodeFilter(item_id="item-17", checkpoint="long-v2000")
         ),
         "a checkpoint, among the newest": lambda s: episode_search.search(
-            s, RUN, Filter(checkpoint="long-v2000"), limits=Limits(few=0)
+            s, RUN, EpisodeFilter(checkpoint="long-v2000"), limits=SearchLimits(few=0)
         ),
-        "learned by an update": lambda s: sought(s, Filter(learned_at=2000)),
-        "one episode": lambda s: story(s, RUN, "long-task0-20000-3"),
+        "learned by an update": lambda s: sought(s, EpisodeFilter(learned_at=2000)),
+        "one episode": lambda s: episode_detail(s, RUN, "long-task0-20000-3"),
     },
     "checkpoints": {
-        "nodes": lambda s: lineage.nodes(s, RUN),
-        "newest": lambda s: lineage.newest(s, RUN, 100),
+        "nodes": lambda s: lineage.lineage_nodes(s, RUN),
+        "newest": lambda s: lineage.newest_checkpoints(s, RUN, 100),
         "servings": lambda s: lineage.servings(s, RUN, 200),
     },
     "report": {

@@ -37,17 +37,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agentrl.core.config import Trainer
-from agentrl.trainer.algorithm.presets import Settings, settings
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.attention import pack, states
+from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.loading import load_model
 from agentrl.trainer.model.packing import MicroBatch, micro_batches
 
 ROOT = Path(__file__).parents[1]
 AT_ONCE, PADDING = 8, -100
-SETTINGS = settings(Trainer())
+SETTINGS = resolve_settings(Trainer())
 
 
 def main() -> None:
@@ -131,7 +131,7 @@ def bare(path: Path, batch: Batch, chosen: Settings) -> Callable[[], float]:
 def _bare_update(model: Any, optimizer: torch.optim.Optimizer, micros: list[MicroBatch]) -> None:
     for micro in micros:
         tokens = torch.from_numpy(micro.tokens)
-        logits = model.get_output_embeddings()(states(model, tokens, micro.lengths))
+        logits = model.get_output_embeddings()(hidden_states(model, tokens, micro.lengths))
         loss = torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
         torch.autograd.backward(loss)
     optimizer.step()

@@ -31,14 +31,18 @@ from agentrl.core import config as sections
 from agentrl.core.config import Config, Lora, PolicyServer, Trainer, Vllm
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.serving.request import EngineAway, Request
-from agentrl.serving.served import Served
-from agentrl.serving.server import Face, Server
-from agentrl.serving.vllm.client import Line
+from agentrl.serving.engine_api import EngineAway, Request
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.serving.server import PolicyApp, Server
+from agentrl.serving.vllm.client import VllmClient
 from agentrl.serving.vllm.engine import VllmEngine
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.model.trainable import Adapter, saved, trained
+from agentrl.trainer.model.trainable_model import (
+    AdapterModel,
+    tensors_to_save,
+    trainable_parameters,
+)
 from agentrl.workers.policies.client import Ask, PolicyClient
 
 RANK, ADAPTERS, AT_ONCE = 8, 3, 32
@@ -68,14 +72,14 @@ def adapters(base: Path, folder: Path) -> dict[str, Path]:
     """The base, to be served as a zero adapter, and random adapters."""
     found = {"zero": base}
     for number in range(ADAPTERS):
-        tuned = Adapter(base, settings(Trainer(lora=Lora(rank=RANK))), Hardware())
+        tuned = AdapterModel(base, resolve_settings(Trainer(lora=Lora(rank=RANK))), Hardware())
         with torch.no_grad():
             for name, value in tuned.model.named_parameters():
                 if "lora_B" in name:
                     value.normal_(std=0.05)
         path = folder / f"adapter{number}"
         path.mkdir()
-        tuned.save(path, saved(trained(tuned.model), torch.float32))
+        tuned.save(path, tensors_to_save(trainable_parameters(tuned.model), torch.float32))
         found[path.name] = path
     return found
 
@@ -112,11 +116,11 @@ def pss(folder: Path) -> float:
     return total / 2**20
 
 
-def proxy(engine: VllmEngine, line: Line, rounds: int = 200) -> dict[str, float]:
+def proxy(engine: VllmEngine, line: VllmClient, rounds: int = 200) -> dict[str, float]:
     """Milliseconds of a one-token request, directly and through our server, in turn."""
-    served = Served()
+    served = ServedCheckpoints()
     served.serve("current", "zero", 0)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     client, prompt = PolicyClient(), list(range(PROMPT))
     live = LivePolicy(
         server_id="s", url=server.url, track="current", checkpoint_id="zero", version=0

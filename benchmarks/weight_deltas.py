@@ -22,7 +22,7 @@ import zstandard
 from shapes import SHAPES, make_model, small_batch
 
 from agentrl.core.config import Trainer
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -34,7 +34,7 @@ def saved_versions(size: str, rate: float) -> tuple[bytes, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         make_model(size, path / "model")
-        chosen = settings(Trainer(learning_rate=rate))
+        chosen = resolve_settings(Trainer(learning_rate=rate))
         learner = TorchLearner(path / "model", chosen, Hardware(dtype="bfloat16"))
         found = []
         for number in range(3):

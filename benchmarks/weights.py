@@ -27,11 +27,11 @@ from shapes import SHAPES, make_model, small_batch
 
 from agentrl import broker
 from agentrl.broker.api import Broker, Publisher
+from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished
 from agentrl.broker.topology import EVENTS
-from agentrl.broker.wake import Waker
 from agentrl.checkpoints import directories
-from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core import logging
 from agentrl.core.config import Lora, Trainer
@@ -41,11 +41,11 @@ from agentrl.db.models import Checkpoint, PolicyServer, Run
 from agentrl.db.registry import checkpoints as registry_checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.serving.checkpoint_loader import tolerance
-from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.engine_api import Request
+from agentrl.serving.follower import Follower, FollowerConfig
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.request import Request
-from agentrl.serving.served import Served
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -89,7 +89,7 @@ class Bench:
 
     store: Store
     publisher: Publisher
-    shelf: Shelf
+    checkpoint_files: CheckpointStore
     learner: TimedLearner
     engine: TimedEngine
     follower: Follower
@@ -105,10 +105,10 @@ class Bench:
             self.learner.save(target)
             return self.learner.probe()
 
-        directory = self.shelf.local(name)
+        directory = self.checkpoint_files.local(name)
         directories.publish(directory, fill, checkpoint_id=name, version=number, parent=None)
         marks.append(time.perf_counter())
-        path = self.shelf.put(name)
+        path = self.checkpoint_files.put(name)
         marks.append(time.perf_counter())
         self.store.transact(
             lambda session: registry_checkpoints.register_checkpoint(session, row(name, path))
@@ -163,26 +163,28 @@ def row(name: str, path: str) -> Checkpoint:
 @contextmanager
 def bench(home: Path, model: Path, lora: Lora, url: str, hardware: Hardware) -> Iterator[Bench]:
     """A run at version 0, served."""
-    chosen = settings(Trainer(lora=lora, learning_rate=1e-5, micro_batch_tokens=4096))
+    chosen = resolve_settings(Trainer(lora=lora, learning_rate=1e-5, micro_batch_tokens=4096))
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(f"sqlite:///{home / 'store.db'}")))
         migrate.upgrade(store)
         link: Broker = stack.enter_context(closing(broker.connect(f"sqlite:///{home / 'q.db'}")))
         link.declare_run(RUN)
         publisher = stack.enter_context(closing(link.publisher()))
-        wake, shelf = threading.Event(), Shelf(home / RUN, home / "cache", url)
-        stack.enter_context(closing(Waker(link, RUN, (CheckpointPublished,), wake)))
-        first = shelf.local(f"{RUN}-v0")
+        wake, checkpoint_files = threading.Event(), CheckpointStore(home / RUN, home / "cache", url)
+        stack.enter_context(closing(EventListener(link, RUN, (CheckpointPublished,), wake)))
+        first = checkpoint_files.local(f"{RUN}-v0")
         directories.publish(
             first, lambda out: copy(model, out), checkpoint_id=first.name, version=0, parent=None
         )
-        begin(store, first.name, shelf.put(first.name))
+        begin(store, first.name, checkpoint_files.put(first.name))
         engine = TimedEngine(hardware.device, hardware.dtype)
         stack.enter_context(closing(engine))
-        seat = Seat(SERVER, ["current"], tolerance(hardware.dtype), cache=home / "other-cache")
-        follower = Follower(engine, Served(), store, seat)
+        follower_config = FollowerConfig(
+            SERVER, ["current"], tolerance(hardware.dtype), cache=home / "other-cache"
+        )
+        follower = Follower(engine, ServedCheckpoints(), store, follower_config)
         learner = TimedLearner(first, chosen, hardware)
-        made = Bench(store, publisher, shelf, learner, engine, follower, wake)
+        made = Bench(store, publisher, checkpoint_files, learner, engine, follower, wake)
         made.step()
         time.sleep(1.0)  # until the waker listens
         wake.clear()

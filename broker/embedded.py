@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, patience
+from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, make_retry
 from agentrl.broker.embedded_consumer import EmbeddedConsumer, EmbeddedSubscriber
-from agentrl.broker.embedded_file import BUSY_S, Clock, QueueFile, drop_queues
 from agentrl.broker.embedded_publisher import EmbeddedPublisher
+from agentrl.broker.embedded_queue_file import BUSY_S, Clock, QueueFile, drop_queues
 from agentrl.broker.topology import TRAJECTORIES, dead_queue, run_queues
 
 
@@ -33,7 +33,7 @@ class EmbeddedBroker:
         busy_s: float = BUSY_S,
         clock: Clock = time.time,
     ) -> None:
-        self._retry = patience(stop)
+        self._retry = make_retry(stop)
         path = Path(url.removeprefix("sqlite:///"))
         self._file = self._retry.call(lambda: QueueFile(path, busy_s=busy_s))
         self._compress_above = compress_above
@@ -49,10 +49,10 @@ class EmbeddedBroker:
                 [(TRAJECTORIES, run_id, queue) for queue in run_queues(run_id)],
             )
 
-    def stands(self, run_id: str) -> bool:
-        return self._retry.call(partial(self._stands, run_id))
+    def queues_exist(self, run_id: str) -> bool:
+        return self._retry.call(partial(self._queues_exist, run_id))
 
-    def _stands(self, run_id: str) -> bool:
+    def _queues_exist(self, run_id: str) -> bool:
         known = "SELECT count(*) FROM bindings WHERE exchange = ? AND run_id = ?"
         with self._file.read() as connection:
             (count,) = connection.execute(known, (TRAJECTORIES, run_id)).fetchone()

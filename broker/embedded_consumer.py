@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from agentrl.broker.api import LOOK_S, Delivery, is_away
-from agentrl.broker.embedded_file import Clock, QueueFile, drop_queues
+from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import decode
 from agentrl.broker.topology import EVENTS
 from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageError

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting, is_away
-from agentrl.broker.embedded_file import Clock, QueueFile, drop_queues
+from agentrl.broker.embedded_queue_file import Clock, QueueFile, drop_queues
 from agentrl.broker.messages import Message, encode
 from agentrl.broker.topology import EVENTS
 from agentrl.core.errors import MessageRefused

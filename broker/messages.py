@@ -8,7 +8,7 @@ import msgspec
 import zstandard
 
 from agentrl.core.errors import MessageRefused
-from agentrl.core.trajectory import MAX_BYTES, EpisodeFinished, Wire, decoded
+from agentrl.core.trajectory import MAX_BYTES, EpisodeFinished, Wire, decode_wire
 
 __all__ = [
     "CheckpointPublished",
@@ -64,4 +64,4 @@ def encode(message: Message, *, compress_above: int = 4096) -> bytes:
 
 def decode(wire: bytes) -> Message:
     """Decode a message. Raises MessageError."""
-    return decoded(wire, _decoder)
+    return decode_wire(wire, _decoder)

@@ -1,7 +1,7 @@
 """RabbitMQ through pika: quorum queues, confirms, dead letters.
 
 Queues are declared, counted and deleted over a short-lived connection. Publishers and consumers
-keep a connection on a thread (broker/rabbit_link.py).
+keep a connection on a thread (broker/rabbit_connection.py).
 """
 
 import logging
@@ -22,9 +22,9 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, patience
+from agentrl.broker.api import Consumer, DeadLetter, Publisher, letter_id, make_retry
+from agentrl.broker.rabbit_connection import HEARTBEAT_S, address, reason_of
 from agentrl.broker.rabbit_consumer import NO_QUEUE, RabbitConsumer, RabbitSubscriber
-from agentrl.broker.rabbit_link import HEARTBEAT_S, address, reason_of
 from agentrl.broker.rabbit_publisher import RabbitPublisher
 from agentrl.broker.topology import (
     DEAD,
@@ -70,7 +70,7 @@ class RabbitBroker:
         logging.getLogger("pika").setLevel(logging.CRITICAL)  # our errors name the cause
         self._parameters = _parameters(url)
         self._compress_above = compress_above
-        self._retry = patience(stop)
+        self._retry = make_retry(stop)
         self._wait(self._check)
 
     def declare_run(self, run_id: str) -> None:
@@ -86,10 +86,10 @@ class RabbitBroker:
                 channel.queue_declare(queue, durable=True, arguments=_quorum(queue))
                 channel.queue_bind(queue, TRAJECTORIES, run_id)
 
-    def stands(self, run_id: str) -> bool:
-        return self._wait(partial(self._stands, run_id))
+    def queues_exist(self, run_id: str) -> bool:
+        return self._wait(partial(self._queues_exist, run_id))
 
-    def _stands(self, run_id: str) -> bool:
+    def _queues_exist(self, run_id: str) -> bool:
         with self._channel() as channel:
             try:
                 for queue in run_queues(run_id):

@@ -17,7 +17,7 @@ import pika
 
 from agentrl.broker.api import Delivery
 from agentrl.broker.messages import decode
-from agentrl.broker.rabbit_link import Link
+from agentrl.broker.rabbit_connection import RabbitConnection
 from agentrl.broker.topology import DEAD, EVENTS
 from agentrl.core.errors import MessageError
 from agentrl.core.logging import get_logger
@@ -45,7 +45,7 @@ class RabbitConsumer:
         self._arrived: queue.SimpleQueue[tuple[_Tag, bytes]] = queue.SimpleQueue()
         self._burials: dict[int, _Tag] = {}  # publish sequence of a dead letter -> what it acks
         self._buried = 0
-        self._link = Link(parameters, "consumer", self)
+        self._link = RabbitConnection(parameters, "consumer", self)
         self._link.start()
 
     def receive(self, limit: int, timeout_s: float) -> Sequence[Delivery]:

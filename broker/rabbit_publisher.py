@@ -20,7 +20,7 @@ import pika
 
 from agentrl.broker.api import EVENT_PATIENCE_S, LOOK_S, Waiting
 from agentrl.broker.messages import Message, encode
-from agentrl.broker.rabbit_link import Link
+from agentrl.broker.rabbit_connection import RabbitConnection
 from agentrl.broker.topology import EVENTS, EXCHANGES
 from agentrl.core.errors import BrokerError, BrokerUnavailable, MessageRefused
 
@@ -58,7 +58,7 @@ class RabbitPublisher:
         self._unconfirmed: dict[int, _Pending] = {}  # by publish sequence, ascending
         self._sequence = 0
         self._singly = False  # one message at a time, until it is known which one is refused
-        self._link = Link(parameters, "publisher", self)
+        self._link = RabbitConnection(parameters, "publisher", self)
         self._link.start()
 
     def publish(

@@ -23,16 +23,16 @@ from agentrl.checkpoints.remote import (
     Patience,
     TransferLimits,
     WeightsAway,
+    call_with_patience,
     is_away,
-    opened,
-    tried,
+    open_filesystem,
 )
-from agentrl.core import disk
+from agentrl.core import disk_errors
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER, Retry
 
-__all__ = ["Shelf", "TransferLimits", "WeightsAway", "check", "fetch", "is_url", "remove"]
+__all__ = ["CheckpointStore", "TransferLimits", "WeightsAway", "check", "fetch", "is_url", "remove"]
 
 ARRIVING = ".arriving"  # the folder of files under way, in that of a download
 ABANDONED_S = 3600.0  # age of a download that nobody will finish
@@ -41,7 +41,7 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class CheckpointStore:
     """The checkpoint storage of a run: under `url`, or in the folder `home` if it is empty.
 
     `cache`: folder for local copies of checkpoints under a URL. `stop` ends long operations.
@@ -87,11 +87,13 @@ class Shelf:
             fs.invalidate_cache()
             return fs.ls(path, detail=False) if fs.isdir(path) else []
 
-        found = tried(folder, Patience(self.limits.fetch_s, self.stop, self.limits), listed)
+        found = call_with_patience(
+            folder, Patience(self.limits.fetch_s, self.stop, self.limits), listed
+        )
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
 
-def patience(stop: threading.Event | None) -> Retry:
+def make_patience(stop: threading.Event | None) -> Retry:
     """Return how a process waits for checkpoint storage: until `stop` is set, or not at all without
     it.
     """
@@ -109,7 +111,7 @@ def check(url: str) -> None:
     Raises WeightsAway if the storage is unavailable.
     """
     try:
-        opened(url)
+        open_filesystem(url)
     except WeightsAway:
         raise
     except CheckpointError as error:
@@ -126,13 +128,13 @@ def fetch(
     if not is_url(path):
         return Path(path)
     folder, _, name = path.rstrip("/").rpartition("/")
-    if not manifest.plain(name):
+    if not manifest.is_plain_name(name):
         raise CheckpointError(f"{path} does not end in the name of a checkpoint")
     patience = Patience(limits.fetch_s, stop, limits)
-    directory = _cached(path, cache / name, patience)
-    named = manifest.named_base(directory)
+    directory = _fetch_to_cache(path, cache / name, patience)
+    named = manifest.find_named_base(directory)
     if named is not None and not named.exists():
-        _cached(f"{folder}/{named.name}", cache / named.name, patience)
+        _fetch_to_cache(f"{folder}/{named.name}", cache / named.name, patience)
     _evict(cache, limits.cached)
     return directory
 
@@ -149,7 +151,7 @@ def remove(path: str, stop: threading.Event | None = None, limits: TransferLimit
         if fs.exists(found):
             fs.rm(found, recursive=True)
 
-    tried(path, Patience(limits.fetch_s, stop, limits), removed)
+    call_with_patience(path, Patience(limits.fetch_s, stop, limits), removed)
 
 
 def _upload(
@@ -170,7 +172,7 @@ def _upload(
                 if found is not None and found != size:
                     raise OSError(f"{name}: only {found} of {size} bytes arrived")
 
-            tried(url, Patience(limits.upload_s, stop, limits), put, size=size)
+            call_with_patience(url, Patience(limits.upload_s, stop, limits), put, size=size)
     except CheckpointError:
         try:
             remove(url, stop, limits)
@@ -179,7 +181,7 @@ def _upload(
         raise
 
 
-def _cached(url: str, directory: Path, patience: Patience) -> Path:
+def _fetch_to_cache(url: str, directory: Path, patience: Patience) -> Path:
     """Return the cached copy; download it if it is absent or damaged. Updates its time of use."""
     if directory.exists():
         try:
@@ -193,7 +195,7 @@ def _cached(url: str, directory: Path, patience: Patience) -> Path:
             partial.rename(directory)
         except OSError as error:
             if not directory.exists():  # else another process was faster
-                kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
+                kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointError
                 text = error.strerror or str(error)
                 raise kind(f"{directory}: cannot be written: {text}") from error
         finally:
@@ -222,7 +224,9 @@ def _get(url: str, name: str, partial: Path, patience: Patience) -> None:
         fs.get_file(f"{path}/{name}", str(arriving))
         return arriving
 
-    tried(url, patience, get, size=tried(url, patience, size)).rename(partial / name)
+    call_with_patience(url, patience, get, size=call_with_patience(url, patience, size)).rename(
+        partial / name
+    )
 
 
 def _evict(cache: Path, kept: int) -> None:

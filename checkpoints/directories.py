@@ -12,11 +12,11 @@ from safetensors import SafetensorError
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.checkpoints.manifest import Manifest, Probe, verify
-from agentrl.core import disk
+from agentrl.core import disk_errors
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trained_hash import ROOT
 
-__all__ = ["Manifest", "publish", "remove", "verify", "whole_directory"]
+__all__ = ["Manifest", "publish", "remove", "verify", "write_directory"]
 
 OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the text of a SafetensorError
 
@@ -37,7 +37,7 @@ def publish(  # noqa: PLR0913 - what a manifest says
     Raises CheckpointError if the directory exists or may not be written, and WeightsAway if the
     disk is full or unavailable; then nothing is left.
     """
-    with whole_directory(directory) as partial:
+    with write_directory(directory) as partial:
         probe = write(partial)
         described = Manifest(
             checkpoint_id, version, parent, manifest.digests(partial), probe, trained_hash
@@ -47,7 +47,7 @@ def publish(  # noqa: PLR0913 - what a manifest says
 
 
 @contextmanager
-def whole_directory(directory: Path) -> Iterator[Path]:
+def write_directory(directory: Path) -> Iterator[Path]:
     """Yield a temporary directory, which is synced and renamed to `directory` at the end.
 
     There is only one writer per name: leftovers of an interrupted writer are replaced. Raises
@@ -66,12 +66,12 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         partial.rename(directory)
         _sync(directory.parent)
     except OSError as error:
-        raise _unwritten(directory, error.strerror or str(error), error.errno) from error
+        raise _write_error(directory, error.strerror or str(error), error.errno) from error
     except SafetensorError as error:
         found = OS_ERROR.search(str(error))
         if found is None:
             raise
-        raise _unwritten(directory, str(error), int(found[1])) from error
+        raise _write_error(directory, str(error), int(found[1])) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -84,10 +84,10 @@ def remove(directory: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _unwritten(directory: Path, reason: str, number: int | None) -> CheckpointError:
+def _write_error(directory: Path, reason: str, number: int | None) -> CheckpointError:
     """Create the error of a failed write. `number`: errno."""
     text = f"{directory}: cannot be written: {reason}"
-    if disk.is_transient(number):
+    if disk_errors.is_transient(number):
         return WeightsAway(text, hint=f"free space in {directory.parent}")
     return CheckpointError(text, hint=f"check that the trainer may write to {directory.parent}")
 

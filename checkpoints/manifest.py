@@ -75,12 +75,12 @@ def parse(content: bytes) -> Manifest:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"the manifest cannot be decoded: {error}") from error
     for name in found.files:
-        if not plain(name) or name == FILE:
+        if not is_plain_name(name) or name == FILE:
             raise CheckpointError(f"{name!r} lies outside the directory")
     return found
 
 
-def plain(name: str) -> bool:
+def is_plain_name(name: str) -> bool:
     """Return whether a relative path stays below its directory and is in normal form."""
     path = PurePosixPath(name)
     inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
@@ -110,13 +110,13 @@ def verify(directory: Path) -> Manifest:
     return manifest
 
 
-def base_of(directory: Path) -> Path | None:
+def find_base(directory: Path) -> Path | None:
     """Return the base model of an adapter's directory; None: the directory is a whole model.
 
     If the base is not at the path of the trainer's machine, the directory of the same name beside
     the adapter is used. Raises CheckpointError.
     """
-    named = named_base(directory)
+    named = find_named_base(directory)
     if named is None:
         return None
     for base in (named, directory.parent / named.name):
@@ -125,8 +125,8 @@ def base_of(directory: Path) -> Path | None:
     raise CheckpointError(f"{directory / ADAPTER}: the base model {named} does not exist")
 
 
-def named_base(directory: Path) -> Path | None:
-    """Like `base_of`, as written in the file, whether it exists or not."""
+def find_named_base(directory: Path) -> Path | None:
+    """Like `find_base`, as written in the file, whether it exists or not."""
     path = directory / ADAPTER
     try:
         base = Path(msgspec.json.decode(path.read_bytes())["base_model_name_or_path"])
@@ -136,7 +136,7 @@ def named_base(directory: Path) -> Path | None:
         raise CheckpointError(
             f"{path}: the name of the base model cannot be read: {error}"
         ) from error
-    if not plain(base.name):
+    if not is_plain_name(base.name):
         raise CheckpointError(f"{path}: {str(base)!r} is not the path of a base model")
     return base
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from agentrl.core.config import with_secrets
+from agentrl.core.config import fill_secrets
 from agentrl.core.errors import AgentRLError, CheckpointError
 from agentrl.core.retry import FOREVER, Backoff, Retry
 from agentrl.core.threads import call_bounded
@@ -55,14 +55,14 @@ class Patience:
     limits: TransferLimits = LIMITS
 
 
-def opened(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     """Return the file system of a URL and the path in it; some file systems connect here.
 
     Raises CheckpointError, WeightsAway if another try may help, ConfigError.
     """
     from fsspec.core import url_to_fs
 
-    expanded = with_secrets(url, KEY)
+    expanded = fill_secrets(url, KEY)
     try:
         fs, path = url_to_fs(expanded)
     except ImportError as error:
@@ -75,11 +75,13 @@ def opened(url: str) -> tuple[Any, str]:
             hint="use a URL such as file:///FOLDER or s3://BUCKET/FOLDER",
         ) from error
     except Exception as error:  # fsspec raises whatever its parts raise
-        raise _away(url, error) from error
+        raise _away_error(url, error) from error
     return fs, str(path).rstrip("/")
 
 
-def tried(url: str, patience: Patience, work: Callable[[Any, str], T], *, size: int = 0) -> T:
+def call_with_patience(
+    url: str, patience: Patience, work: Callable[[Any, str], T], *, size: int = 0
+) -> T:
     """Run `work`; retry it with growing pauses while another try may help.
 
     size: bytes that it transfers. Raises CheckpointError if no try can help, and WeightsAway when
@@ -100,7 +102,7 @@ def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int
     """Run `work` once. Raises CheckpointError, WeightsAway."""
     limits = patience.limits
     allowed_s = limits.call_s + size / limits.slowest
-    fs, path = opened(url)
+    fs, path = open_filesystem(url)
     try:
         call = partial(work, fs, path)
         return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
@@ -108,14 +110,14 @@ def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int
         raise CheckpointError(f"{url} does not exist: {_words(url, error)}") from error
     except PermissionError as error:
         fs.clear_instance_cache()  # else the next try has the same credentials
-        raise _away(url, error) from error
+        raise _away_error(url, error) from error
     except Exception as error:  # fsspec raises whatever its parts raise
         if isinstance(error, AgentRLError) and not isinstance(error, WeightsAway):
             raise
-        raise _away(url, error) from error
+        raise _away_error(url, error) from error
 
 
-def _away(url: str, error: Exception) -> WeightsAway:
+def _away_error(url: str, error: Exception) -> WeightsAway:
     """Create a WeightsAway, also for denied access: credentials may be renewed meanwhile."""
     text = _words(url, error)
     if isinstance(error, PermissionError):
@@ -131,6 +133,6 @@ def _words(url: str, error: Exception) -> str:
     """Return an error text of the storage without the secrets of the URL."""
     text = str(error) or type(error).__name__
     for named in NAMED.findall(url):
-        if value := with_secrets(named, KEY):
+        if value := fill_secrets(named, KEY):
             text = text.replace(value, named).replace(quote(value, safe=""), named)
     return text

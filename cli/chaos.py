@@ -45,12 +45,12 @@ def chaos(
 
     Example: agentrl chaos configs/chaos.toml --kills 20 --seed 1
     """
-    from agentrl.ops.chaos.experiment import Wish, chaos
+    from agentrl.ops.chaos.experiment import ChaosRequest, chaos
     from agentrl.ops.chaos.faults import Means
 
     commands = {"broker": restart_broker, "store": restart_store}
     restarts = {service: command for service, command in commands.items() if command}
-    wish = Wish(
+    request = ChaosRequest(
         path=config,
         kills=kills,
         seed=seed,
@@ -64,7 +64,7 @@ def chaos(
             print(line, file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
-    verdict = chaos(wish, tell)
+    verdict = chaos(request, tell)
     print(verdict.line())
     if not verdict.sound:
         raise typer.Exit(1)

@@ -62,9 +62,9 @@ def keys(
     """
     if as_json and markdown:
         raise typer.BadParameter("--json and --markdown exclude each other")
-    from agentrl.ops.configuration.keys import tell
+    from agentrl.ops.configuration.keys import print_keys
 
-    tell(section, as_json=as_json, markdown=markdown)
+    print_keys(section, as_json=as_json, markdown=markdown)
 
 
 def doctor(

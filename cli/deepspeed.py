@@ -27,6 +27,6 @@ def build(config: Path | None = OPTIONAL) -> None:
 
     Example: agentrl deepspeed build configs/quickstart.toml
     """
-    from agentrl.ops.doctor.extensions import build as compiled
+    from agentrl.ops.doctor.deepspeed_build import build as compiled
 
     print(compiled(config))

@@ -65,10 +65,10 @@ def show(
 
     Example: agentrl envs show dbbench --difficulty hard --item 3
     """
-    from agentrl.ops.tasks.show import Chosen, given, show_item
+    from agentrl.ops.tasks.show import ItemChoice, read_options, show_item
 
-    options = given(option, difficulty=difficulty, origin=origin, data=data)
-    show_item(Chosen(task, options, split, item, docker, image), gold=gold)
+    options = read_options(option, difficulty=difficulty, origin=origin, data=data)
+    show_item(ItemChoice(task, options, split, item, docker, image), gold=gold)
 
 
 def play(
@@ -90,10 +90,10 @@ def play(
     Example: agentrl envs play alfworld --item 3
     """
     from agentrl.ops.tasks.play import play as begin
-    from agentrl.ops.tasks.show import Chosen, given
+    from agentrl.ops.tasks.show import ItemChoice, read_options
 
-    options = given(option, difficulty=difficulty, origin=origin, data=data)
-    begin(Chosen(task, options, split, item, docker, image))
+    options = read_options(option, difficulty=difficulty, origin=origin, data=data)
+    begin(ItemChoice(task, options, split, item, docker, image))
 
 
 def check(
@@ -111,10 +111,10 @@ def check(
 
     Example: agentrl envs check dbbench --limit 50
     """
-    from agentrl.ops.tasks.check import Asked, settings
+    from agentrl.ops.tasks.check import CheckRequest, settings
     from agentrl.ops.tasks.check import check as measure
 
-    sound = measure(Asked(tasks or [], origin, settings(data, limit, seed, peer), as_json))
+    sound = measure(CheckRequest(tasks or [], origin, settings(data, limit, seed, peer), as_json))
     raise typer.Exit(0 if sound else 1)
 
 

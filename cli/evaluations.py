@@ -74,9 +74,9 @@ def measure(
 
     Example: agentrl eval measure configs/quickstart.toml --checkpoints 0,8,latest --repeats 8
     """
-    from agentrl.ops.evaluation.command import Wish, evaluate
+    from agentrl.ops.evaluation.command import EvalRequest, evaluate
 
-    wish = Wish(
+    request = EvalRequest(
         checkpoints=_words(checkpoints),
         policies=tuple(policy),
         tasks=_words(tasks),
@@ -86,7 +86,7 @@ def measure(
         temperature=0.0 if greedy else temperature,
         again=again,
     )
-    evaluate(config, wish, as_json=as_json)
+    evaluate(config, request, as_json=as_json)
 
 
 def compare(
@@ -101,10 +101,10 @@ def compare(
 
     Example: agentrl eval compare configs/quickstart.toml 0 latest
     """
-    from agentrl.ops.evaluation.compare import Pair
+    from agentrl.ops.evaluation.compare import PairRequest
     from agentrl.ops.evaluation.compare import compare as ask
 
-    ask(config, Pair(first, second, _words(tasks), _words(splits)), as_json=as_json)
+    ask(config, PairRequest(first, second, _words(tasks), _words(splits)), as_json=as_json)
 
 
 def _words(text: str) -> tuple[str, ...]:

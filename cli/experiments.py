@@ -81,9 +81,9 @@ def cross_policy(
     """
     from agentrl.ops.experiments import report
     from agentrl.ops.experiments.runner import Sizes
-    from agentrl.ops.experiments.study import Wish, study
+    from agentrl.ops.experiments.study import CrossPolicyRequest, study
 
-    wish = Wish(
+    request = CrossPolicyRequest(
         out=out,
         config=config,
         sizes=Sizes(seeds, items, attempts, checks, check_items, threads),
@@ -94,7 +94,7 @@ def cross_policy(
         drift_seeds=drift_seeds,
         drift_updates=drift_updates,
     )
-    print(report.write(out) if only_report else study(wish))
+    print(report.write(out) if only_report else study(request))
 
 
 def task_norm(
@@ -125,7 +125,7 @@ def task_norm(
     from agentrl.ops.experiments.runner import Sizes
     from agentrl.ops.experiments.task_norm import report, study
 
-    wish = study.Wish(
+    request = study.TaskNormRequest(
         out=out,
         configs=configs,
         parts=names(parts),
@@ -136,7 +136,7 @@ def task_norm(
     if only_report:
         print(report.write(out))
     else:
-        print(study.study(study.quick(wish) if quick else wish))
+        print(study.study(study.quick(request) if quick else request))
 
 
 def staleness(
@@ -169,7 +169,7 @@ def staleness(
     from agentrl.ops.experiments.runner import Sizes
     from agentrl.ops.experiments.staleness import report, study
 
-    wish = study.Wish(
+    request = study.StalenessRequest(
         out=out,
         config=config,
         bounds=study.numbers("--bounds", bounds),
@@ -180,7 +180,7 @@ def staleness(
     if only_report:
         print(report.write(out))
     else:
-        print(study.study(study.quick(wish) if quick else wish))
+        print(study.study(study.quick(request) if quick else request))
 
 
 def smollm(
@@ -218,11 +218,13 @@ def smollm(
 
     full = SMOLLM.full
     size = replace(full, updates=updates, clones=clones or full.clones)
-    wish = study.Wish(out=out, recipe=SMOLLM, size=size, arms=names(arms), seeds=seeds, items=items)
+    request = study.SmollmRequest(
+        out=out, recipe=SMOLLM, size=size, arms=names(arms), seeds=seeds, items=items
+    )
     if only_report:
         print(report.write(out))
     else:
-        print(study.study(study.quick(wish) if quick else wish))
+        print(study.study(study.quick(request) if quick else request))
 
 
 def names(text: str) -> tuple[str, ...]:

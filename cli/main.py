@@ -16,18 +16,18 @@ from agentrl.cli import (
     configs,
     dashboard,
     data,
-    dead,
+    database,
+    dead_letters,
     deepspeed,
     envs,
     evaluations,
     experiments,
-    hindsight,
-    history,
     models,
     policies,
     processes,
     quickstart,
-    stores,
+    replay,
+    run_history,
 )
 from agentrl.core.errors import AgentRLError, with_hint
 from agentrl.core.process import forbid_inspection
@@ -50,10 +50,10 @@ app = typer.Typer(
 )
 quickstart.add(app)
 processes.add(app)
-history.add(app)
-hindsight.add(app)
-stores.add(app)
-dead.add(app)
+run_history.add(app)
+replay.add(app)
+database.add(app)
+dead_letters.add(app)
 policies.add(app)
 evaluations.add(app)
 models.add(app)

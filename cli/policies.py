@@ -76,11 +76,11 @@ def warmstart(
 
     Example: agentrl warmstart configs/quickstart.toml --out models/mine --seed 7
     """
-    from agentrl.core import loading
+    from agentrl.core import config_loading
     from agentrl.ops.warmstart.command import make
     from agentrl.ops.warmstart.warmstart import WarmstartOptions
 
-    file = loading.load(config)
+    file = config_loading.load(config)
     make(
         WarmstartOptions(
             out=out,

@@ -5,21 +5,21 @@ import ipaddress
 import socket
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def named(host: str) -> str:
+def bracket_ipv6(host: str) -> str:
     """Return the host name for clients: of this machine if the server listens everywhere."""
     return socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
 
 
 def origin(host: str, port: int) -> str:
     """Return the URL of a server, without a path."""
-    name = named(host)
+    name = bracket_ipv6(host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 

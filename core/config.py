@@ -1,8 +1,8 @@
 """The configuration: every key with its type, default and description.
 
-`core/loading.py` reads a TOML file and the variables AGENTRL__SECTION__KEY into one `Config`.
-Secrets are not part of it: `${NAME}` in a URL is replaced when the URL is used, by the environment
-variable NAME or by the content of the file that NAME_FILE names.
+`core/config_loading.py` reads a TOML file and the variables AGENTRL__SECTION__KEY into one
+`Config`. Secrets are not part of it: `${NAME}` in a URL is replaced when the URL is used, by the
+environment variable NAME or by the content of the file that NAME_FILE names.
 Paths are relative to the directory in which a command is started.
 """
 
@@ -660,20 +660,20 @@ class Config(Section, frozen=True):
     def store_url(self) -> str:
         if self.store.url == "embedded":
             return f"sqlite:///{self.home() / 'store.db'}"
-        return with_secrets(self.store.url, "store.url")
+        return fill_secrets(self.store.url, "store.url")
 
     def broker_url(self) -> str:
         if self.broker.url == "embedded":
             return f"sqlite:///{self.home() / 'queue.db'}"
-        return with_secrets(self.broker.url, "broker.url")
+        return fill_secrets(self.broker.url, "broker.url")
 
     def tasks_url(self) -> str:
         if self.broker.tasks_url == "embedded":
             return f"filesystem://{self.home() / 'celery'}"
-        return with_secrets(self.broker.tasks_url, "broker.tasks_url")
+        return fill_secrets(self.broker.tasks_url, "broker.tasks_url")
 
 
-def with_secrets(url: str, where: str) -> str:
+def fill_secrets(url: str, where: str) -> str:
     """Replace each `${NAME}` in a URL by the value of NAME (see `_value`), also in that value.
 
     A value before the @ of a URL is percent-encoded here, so its variable contains the password
@@ -681,15 +681,15 @@ def with_secrets(url: str, where: str) -> str:
     """
 
     def value(match: re.Match[str]) -> str:
-        found = _value(match["name"])
+        found = _read_value(match["name"])
         if found is None:
             name = match["name"]
-            raise ConfigError(f"{where}: ${{{name}}} is not set", hint=_exported(name))
+            raise ConfigError(f"{where}: ${{{name}}} is not set", hint=_read_exported(name))
         before, after = match.string[: match.start()], match.string[match.end() :]
         in_login = "://" in before and "/" not in before.partition("://")[2] and "@" in after
         if in_login and not _NAMED.search(found):
             if _ENCODED.search(found):
-                _warn_of_encoded(where, match["name"])
+                _warn_encoded(where, match["name"])
             return quote(found, safe="")
         return found
 
@@ -702,7 +702,7 @@ def with_secrets(url: str, where: str) -> str:
 
 
 @cache
-def _warn_of_encoded(where: str, variable: str) -> None:
+def _warn_encoded(where: str, variable: str) -> None:
     """Warn once per variable. It is no error: a password may contain such characters itself."""
     logging.configure_unless_done()
     logging.get_logger().warning(
@@ -717,9 +717,9 @@ def secret(variable: str) -> str:
 
     Raises ConfigError if the variable is not set or cannot be sent in a header.
     """
-    value = (_value(variable) or "") if variable else ""
+    value = (_read_value(variable) or "") if variable else ""
     if variable and not value:
-        raise ConfigError(f"the variable {variable} is not set", hint=_exported(variable))
+        raise ConfigError(f"the variable {variable} is not set", hint=_read_exported(variable))
     if not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ConfigError(  # the error of an HTTP library would print the value
             f"the value of {variable} cannot be sent in a header: it has a line break, a space at "
@@ -729,7 +729,7 @@ def secret(variable: str) -> str:
     return value
 
 
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+def strip_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment for foreign programs: no AGENTRL_ variable, password or login."""
     return {
         name: value
@@ -745,7 +745,7 @@ def secret_files() -> list[str]:
     return sorted({path for path in named if Path(path).is_file()})
 
 
-def _value(name: str) -> str | None:
+def _read_value(name: str) -> str | None:
     """Return the environment variable NAME, or the content of the file that NAME_FILE names.
 
     The line end that editors add is removed. None: neither is set. Raises ConfigError.
@@ -762,7 +762,7 @@ def _value(name: str) -> str | None:
         ) from error
 
 
-def _exported(name: str) -> str:
+def _read_exported(name: str) -> str:
     return f"export {name}=…"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from agentrl.core.access import loopback
+from agentrl.core.access import is_loopback
 from agentrl.core.errors import ConfigError
 from agentrl.core.structs import prepare_structs
 
@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Disconnected(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before its request was complete."""
 
 
@@ -68,7 +68,7 @@ class Request:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise Disconnected
+                raise ClientDisconnected
             yield message.get("body", b"")
             if not message.get("more_body"):
                 return
@@ -106,7 +106,7 @@ class Application:
         elif handler is not None:
             try:
                 response = await handler(Request(scope, receive))
-            except Disconnected:
+            except ClientDisconnected:
                 return
         elif scope["path"] in self._paths:
             response = self._fault(405, "Method Not Allowed")
@@ -131,7 +131,7 @@ class HttpServer:
         `section`: section of the configuration, for errors. Raises ConfigError if the address is
         not available, or is not loopback and unguarded.
         """
-        if not guarded and not loopback(host):
+        if not guarded and not is_loopback(host):
             raise ConfigError(
                 f"the {section} server needs a bearer token: {host} is not loopback",
                 hint=f"set {section}.token_env to the name of the variable that contains the token",

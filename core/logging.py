@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 
-class Willing:
+class BestEffortStream:
     """A log stream that survives a full disk: the log gets a gap, the process continues.
 
     The number of missing lines is written at the end of the gap.
@@ -55,7 +55,7 @@ def configure(process: str, *, level: str = "INFO", form: str = "auto", **own: s
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Willing(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, BestEffortStream(sys.stderr))),
     )
     _own.clear()
     bind_process(process=process, **own)

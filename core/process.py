@@ -23,7 +23,7 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The rank of this process. `local`: rank among the processes of its machine.
 
     `meeting`: rendezvous URL for torch.distributed.
@@ -35,7 +35,7 @@ class Place:
     meeting: str
 
 
-def place(environ: Mapping[str, str]) -> Place | None:
+def find_rank_place(environ: Mapping[str, str]) -> RankPlace | None:
     """Return the rank that a launcher gave this process; None without a launcher. Raises
     ConfigError.
     """
@@ -48,7 +48,7 @@ def place(environ: Mapping[str, str]) -> Place | None:
         raise ConfigError(f"RANK, WORLD_SIZE, LOCAL_RANK: {error}") from error
     if not 0 <= rank < size:
         raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}")
-    return Place(rank, local, size, environ.get(MEETING, "env://"))
+    return RankPlace(rank, local, size, environ.get(MEETING, "env://"))
 
 
 def forbid_inspection() -> None:
@@ -98,7 +98,7 @@ def session_nice() -> int | None:
         return None
 
 
-def weigh_session(nice: int, pid: int | None = None) -> None:
+def set_session_nice(nice: int, pid: int | None = None) -> None:
     """Set the niceness of our session's autogroup, or of a process's; log a warning on failure.
 
     Unprivileged callers get one autogroup change per 100 ms, machine-wide.
@@ -122,7 +122,7 @@ def weigh_session(nice: int, pid: int | None = None) -> None:
         time.sleep(AGAIN_S)
 
 
-def unlocked(database: str | Path, locks: Path = LOCKS) -> str:
+def require_unlocked(database: str | Path, locks: Path = LOCKS) -> str:
     """Return a hint about a locked SQLite file: which process holds the lock.
 
     `locks`: /proc/locks. The write lock is on the index of the write-ahead log or on the file

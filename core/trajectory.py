@@ -139,23 +139,23 @@ AnyWire = TypeVar("AnyWire", bound=Wire)
 
 def body_of(wire: bytes, sha256: str) -> Trajectory:
     """Decode the trajectory of a stored body. Raises MessageError if the hash differs."""
-    trajectory = decoded(wire, _decoder).trajectory
+    trajectory = decode_wire(wire, _decoder).trajectory
     found = trajectory.sha256
     if found != sha256:
         raise MessageError(f"the SHA-256 of the body is {found[:12]}…, its row says {sha256[:12]}…")
     return trajectory
 
 
-def as_received(trajectory: Trajectory) -> Trajectory:
+def decode_as_received(trajectory: Trajectory) -> Trajectory:
     """Return the trajectory as readers of its body will see it; its hash is computed from this.
 
     Raises MessageError if it cannot be decoded.
     """
     wire = b"\x00" + _encoder.encode(EpisodeFinished(trajectory=trajectory))
-    return decoded(wire, _decoder).trajectory
+    return decode_wire(wire, _decoder).trajectory
 
 
-def decoded(wire: bytes, decoder: "msgspec.msgpack.Decoder[AnyWire]") -> AnyWire:
+def decode_wire(wire: bytes, decoder: "msgspec.msgpack.Decoder[AnyWire]") -> AnyWire:
     """Decode a message. Raises MessageError."""
     if not wire:
         raise MessageError("empty message body")

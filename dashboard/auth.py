@@ -29,7 +29,7 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LoginResult:
     """Result of a login. `session`: id of the new session, empty if the login failed. `wait_s`:
     seconds for which tokens of this address are not checked; 0 if the token was checked.
     """
@@ -38,7 +38,7 @@ class Answer:
     wait_s: float = 0.0
 
 
-class Doorkeeper:
+class SessionStore:
     """Sessions of logged-in browsers, and a pause per address after wrong tokens.
 
     A pause affects only its own address and never exceeds LONGEST_S.
@@ -54,26 +54,26 @@ class Doorkeeper:
         self._ends: dict[str, float] = {}  # by the hash of an id, the first to end first
         self._pauses: dict[str, tuple[float, float]] = {}  # seconds and end, by address
 
-    def show(self, written: str, address: str, now: float) -> Answer:
+    def log_in(self, written: str, address: str, now: float) -> LoginResult:
         """Start a session if the token is right. Each wrong token doubles the address's pause."""
         with self._lock:
             pause_s, until = self._pauses.get(address, (PAUSE_S / 2, -math.inf))
             if now < until:
-                return Answer(wait_s=until - now)
+                return LoginResult(wait_s=until - now)
             self._pauses.pop(address, None)
             if not hmac.compare_digest(written.encode(), self._token):
                 while len(self._pauses) >= self._most:
                     del self._pauses[next(iter(self._pauses))]
                 pause_s = min(2 * pause_s, LONGEST_S)
                 self._pauses[address] = pause_s, now + pause_s
-                return Answer()
+                return LoginResult()
             while len(self._ends) >= self._most:
                 del self._ends[next(iter(self._ends))]
             session = secrets.token_hex(32)
             self._ends[_hash(session)] = now + LASTS_S
-            return Answer(session)
+            return LoginResult(session)
 
-    def knows(self, sessions: str, now: float) -> bool:
+    def is_live(self, sessions: str, now: float) -> bool:
         """Return whether one of these session ids, joined by dots, is valid."""
         with self._lock:
             return any(self._ends.get(_hash(each), now) > now for each in sessions.split("."))
@@ -84,24 +84,24 @@ def _hash(session: str) -> str:
 
 
 @cache
-def keeper_of(token: str) -> Doorkeeper:
+def session_store(token: str) -> SessionStore:
     """Return the session store of this process."""
-    return Doorkeeper(token)
+    return SessionStore(token)
 
 
-def admitted(token: str) -> bool:
+def is_admitted(token: str) -> bool:
     """Return whether this browser is logged in."""
-    keeper, now = keeper_of(token), time.monotonic()
-    if keeper.knows(st.context.cookies.get(COOKIE, ""), now):
+    store, now = session_store(token), time.monotonic()
+    if store.is_live(st.context.cookies.get(COOKIE, ""), now):
         return True
     session = st.session_state.get(SESSION, "")
-    if not keeper.knows(session, now):
+    if not store.is_live(session, now):
         return False
-    st.html(keep(session), unsafe_allow_javascript=True)
+    st.html(cookie_script(session), unsafe_allow_javascript=True)
     return True
 
 
-def keep(session: str) -> str:
+def cookie_script(session: str) -> str:
     """Return HTML that adds a hexadecimal session id to the browser's session cookie.
 
     Ids of other dashboards on this host are kept, because cookies are shared between ports.
@@ -132,7 +132,7 @@ def ask(token: str) -> None:
     if not sent:
         return
     address = address_of_browser()
-    answer = keeper_of(token).show(written.strip(), address, time.monotonic())
+    answer = session_store(token).log_in(written.strip(), address, time.monotonic())
     if answer.session:
         st.session_state[SESSION] = answer.session
         st.rerun()

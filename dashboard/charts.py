@@ -72,7 +72,7 @@ def columns(counts: Mapping[int, int], x: str, y: str) -> Spec:
     }
 
 
-def stacked(
+def stacked_bars(
     rows: Sequence[Row], x: tuple[str, str], y: str, parts: tuple[str, Mapping[str, str]]
 ) -> Spec:
     """Bars in parts. `x`: field and title; `parts`: the field that names a part, and the colours

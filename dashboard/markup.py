@@ -70,7 +70,7 @@ def table(rows: Sequence[Row], *, here: int | None = None, low: bool = False) ->
     return _wide(f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>", low)
 
 
-def folded(summary: str, rows: Sequence[Row]) -> str:
+def folded_table(summary: str, rows: Sequence[Row]) -> str:
     """A table that is shown when its summary is chosen."""
     head = f"<summary>{escape(summary)}</summary>"
     return f'<details class="folded">{head}{table(rows, low=True)}</details>'

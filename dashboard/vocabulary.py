@@ -48,13 +48,13 @@ def find(directories: Sequence[str]) -> Path | None:
     return None
 
 
-def of(path: Path) -> Vocabulary:
+def vocabulary_of(path: Path) -> Vocabulary:
     """The vocabulary of a tokenizer file as it stands; the last four are kept."""
-    return _kept(path, path.stat().st_mtime)
+    return _read_cached(path, path.stat().st_mtime)
 
 
 @lru_cache(maxsize=4)
-def _kept(path: Path, changed: float) -> Vocabulary:  # noqa: ARG001 - part of the key
+def _read_cached(path: Path, changed: float) -> Vocabulary:  # noqa: ARG001 - part of the key
     return read(path)
 
 
@@ -64,7 +64,7 @@ def read(path: Path) -> Vocabulary:
         written = json.loads(path.read_bytes())
         model = written["model"]["vocab"]
         added = written.get("added_tokens", [])
-        words = model.items() if isinstance(model, dict) else _ranked(model)
+        words = model.items() if isinstance(model, dict) else _rank_pieces(model)
         as_bytes = _is_byte_level(written)
         pieces = {int(token): _piece(word, as_bytes) for word, token in words}
         pieces |= {int(each["id"]): str(each["content"]).encode() for each in added}
@@ -74,7 +74,7 @@ def read(path: Path) -> Vocabulary:
     return Vocabulary(pieces, special)
 
 
-def _ranked(model: Any) -> list[tuple[str, int]]:
+def _rank_pieces(model: Any) -> list[tuple[str, int]]:
     """(piece, id) of a Unigram model, whose vocabulary is a list of (piece, score)."""
     return [(piece, token) for token, (piece, _score) in enumerate(model)]
 

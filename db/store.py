@@ -33,7 +33,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Float, Integer
 
 from agentrl.core.errors import StoreError, StoreUnavailable
-from agentrl.core.process import unlocked
+from agentrl.core.process import require_unlocked
 from agentrl.core.retry import FOREVER, Retry
 
 PATIENCE_S = 30.0  # of a command that a person waits for; processes of a run wait for ever
@@ -226,7 +226,7 @@ class Store:
     @property
     def url(self) -> str:
         """Return the URL without its password."""
-        return shown(self.engine.url)
+        return redact_url(self.engine.url)
 
     def one_thread(self, timeouts: Timeouts = LEASE) -> "Store":
         """Open the same database with a separate connection, for a thread that must not wait for
@@ -319,7 +319,7 @@ class Store:
             failure = classify(error)
             if failure is Failure.OURS:
                 raise
-            reason = driver_words(error)
+            reason = driver_message(error)
             kind = StoreUnavailable if failure is Failure.TRANSIENT else StoreError
             raise kind(
                 f"database {self.url}: {reason}", hint=hint_for(self.engine.url, reason)
@@ -354,14 +354,14 @@ def open_store(
     try:
         engine = _engine(parsed, threads, timeouts, stop)
     except NoSuchModuleError as error:
-        raise _no_url() from error
+        raise _missing_url_error() from error
     retry = Retry("store", is_transient, limit_s=FOREVER if stop else PATIENCE_S, stop=stop)
     store = Store(engine, retry, timeouts)
     try:
         retry.call(store.check, limit_s=None if stop else 0.0)
     except DBAPIError as error:
         store.close()
-        raise unreachable(parsed, error) from error
+        raise unreachable_error(parsed, error) from error
     return store
 
 
@@ -370,7 +370,7 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise _no_url() from None
+        raise _missing_url_error() from None
     beside = f"{parsed.username}{parsed.host}{parsed.database}"
     if not _is_sqlite(parsed) and "@" in beside:
         raise StoreError(
@@ -380,7 +380,7 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def _no_url() -> StoreError:
+def _missing_url_error() -> StoreError:
     return StoreError(
         "store.url is not a database URL",
         hint="use sqlite:////PATH/store.db or postgresql+psycopg://USER@HOST/DATABASE; "
@@ -388,24 +388,24 @@ def _no_url() -> StoreError:
     )
 
 
-def shown(url: URL) -> str:
+def redact_url(url: URL) -> str:
     """Return a URL without its password."""
     return url.difference_update_query(["password"]).render_as_string(hide_password=True)
 
 
-def driver_words(error: BaseException) -> str:
+def driver_message(error: BaseException) -> str:
     """Return the first line of a driver's error text."""
     said = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     lines = str(said).strip().splitlines()
     return lines[0] if lines else type(said).__name__
 
 
-def unreachable(url: URL, error: DBAPIError) -> StoreError:
+def unreachable_error(url: URL, error: DBAPIError) -> StoreError:
     """Create the error for a database that cannot be opened."""
-    reason = driver_words(error)
+    reason = driver_message(error)
     kind = StoreUnavailable if is_transient(error) else StoreError
     return kind(
-        f"database {shown(url)} is unreachable: {reason}",
+        f"database {redact_url(url)} is unreachable: {reason}",
         hint=f"{hint_for(url, reason)}, or correct store.url",
     )
 
@@ -415,7 +415,7 @@ def hint_for(url: URL, reason: str) -> str:
     if url.get_backend_name() != "sqlite":
         return "start the database"
     if "locked" in reason:
-        return unlocked(url.database or "")
+        return require_unlocked(url.database or "")
     return "look at the file, its folder's rights and the free space"
 
 

@@ -24,7 +24,7 @@ from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.db.models import Checkpoint
-from agentrl.serving.request import Engine, EngineAway
+from agentrl.serving.engine_api import Engine, EngineAway
 
 MOST_OFF = {"float32": 0.01}  # median |Δlogp| of a text that two engines score; other dtypes: 0.15
 RETRY_S = 60.0  # after an engine's own failure; a checkpoint's is for ever
@@ -33,7 +33,7 @@ AWAY_S = 5.0  # after a failure to fetch
 log = get_logger()
 
 
-class Loads(Engine, Protocol):
+class LoadingEngine(Engine, Protocol):
     """The interface of an engine that can load policies. `places`: how many it holds at once.
 
     None: limited by memory only. 1: weights are exchanged in place.
@@ -69,12 +69,12 @@ class Loads(Engine, Protocol):
     def close(self) -> None: ...
 
 
-class Holder:
+class CheckpointLoader:
     """Loads and verifies checkpoints of an engine. For one thread."""
 
     def __init__(
         self,
-        engine: Loads,
+        engine: LoadingEngine,
         tolerance: float,
         cache: Path,
         stop: threading.Event | None = None,
@@ -90,19 +90,19 @@ class Holder:
         self._cache = cache
         self._stop = stop
         self._held: set[str] = set()
-        self._whole: dict[str, Path] = {}  # where its files are
+        self._paths: dict[str, Path] = {}  # where its files are
         self._refused: dict[str, float] = {}  # until when
         self._problem: tuple[str, str] = ("", "")  # of the checkpoint that was refused last
 
-    def whole(self, row: Checkpoint) -> bool:
+    def has_files(self, row: Checkpoint) -> bool:
         """Return whether the checkpoint's files are local and match its manifest; checked once.
 
         If not, it is refused, for a while if the files may still arrive.
         """
         name = row.checkpoint_id
-        if self.refuses(name):
+        if self.is_refused(name):
             return False
-        if name not in self._whole:
+        if name not in self._paths:
             try:
                 path = checkpoint_store.fetch(row.path, self._cache, self._stop)
                 found = manifest.verify(path)
@@ -115,7 +115,7 @@ class Holder:
                 away = isinstance(error, WeightsAway) or isinstance(error.__cause__, OSError)
                 self._refuse(name, error, AWAY_S if away else math.inf)
                 return False
-            self._whole[name] = path
+            self._paths[name] = path
         return True
 
     def load(self, row: Checkpoint) -> bool:
@@ -123,13 +123,13 @@ class Holder:
         name = row.checkpoint_id
         if name in self._held:
             return True
-        if not self.whole(row):
+        if not self.has_files(row):
             return False
-        started, path = self._clock(), self._whole[name]
+        started, path = self._clock(), self._paths[name]
         try:
             probe = manifest.read(path).probe
             self._engine.load(name, path)
-            prove(self._engine, name, path, probe, self._tolerance)
+            verify_weights(self._engine, name, path, probe, self._tolerance)
         except EngineAway:
             return False
         except PolicyError as error:
@@ -148,18 +148,18 @@ class Holder:
 
     def unload(self, name: str) -> None:
         self._held.discard(name)
-        self._whole.pop(name, None)
+        self._paths.pop(name, None)
         if name in self._engine.names():
             self._engine.unload(name)
 
-    def refuses(self, name: str) -> bool:
+    def is_refused(self, name: str) -> bool:
         return self._clock() < self._refused.get(name, -math.inf)
 
     def problem(self) -> str:
         """Return why the newest checkpoint is not served; empty: one is served."""
         return self._problem[1]
 
-    def lost(self) -> list[str]:
+    def take_lost(self) -> list[str]:
         """Return policies that the engine has lost, each once."""
         gone = sorted(self._held.difference(self._engine.names()))
         self._held.difference_update(gone)
@@ -178,7 +178,9 @@ def tolerance(dtype: str, configured: float | None = None) -> float:
     return MOST_OFF.get(dtype, 0.15) if configured is None else configured
 
 
-def prove(engine: Loads, name: str, path: Path, probe: Probe | None, most_off: float) -> None:
+def verify_weights(
+    engine: LoadingEngine, name: str, path: Path, probe: Probe | None, most_off: float
+) -> None:
     """Score the probe text: a sanity check, because bytes are compared during loading.
 
     If the median |Δlogp| exceeds `most_off`, unloads the policy and raises PolicyError. The

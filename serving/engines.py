@@ -13,7 +13,7 @@ from typing import Any
 
 from agentrl.core.config import Lora, Model, PolicyServer
 from agentrl.core.errors import require_known
-from agentrl.serving.checkpoint_loader import Loads
+from agentrl.serving.checkpoint_loader import LoadingEngine
 
 EXTERNAL = "external"
 
@@ -35,7 +35,7 @@ class ServingConfig:
     metrics: bool
 
 
-Make = Callable[[ServingConfig, PolicyServer, threading.Event], Loads]
+Make = Callable[[ServingConfig, PolicyServer, threading.Event], LoadingEngine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ ENGINES = {
 }
 
 
-def make_engine(config: ServingConfig, server: PolicyServer, stop: threading.Event) -> Loads:
+def make_engine(
+    config: ServingConfig, server: PolicyServer, stop: threading.Event
+) -> LoadingEngine:
     """Create the engine of a server.
 
     stop: set when the process shall end. Raises ConfigError.

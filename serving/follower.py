@@ -23,10 +23,10 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
-from agentrl.db.registry.tracks import parse, wanted
+from agentrl.db.registry.tracks import parse_track, select_checkpoint
 from agentrl.db.store import Store
-from agentrl.serving.checkpoint_loader import MOST_OFF, Holder, Loads
-from agentrl.serving.served import Served
+from agentrl.serving.checkpoint_loader import MOST_OFF, CheckpointLoader, LoadingEngine
+from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 DRAIN_S = 30.0  # requests of a former checkpoint that last longer fail or are aborted
 ABORT_S = 1.0  # for what an engine aborted to be answered
@@ -35,7 +35,7 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class FollowerConfig:
     """Settings of a follower. `drain_s`: for a replaced checkpoint. `tolerance`: see `prove`.
 
     `cache`: folder for local copies of checkpoints under a URL. `stop` ends a download.
@@ -50,7 +50,7 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Leaving:
+class RetiringCheckpoint:
     """A replaced checkpoint, its tracks, and the time until which it may drain."""
 
     deadline: float
@@ -62,28 +62,31 @@ class Follower:
 
     def __init__(
         self,
-        engine: Loads,
-        served: Served,
+        engine: LoadingEngine,
+        served: ServedCheckpoints,
         store: Store,
-        seat: Seat,
+        follower_config: FollowerConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ConfigError for an unknown track, or for more tracks than the engine holds."""
-        for track in seat.tracks:
-            parse(track)
-        if engine.places is not None and len(seat.tracks) > engine.places:
+        for track in follower_config.tracks:
+            parse_track(track)
+        if engine.places is not None and len(follower_config.tracks) > engine.places:
             raise ConfigError(
-                f"policy.tracks: {len(seat.tracks)} tracks, but the engine serves {engine.places}",
+                f"policy.tracks: {len(follower_config.tracks)} tracks, "
+                f"but the engine serves {engine.places}",
                 hint="give each track a [[policy]] of its own",
             )
         self._in_place = engine.places is not None
-        self._holder = Holder(engine, seat.tolerance, seat.cache, seat.stop, clock)
+        self._loader = CheckpointLoader(
+            engine, follower_config.tolerance, follower_config.cache, follower_config.stop, clock
+        )
         self._clock = clock
         self._served = served
         self._store = store
-        self._seat = seat
+        self._seat = follower_config
         self._missing: set[str] = set()
-        self._leaving: dict[str, Leaving] = {}
+        self._leaving: dict[str, RetiringCheckpoint] = {}
         self._last: dict[str, Checkpoint] = {}  # what each track was served from
 
     @property
@@ -92,8 +95,8 @@ class Follower:
         return bool(self._leaving)
 
     def problem(self) -> str:
-        """As `Holder.problem`."""
-        return self._holder.problem()
+        """As `CheckpointLoader.problem`."""
+        return self._loader.problem()
 
     def step(self, live: Sequence[Checkpoint]) -> None:
         """Move every track to its checkpoint of the live lineage, and drop unused checkpoints."""
@@ -103,7 +106,7 @@ class Follower:
             if checkpoint is None:
                 continue
             self._bring(track, checkpoint)
-            if self._holder.refuses(checkpoint.checkpoint_id):
+            if self._loader.is_refused(checkpoint.checkpoint_id):
                 self._bring(track, self._last.get(track))
         self._let_go()
 
@@ -115,13 +118,13 @@ class Follower:
         held = self._served.tracks().get(track)
         if held and held.checkpoint_id == name:
             return
-        if self._in_place and self._holder.whole(checkpoint):
+        if self._in_place and self._loader.has_files(checkpoint):
             if held:
                 self._leave(track, held.checkpoint_id)
             self._let_go()
         leaving = self._leaving.get(name)
         blocked = self._leaving if self._in_place else leaving and track in leaving.tracks
-        if blocked or not self._holder.load(checkpoint):
+        if blocked or not self._loader.load(checkpoint):
             return
         self._serve(track, checkpoint)
         if held and not self._in_place:
@@ -130,10 +133,10 @@ class Follower:
     def _wanted(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
         """Return the checkpoint of a track; its former one if the new one is refused."""
         try:
-            name = wanted(track, [(row.version, row.checkpoint_id) for row in live])
+            name = select_checkpoint(track, [(row.version, row.checkpoint_id) for row in live])
         except ConfigError:  # nothing is live yet
             return None
-        if self._holder.refuses(name):
+        if self._loader.is_refused(name):
             return self._last.get(track)
         rows = {row.checkpoint_id: row for row in live}
         return rows.get(name) or self._elsewhere(name)
@@ -149,7 +152,7 @@ class Follower:
     def _serve(self, track: str, checkpoint: Checkpoint) -> None:
         server_id = self._seat.server_id
         self._store.transact(
-            lambda session: checkpoints.mark_serving(session, server_id, track, checkpoint)
+            lambda session: checkpoints.begin_serving(session, server_id, track, checkpoint)
         )
         self._served.serve(track, checkpoint.checkpoint_id, checkpoint.version)
         self._last[track] = checkpoint
@@ -158,7 +161,7 @@ class Follower:
         log.info("Serving track", track=track, version=checkpoint.version)
 
     def _leave(self, track: str, checkpoint_id: str) -> None:
-        leaving = Leaving(self._clock() + self._seat.drain_s)
+        leaving = RetiringCheckpoint(self._clock() + self._seat.drain_s)
         self._leaving.setdefault(checkpoint_id, leaving).tracks.append(track)
         if self._in_place:
             self._served.retire(checkpoint_id, timeout_s=0.0)
@@ -171,7 +174,7 @@ class Follower:
                 drained = self._served.retire(name, timeout_s=0.0)
                 if not drained and self._clock() < leaving.deadline:
                     continue
-                self._holder.unload(name)
+                self._loader.unload(name)
                 self._served.retire(name, timeout_s=ABORT_S)
             self._retired(name, leaving.tracks)
             del self._leaving[name]
@@ -179,7 +182,7 @@ class Follower:
     def _lose(self) -> None:
         """Close the rows of checkpoints that the engine lost; their requests have failed."""
         tracks = self._served.tracks()
-        for name in self._holder.lost():
+        for name in self._loader.take_lost():
             on = [track for track, serving in tracks.items() if serving.checkpoint_id == name]
             self._served.retire(name, timeout_s=0.0)
             leaving = self._leaving.pop(name, None)
@@ -190,7 +193,7 @@ class Follower:
         server_id = self._seat.server_id
         for track in tracks:
             self._store.transact(
-                lambda session, track=track: checkpoints.mark_retired(  # type: ignore[misc]
+                lambda session, track=track: checkpoints.end_serving(  # type: ignore[misc]
                     session, server_id, track, checkpoint_id
                 )
             )

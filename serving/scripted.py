@@ -11,18 +11,18 @@ import msgspec
 
 from agentrl.core.config import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.engine_api import Completion, ModelLimits, Request, check_request
 from agentrl.serving.engines import ServingConfig
-from agentrl.serving.request import Completion, Limits, Request, check
 
 Script = Callable[[Request], Sequence[int]]
-LIMITS = Limits(vocabulary=768, context=4096)
+LIMITS = ModelLimits(vocabulary=768, context=4096)
 
 
 class ScriptedEngine:
     """An engine that answers at once. Without a script it samples uniform tokens, seeded."""
 
     def __init__(
-        self, script: Script | None = None, *, seed: int = 0, limits: Limits = LIMITS
+        self, script: Script | None = None, *, seed: int = 0, limits: ModelLimits = LIMITS
     ) -> None:
         """script: returns the tokens for a request; cut at a stop token and max_tokens."""
         self._script = script or self._uniform
@@ -52,7 +52,7 @@ class ScriptedEngine:
     def problem(self) -> str:
         return ""
 
-    def limits(self, policy: str) -> Limits:
+    def limits(self, policy: str) -> ModelLimits:
         with self._lock:
             if policy not in self._names:
                 raise PolicyError(f"policy {policy} is not loaded")
@@ -65,8 +65,8 @@ class ScriptedEngine:
 
     def submit(self, request: Request) -> Future[Completion]:
         """As `Engine.submit`; log-probabilities are those of the uniform distribution."""
-        check(request, self.limits(request.policy))
-        tokens, reason = cut(self._script(request), request)
+        check_request(request, self.limits(request.policy))
+        tokens, reason = cut_at_stop(self._script(request), request)
         logprob = -math.log(self._limits.vocabulary)
         future: Future[Completion] = Future()
         future.set_result(Completion(tokens, [logprob] * len(tokens), reason))
@@ -95,7 +95,7 @@ def make(
     return ScriptedEngine(seed=config.seed, limits=limits_of(Path(config.model.path)))
 
 
-def cut(tokens: Sequence[int], request: Request) -> tuple[list[int], str]:
+def cut_at_stop(tokens: Sequence[int], request: Request) -> tuple[list[int], str]:
     """Return the tokens up to the first stop token or max_tokens, and the finish reason."""
     for index, token in enumerate(tokens[: request.max_tokens]):
         if token in request.stop_ids:
@@ -103,14 +103,14 @@ def cut(tokens: Sequence[int], request: Request) -> tuple[list[int], str]:
     return list(tokens[: request.max_tokens]), "length"
 
 
-def limits_of(model: Path) -> Limits:
+def limits_of(model: Path) -> ModelLimits:
     """Read the limits in a model's config.json. Raises CheckpointError."""
     path = model / "config.json"
     try:
         config = msgspec.json.decode(path.read_bytes(), type=_ModelConfig)
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return Limits(config.vocab_size, config.max_position_embeddings)
+    return ModelLimits(config.vocab_size, config.max_position_embeddings)
 
 
 class _ModelConfig(msgspec.Struct):

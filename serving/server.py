@@ -1,6 +1,7 @@
 """The HTTP application of the policy server: `/v1/completions`, `/v1/models`, `/health`.
 
-    HTTP ─▶ token, size, JSON, fields ─▶ Served.request(checkpoint) ─▶ Engine.submit ─▶ answer
+    HTTP ─▶ token, size, JSON, fields ─▶ ServedCheckpoints.request(checkpoint) ─▶ Engine.submit ─▶
+    answer
 
 Refusals have OpenAI's error body: 400 names the field, 401 a wrong token, 404 `model_not_found`,
 413 the size, 503 a failed engine. If a client disconnects, its sampling stops (499).
@@ -22,16 +23,16 @@ from agentrl.core.errors import PolicyError
 from agentrl.core.http import HttpServer, content
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
-from agentrl.serving.request import Engine, RequestError, check
-from agentrl.serving.served import NotServedError, Served
+from agentrl.serving.engine_api import Engine, RequestError, check_request
+from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
-class Face:
+class PolicyApp:
     """The request handlers of one engine."""
 
-    def __init__(self, engine: Engine, served: Served, token: str) -> None:
+    def __init__(self, engine: Engine, served: ServedCheckpoints, token: str) -> None:
         self._engine = engine
         self._served = served
         self._token = token
@@ -57,7 +58,7 @@ class Face:
     async def _measured(self, request: HttpRequest) -> Response:
         """Count and time a completion."""
         began = time.perf_counter()
-        with tracing.served("completion", request.headers.get("traceparent")) as fields:
+        with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
             response = await self._guarded(self._completions)(request)
             fields["status"] = response.status_code
         metrics.REQUESTS.add(status=str(response.status_code))
@@ -77,10 +78,10 @@ class Face:
         except PolicyError as error:
             return _fault(503, str(error), code="policy_failed")
 
-    async def _complete(self, body: wire.Body, http: HttpRequest) -> Response:
+    async def _complete(self, body: wire.CompletionBody, http: HttpRequest) -> Response:
         with self._served.request(body.model):
             request = body.request()
-            check(request, self._engine.limits(body.model))
+            check_request(request, self._engine.limits(body.model))
             sampling = asyncio.wrap_future(self._engine.submit(request))
             hung_up = asyncio.ensure_future(_hung_up(http))
             try:
@@ -119,17 +120,17 @@ async def _hung_up(request: HttpRequest) -> None:
 class Server(HttpServer):
     """Serves the application on a socket."""
 
-    def __init__(self, face: Face, host: str, port: int, *, guarded: bool) -> None:
+    def __init__(self, app: PolicyApp, host: str, port: int, *, guarded: bool) -> None:
         """Bind and start. Raises ConfigError, like `HttpServer`."""
         super().__init__("policy", host, port, guarded=guarded)
-        self.start(face.application())
+        self.start(app.application())
 
 
 def _fault(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return _json(status, wire.encode_fault(wire.Fault(message, kind, param, code)))
+    return _json(status, wire.encode_fault(wire.ErrorBody(message, kind, param, code)))
 
 
 def _json(status: int, content: bytes) -> Response:

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from agentrl.serving.request import Completion, Request, RequestError
+from agentrl.serving.engine_api import Completion, Request, RequestError
 
 MAX_BODY = 4 * 1024 * 1024  # bytes
 
 
-class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request. `model`: a checkpoint_id; `user`: the session whose prefix may be reused.
 
     `return_token_ids` must be true: the server has no tokenizer, so the text is empty.
@@ -65,7 +65,7 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptDetails
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CompletionAnswer(msgspec.Struct, frozen=True):
     id: str
     object: str
     model: str
@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True):
     usage: Usage
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ErrorBody(msgspec.Struct, frozen=True):
     """OpenAI's error body. `param`: the wrong field. `code`: error code for programs."""
 
     message: str
@@ -82,11 +82,11 @@ class Fault(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
-_decoder = msgspec.json.Decoder(Body)
+_decoder = msgspec.json.Decoder(CompletionBody)
 _encoder = msgspec.json.Encoder()
 
 
-def decode(content: bytes) -> Body:
+def decode(content: bytes) -> CompletionBody:
     """Decode a request body. Raises RequestError."""
     try:
         body = _decoder.decode(content)
@@ -99,7 +99,7 @@ def decode(content: bytes) -> Body:
     return body
 
 
-def encode(number: int, body: Body, completion: Completion) -> bytes:
+def encode(number: int, body: CompletionBody, completion: Completion) -> bytes:
     """Encode a completion as an HTTP body."""
     tokens, count = completion.token_ids, len(body.prompt)
     logprobs = None
@@ -108,10 +108,12 @@ def encode(number: int, body: Body, completion: Completion) -> bytes:
     choice = Choice(0, "", completion.finish_reason, tokens, logprobs)
     details = PromptDetails(completion.cached_tokens)
     usage = Usage(count, len(tokens), count + len(tokens), details)
-    return _encoder.encode(Answer(f"cmpl-{number}", "text_completion", body.model, [choice], usage))
+    return _encoder.encode(
+        CompletionAnswer(f"cmpl-{number}", "text_completion", body.model, [choice], usage)
+    )
 
 
-def encode_fault(fault: Fault) -> bytes:
+def encode_fault(fault: ErrorBody) -> bytes:
     return _encoder.encode({"error": fault})
 
 

@@ -61,11 +61,11 @@ def test_names_end_with_a_unit_and_labels_are_few() -> None:
 
 
 def test_prometheus_scrapes_every_process_of_the_quickstart() -> None:
-    from agentrl.core import loading
+    from agentrl.core import config_loading
     from agentrl.ops.supervisor.supervisor import children
 
     file = ROOT / "configs/quickstart.toml"
-    config = loading.load(file, {"AGENTRL__METRICS__PORT": "9300"})
+    config = config_loading.load(file, {"AGENTRL__METRICS__PORT": "9300"})
     ports = [9300, *(child.metrics for child in children(config, file))]
     text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
     assert [int(port) for port in re.findall(r"- 127\.0\.0\.1:(\d+)", text)] == ports

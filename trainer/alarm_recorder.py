@@ -17,22 +17,22 @@ from agentrl.db.models import Run
 from agentrl.db.queries import episode_outcomes
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms
-from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import NewUpdate
 from agentrl.trainer.algorithm.alarms import (
     LATE,
-    edges,
+    alarm_changes,
     group_metrics,
     share_readings,
     update_readings,
 )
 
-Edges = list[tuple[Reading, alarms.Raised | None]]  # what begins, what ends
+Edges = list[tuple[AlarmReading, alarms.RaisedAlarm | None]]  # what begins, what ends
 
 log = get_logger()
 
 
-class Watch:
+class AlarmRecorder:
     """Records the alarms of one run. For one thread."""
 
     def __init__(self, config: Alarms, max_grad_norm: float, run_id: str) -> None:
@@ -49,37 +49,39 @@ class Watch:
         learned = {member.group_id for member in new.members}
         counted = group_metrics(alarms.groups_since_update(session, self._run_id, learned))
         late = episode_outcomes.recent_metrics(session, self._run_id, LATE)
-        standing = alarms.raised(session, self._run_id)
+        standing = alarms.raised_alarms(session, self._run_id)
         new = dataclasses.replace(new, metrics=new.metrics | counted)
         readings = update_readings(
             new.metrics, late, self._config, self._max_grad_norm, skipped=new.reason
         )
-        return new, edges(readings, standing)
+        return new, alarm_changes(readings, standing)
 
-    def look(self, store: Store, version: int, epoch: int) -> None:
+    def record_group_alarms(self, store: Store, version: int, epoch: int) -> None:
         """Raise alarms about groups between two updates; the next update decides whether they end.
 
         Groups that have just become ready may still turn out to have no spread.
         """
         if store.ask(self._seen):
-            tell(store.transact(lambda session: self._record(session, version, epoch)), version)
+            log_alarms(
+                store.transact(lambda session: self._record(session, version, epoch)), version
+            )
 
     def _seen(self, session: Session) -> Edges:
         metrics = group_metrics(alarms.groups_since_update(session, self._run_id))
         readings = share_readings(metrics, self._config)
         raised = [reading for reading in readings if reading.raised]
-        return edges(raised, alarms.raised(session, self._run_id)) if raised else []
+        return alarm_changes(raised, alarms.raised_alarms(session, self._run_id)) if raised else []
 
-    def _record(self, session: Session, version: int, epoch: int) -> list[Reading]:
+    def _record(self, session: Session, version: int, epoch: int) -> list[AlarmReading]:
         run = session.get_one(Run, self._run_id, with_for_update=True, populate_existing=True)
         if run.trainer_epoch != epoch:
             return []
         told = self._seen(session)
-        alarms.add(session, self._run_id, None, version, told)
+        alarms.add_alarms(session, self._run_id, None, version, told)
         return [reading for reading, _ in told]
 
 
-def tell(told: Sequence[Reading], version: int, reason: str = "") -> None:
+def log_alarms(told: Sequence[AlarmReading], version: int, reason: str = "") -> None:
     """Log a warning for a raised alarm, a notice for its end. `reason`: of a skipped update."""
     for each in told:
         say, what = (log.warning, "Alarm raised") if each.raised else (log.info, "Alarm ended")

@@ -83,14 +83,14 @@ def trained_reward(trajectory: Trajectory, settings: Settings) -> float:
     return shaped_reward(trajectory, settings.abnormal_reward) - cost
 
 
-def spread(group: TrainableGroup, abnormal_reward: float | None = None) -> bool:
+def has_spread(group: TrainableGroup, abnormal_reward: float | None = None) -> bool:
     """Return whether the members' rewards differ, without penalties. Otherwise there is no
     gradient.
     """
     return len({shaped_reward(member, abnormal_reward) for member in group.members}) > 1
 
 
-def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
+def assemble_batch(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
     """Assemble the Batch of groups, in order. Groups need not have spread or equal sizes.
 
     Raises ConfigError for a trajectory of several policies with a sequence-level loss.
@@ -99,21 +99,21 @@ def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
     _refuse_mixed(members, settings)
     tasks = tuple(sorted({group.task for group in groups}))
     rewards = [[trained_reward(m, settings) for m in g.members] for g in groups]
-    advantages = _joined(group_advantages(rewards, settings.advantage), np.float32)
+    advantages = _concatenate(group_advantages(rewards, settings.advantage), np.float32)
     lengths = np.array([len(member) for member in members], np.int64)
     task_ids = np.array([tasks.index(g.task) for g in groups for _ in g.members], np.int64)
     group_ids = np.array([n for n, g in enumerate(groups) for _ in g.members], np.int64)
     weights = np.array([settings.task_weights.get(task, 1.0) for task in tasks], np.float32)
-    masks = [_trainable(member) for member in members]
-    loss_mask = _joined(masks, np.bool_)
-    per_token, skipped = _normalised(advantages, task_ids, masks, settings)
+    masks = [_trainable_mask(member) for member in members]
+    loss_mask = _concatenate(masks, np.bool_)
+    per_token, skipped = _normalise(advantages, task_ids, masks, settings)
     return Batch(
-        tokens=_joined([member.tokens() for member in members], np.int64),
+        tokens=_concatenate([member.tokens() for member in members], np.int64),
         loss_mask=loss_mask,
-        behaviour=_joined([member.behaviour() for member in members], np.float32),
-        temperature=_joined([_temperature(member) for member in members], np.float32),
+        behaviour=_concatenate([member.behaviour() for member in members], np.float32),
+        temperature=_concatenate([_temperature(member) for member in members], np.float32),
         advantages=per_token,
-        fresh=_joined([_fresh(member) for member in members], np.bool_),
+        fresh=_concatenate([_fresh_mask(member) for member in members], np.bool_),
         shares=shares(
             loss_mask,
             np.repeat(group_ids, lengths),
@@ -123,13 +123,13 @@ def assemble(groups: Sequence[TrainableGroup], settings: Settings) -> Batch:
         lengths=lengths,
         task_ids=task_ids,
         tasks=tasks,
-        rewards=_joined(rewards, np.float32),
+        rewards=_concatenate(rewards, np.float32),
         successes=np.array([member.score >= SOLVED for member in members], np.bool_),
         unnormalised=frozenset(tasks[task] for task in skipped),
     )
 
 
-def taught(groups: Sequence[TrainableGroup], batch: Batch) -> list[TrainableGroup]:
+def with_advantages(groups: Sequence[TrainableGroup], batch: Batch) -> list[TrainableGroup]:
     """Return the groups with the mean advantage of each member's loss tokens."""
     ends = np.cumsum(batch.lengths)
     means = iter(
@@ -140,7 +140,7 @@ def taught(groups: Sequence[TrainableGroup], batch: Batch) -> list[TrainableGrou
     return [replace(group, advantages=tuple(islice(means, len(group.members)))) for group in groups]
 
 
-def _normalised(
+def _normalise(
     advantages: Floats, task_ids: Ints, masks: Sequence[Bools], settings: Settings
 ) -> tuple[Floats, frozenset[int]]:
     """Return [N] token advantages, and the tasks that were not normalised.
@@ -161,7 +161,7 @@ def _normalised(
     return task_normalise(
         per_token,
         np.repeat(task_ids, lengths),
-        _joined(masks, np.bool_),
+        _concatenate(masks, np.bool_),
         settings.task_norm_min_tokens,
         settings.norm_floor,
     )
@@ -172,7 +172,7 @@ def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
     if settings.mixed_sequences or not known_losses()[settings.loss].of_sequence:
         return
     for member in members:
-        mask = _trainable(member)
+        mask = _trainable_mask(member)
         if len(set(member.sampled_by()[mask].tolist())) > 1:
             raise ConfigError(
                 f'trainer.loss = "{settings.loss}": '
@@ -181,14 +181,14 @@ def _refuse_mixed(members: Sequence[Trajectory], settings: Settings) -> None:
             )
 
 
-def _trainable(trajectory: Trajectory) -> Bools:
+def _trainable_mask(trajectory: Trajectory) -> Bools:
     mask = trajectory.mask().astype(np.bool_)
     mask &= _of_policy(trajectory, [policy.trainable for policy in trajectory.policies])
     mask[:1] = False
     return mask
 
 
-def _fresh(trajectory: Trajectory) -> Bools:
+def _fresh_mask(trajectory: Trajectory) -> Bools:
     return _of_policy(trajectory, [policy.track == CURRENT for policy in trajectory.policies])
 
 
@@ -205,5 +205,5 @@ def _temperature(trajectory: Trajectory) -> Floats:
     return temperature
 
 
-def _joined(parts: Sequence[object], dtype: type) -> NDArray[Any]:
+def _concatenate(parts: Sequence[object], dtype: type) -> NDArray[Any]:
     return np.concatenate([np.asarray(part, dtype) for part in parts] or [np.zeros(0, dtype)])

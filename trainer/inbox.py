@@ -31,7 +31,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, updates
 from agentrl.db.transitions.updates import ReadyMember
 from agentrl.trainer.algorithm.presets import INBOX_BYTES
-from agentrl.trainer.batch import TrainableGroup, spread
+from agentrl.trainer.batch import TrainableGroup, has_spread
 
 RECEIVE_S = 0.1  # between two looks at the database while the broker brings nothing
 DUE_EVERY_S = 1.0  # between two looks at the stop rules
@@ -42,7 +42,7 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class InboxBounds:
     """Limits of a batch. Staleness and lag in updates.
 
     `held_bytes`: memory for bodies. The oldest are dropped, and read from the database when a batch
@@ -61,7 +61,7 @@ class Bounds:
 class Inbox:
     """Collects the batches of one run. For one thread."""
 
-    def __init__(self, store: Store, consumer: Consumer, run_id: str, bounds: Bounds) -> None:
+    def __init__(self, store: Store, consumer: Consumer, run_id: str, bounds: InboxBounds) -> None:
         self._store = store
         self._consumer = consumer
         self._run_id = run_id
@@ -104,7 +104,7 @@ class Inbox:
         re-issued.
         """
         names = [group.group_id for group in chosen]
-        return self._store.transact(lambda session: groups.take(session, names, epoch))
+        return self._store.transact(lambda session: groups.take_groups(session, names, epoch))
 
     def _look(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
         limit = 4 * self._bounds.max_groups
@@ -187,7 +187,7 @@ class Inbox:
                 group = self._whole(each[0].group_id, each)
                 if group is None:
                     continue
-                state = verdict(group, version, self._bounds, self._forks)
+                state = classify_group(group, version, self._bounds, self._forks)
                 if state == GroupState.READY:
                     chosen.append(group)
                     continue
@@ -208,7 +208,7 @@ class Inbox:
         }
         if not missing:
             return
-        found = self._store.ask(lambda session: bodies.bodies_of(session, list(missing)))
+        found = self._store.ask(lambda session: bodies.read_bodies(session, list(missing)))
         for key, wire in found.items():
             try:
                 self._hold(body_of(wire, missing[key]))
@@ -218,7 +218,9 @@ class Inbox:
     def _give_up(self, key: Key, error: MessageError) -> None:
         """Give up a damaged body; its episode is played again."""
         given_up = self._store.transact(
-            lambda session: bodies.give_up(session, *key, max_attempts=self._bounds.max_attempts)
+            lambda session: bodies.give_up_body(
+                session, *key, max_attempts=self._bounds.max_attempts
+            )
         )
         log.error(
             "Stored trajectory cannot be read", episode_id=key[0], again=given_up, error=str(error)
@@ -262,17 +264,17 @@ def _bytes(trajectory: Trajectory) -> int:
     return 10 * len(trajectory) + texts
 
 
-def verdict(
-    group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int]
+def classify_group(
+    group: TrainableGroup, version: int, bounds: InboxBounds, forks: Mapping[str, int]
 ) -> GroupState:
     """Return READY if the update from `version` may train on the group, else FILTERED or STALE."""
-    if not spread(group, bounds.abnormal_reward):
+    if not has_spread(group, bounds.abnormal_reward):
         return GroupState.FILTERED
-    return GroupState.STALE if too_old(group, version, bounds, forks) else GroupState.READY
+    return GroupState.STALE if is_too_old(group, version, bounds, forks) else GroupState.READY
 
 
-def too_old(
-    group: TrainableGroup, version: int, bounds: Bounds, forks: Mapping[str, int] | None = None
+def is_too_old(
+    group: TrainableGroup, version: int, bounds: InboxBounds, forks: Mapping[str, int] | None = None
 ) -> bool:
     """Return whether a policy with trainable tokens exceeds its bound of staleness or lag.
 

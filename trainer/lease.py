@@ -45,13 +45,17 @@ def trainer_lease(
 
 def _extend(store: Store, run_id: str, epoch: int) -> None:
     try:
-        store.transact(lambda session: runs.hold_trainer(session, run_id, epoch, lease_s=LEASE_S))
+        store.transact(
+            lambda session: runs.extend_trainer_lease(session, run_id, epoch, lease_s=LEASE_S)
+        )
     except StoreUnavailable as error:  # it is told to stop: the lease runs out by itself
         log.warning("Trainer lease not renewed", error=str(error))
 
 
 def _drop(store: Store, run_id: str, epoch: int) -> None:
     try:
-        store.transact(lambda session: runs.drop_trainer(session, run_id, epoch), patience_s=LAST_S)
+        store.transact(
+            lambda session: runs.release_trainer_lease(session, run_id, epoch), patience_s=LAST_S
+        )
     except StoreUnavailable as error:
         log.warning("Trainer lease not released", error=str(error))

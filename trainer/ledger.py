@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import CheckpointPublished, Message
-from agentrl.checkpoints.checkpoint_store import Shelf, WeightsAway
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import running_hash
@@ -27,17 +27,17 @@ from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, refusals, runs, updates
-from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import NewUpdate, UpdateRefused
-from agentrl.trainer import pending, retention
-from agentrl.trainer.alarm_recorder import Watch, tell
+from agentrl.trainer import pending_update, retention
+from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
 from agentrl.trainer.batch import TrainableGroup
+from agentrl.trainer.checkpoint_writer import CheckpointWriter, Position
 from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.ledger_config import LedgerConfig
-from agentrl.trainer.pending import UpdateRecord
+from agentrl.trainer.pending_update import UpdateRecord
 from agentrl.trainer.recovery import find_restart
 from agentrl.trainer.stop_rules import StopRules
-from agentrl.trainer.writer import CheckpointWriter, Position
 
 log = get_logger()
 
@@ -51,7 +51,7 @@ class Ledger:
         run_id: str,
         store: Store,
         announce: Callable[[Message], object],
-        shelf: Shelf,
+        checkpoint_files: CheckpointStore,
     ) -> None:
         """`announce`: publishes an event without waiting for an unavailable broker.
 
@@ -61,11 +61,11 @@ class Ledger:
         self._run_id = run_id
         self._store = store
         self._announce_event = announce
-        self._shelf = shelf
-        self._writer = CheckpointWriter(shelf)
+        self._checkpoint_files = checkpoint_files
+        self._writer = CheckpointWriter(checkpoint_files)
         self.epoch = 0  # of this trainer, from `resume` on
         self._snapshot = -1  # version of the newest snapshot
-        self._watch = Watch(config.alarms, config.max_grad_norm, run_id)
+        self._watch = AlarmRecorder(config.alarms, config.max_grad_norm, run_id)
         self._stop_rules = StopRules(config.run, config.tasks, config.min_groups, run_id, store)
 
     def resume(self, learner: Learner) -> Position:
@@ -76,7 +76,7 @@ class Ledger:
         """
         self.epoch = self._store.transact(lambda session: runs.begin_epoch(session, self._run_id))
         self._commit_kept()
-        found = find_restart(self._store.ask(self._live), self._shelf.home)
+        found = find_restart(self._store.ask(self._live), self._checkpoint_files.home)
         checkpoint = found.checkpoint
         if found.state is not None:
             learner.load_state(found.state)
@@ -85,14 +85,16 @@ class Ledger:
         def begin(session: Session) -> int:
             undone = updates.roll_back(session, self._run_id, checkpoint, epoch=self.epoch)
             if found.path is not None:
-                checkpoints.name_snapshot(session, checkpoint.checkpoint_id, str(found.path))
+                checkpoints.set_snapshot_path(session, checkpoint.checkpoint_id, str(found.path))
             return undone
 
         with self._counted(Transition.ROLL_BACK):
             undone = self._store.transact(begin)
-        present = partial(checkpoints.present_checkpoints, run_id=self._run_id)
-        left = retention.orphans(self._store.ask(present), self._shelf, self._run_id)
-        retention.remove(left, self._shelf.stop)
+        present = partial(checkpoints.undeleted_checkpoints, run_id=self._run_id)
+        left = retention.find_orphans(
+            self._store.ask(present), self._checkpoint_files, self._run_id
+        )
+        retention.remove_directories(left, self._checkpoint_files.stop)
         log.info("Trainer started", version=checkpoint.version, epoch=self.epoch, undone=undone)
         return Position(checkpoint.version, checkpoint.checkpoint_id, found.trained_hash)
 
@@ -123,7 +125,7 @@ class Ledger:
         other StoreError; the update is then kept for the next trainer, if the local disk allows.
         """
         version = at.version + 1
-        members = pending.members(trained)
+        members = pending_update.members(trained)
         then = Position(
             version,
             f"{self._run_id}-v{version:06d}-{uuid.uuid4().hex[:6]}",
@@ -133,7 +135,7 @@ class Ledger:
             checkpoint_id=then.checkpoint_id,
             parent_id=at.checkpoint_id,
             version=version,
-            path=self._shelf.path(then.checkpoint_id),
+            path=self._checkpoint_files.path(then.checkpoint_id),
             snapshot_path=None,
             trained_hash=then.trained_hash,
             members=members,
@@ -156,17 +158,17 @@ class Ledger:
             with self._counted(Transition.COMMIT):
                 told = self._store.transact(partial(self._write, record))
         except UpdateRefused:
-            retention.remove([path, snapshot or path], self._shelf.stop)
+            retention.remove_directories([path, snapshot or path], self._checkpoint_files.stop)
             raise
         except StoreError:  # away, or for a person to correct, as after a change of the password
             self._keep(learner, then, record)
             raise
-        tell(told, version, metrics.skipped)
+        log_alarms(told, version, metrics.skipped)
         self._announce(then)
         self._retain()
         return then
 
-    def _write(self, record: UpdateRecord, session: Session) -> list[Reading]:
+    def _write(self, record: UpdateRecord, session: Session) -> list[AlarmReading]:
         """Run the update's transaction; return the readings to log."""
         return commit(session, record.rows(self._run_id, self.epoch), self._watch)
 
@@ -176,14 +178,16 @@ class Ledger:
         if path is None:
             return
         try:
-            pending.keep(record, Path(path))
+            pending_update.save_update(record, Path(path))
         except OSError as error:
             log.error("Pending update not saved", path=path, error=str(error))
 
     def _commit_kept(self) -> None:
         """Commit the pending update of the previous trainer; a refused update is lost."""
         live = self._store.ask(self._live)
-        record = pending.find(self._shelf.home, self._run_id, live[-1].checkpoint_id)
+        record = pending_update.find_update(
+            self._checkpoint_files.home, self._run_id, live[-1].checkpoint_id
+        )
         if record is None:
             return
         if not record.arrived:
@@ -192,7 +196,7 @@ class Ledger:
                 return
             self._writer.upload(record.checkpoint_id)
         try:
-            tell(self._store.transact(partial(self._write, record)), record.version)
+            log_alarms(self._store.transact(partial(self._write, record)), record.version)
         except UpdateRefused as error:
             log.warning("Pending update refused", reason=str(error))
         else:
@@ -222,7 +226,7 @@ class Ledger:
         except StoreUnavailable as error:
             log.warning("Old checkpoints not deleted", error=str(error))
             return
-        retention.remove(doomed, self._shelf.stop)
+        retention.remove_directories(doomed, self._checkpoint_files.stop)
 
     def _announce(self, then: Position) -> None:
         """Announce the checkpoint. The row is committed, so a lost event only delays."""
@@ -246,7 +250,7 @@ class Ledger:
             return
         try:
             self._store.transact(
-                lambda session: checkpoints.name_snapshot(session, at.checkpoint_id, path)
+                lambda session: checkpoints.set_snapshot_path(session, at.checkpoint_id, path)
             )
         except StoreUnavailable as error:
             log.warning("Snapshot saved, but not yet in the database", error=str(error))
@@ -260,7 +264,7 @@ class Ledger:
         if rule:
             self._store.transact(partial(self._end, rule))
         else:
-            self._watch.look(self._store, at.version, self.epoch)
+            self._watch.record_group_alarms(self._store, at.version, self.epoch)
         return bool(rule)
 
     def _end(self, rule: str, session: Session) -> None:
@@ -283,17 +287,17 @@ class Ledger:
             doomed = self._store.transact(drop)
         except StoreUnavailable:
             return False
-        retention.remove(doomed)
+        retention.remove_directories(doomed)
         return bool(doomed)
 
 
-def commit(session: Session, new: NewUpdate, watch: Watch) -> list[Reading]:
+def commit(session: Session, new: NewUpdate, watch: AlarmRecorder) -> list[AlarmReading]:
     """`updates.commit_update` with the alarms of the update; returns what is to be told of it.
 
     Safe to repeat: what stands already is read back.
     """
     new, told = watch.examine(session, new)
     if updates.commit_update(session, new):
-        alarms.add(session, new.run_id, new.update_id, new.checkpoint.version, told)
+        alarms.add_alarms(session, new.run_id, new.update_id, new.checkpoint.version, told)
         session.flush()
-    return alarms.of_update(session, new.update_id)
+    return alarms.alarms_of_update(session, new.update_id)

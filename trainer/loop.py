@@ -18,11 +18,11 @@ from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import GroupState
 from agentrl.db.transitions.updates import RunEnded
 from agentrl.trainer.algorithm.presets import Settings
-from agentrl.trainer.batch import TrainableGroup, assemble, taught
+from agentrl.trainer.batch import TrainableGroup, assemble_batch, with_advantages
+from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Learner, Metrics
 from agentrl.trainer.inbox import Inbox
 from agentrl.trainer.ledger import Ledger
-from agentrl.trainer.writer import Position
 
 log = get_logger()
 
@@ -37,10 +37,10 @@ def train(
     while ready := _next_update(inbox, ledger, at, stop):
         groups, started_at = ready
         began = time.time()
-        batch = assemble(groups, settings)
+        batch = assemble_batch(groups, settings)
         figures = learner.update(batch)
         try:
-            at = ledger.commit(learner, at, taught(groups, batch), figures, started_at)
+            at = ledger.commit(learner, at, with_advantages(groups, batch), figures, started_at)
         except RunEnded as error:  # a person was faster; the weights are beyond `at`
             log.info("Last update not committed", reason=str(error))
             return
@@ -50,8 +50,8 @@ def train(
             log.warning("Stopped before the last update was committed", error=str(error))
             return
         inbox.forget(groups)
-        count(groups, figures, began)
-        traced(groups, began, at.version)
+        count_update(groups, figures, began)
+        trace_update(groups, began, at.version)
         log.info("Update committed", version=at.version, skipped=figures.skipped)
     ledger.snapshot(learner, at)
 
@@ -72,7 +72,7 @@ def _next_update(
         return None
 
 
-def count(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
+def count_update(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> None:
     """Count one update in the metrics. `began`: seconds since the epoch."""
     metrics.UPDATES.add(status="skipped" if figures.skipped else "committed")
     metrics.UPDATE.observe(time.time() - began)
@@ -82,9 +82,9 @@ def count(groups: Sequence[TrainableGroup], figures: Metrics, began: float) -> N
         metrics.TRAINED.add(tokens, task=group.task)
 
 
-def traced(groups: Sequence[TrainableGroup], began: float, version: int) -> None:
+def trace_update(groups: Sequence[TrainableGroup], began: float, version: int) -> None:
     """Record the update to `version` in the trace of each attempt that it trained on."""
     ended = time.time()
     for member in (member for group in groups for member in group.members):
-        mark = tracing.of_attempt(member.run_id, member.episode_id, member.fence)
-        tracing.told("train", mark, began, ended, version=version, group_id=member.group_id)
+        mark = tracing.attempt_context(member.run_id, member.episode_id, member.fence)
+        tracing.record_span("train", mark, began, ended, version=version, group_id=member.group_id)

@@ -10,8 +10,8 @@ from agentrl.core.logging import get_logger
 from agentrl.core.trained_hash import ROOT
 from agentrl.db.models import Checkpoint
 from agentrl.trainer import snapshots
+from agentrl.trainer.checkpoint_writer import snapshot_directory
 from agentrl.trainer.snapshots import State
-from agentrl.trainer.writer import snapshot_directory
 
 log = get_logger()
 
@@ -45,7 +45,7 @@ def find_restart(live: Sequence[Checkpoint], home: Path) -> Restart:
             continue
         try:
             state, manifest = snapshots.load(path)
-            _refuse_other_line(path, manifest, checkpoint)
+            _require_lineage(path, manifest, checkpoint)
         except CheckpointError as found:
             log.error("Snapshot cannot be used", path=str(path), error=str(found))
             if checkpoint.snapshot_path is not None:
@@ -60,7 +60,7 @@ def find_restart(live: Sequence[Checkpoint], home: Path) -> Restart:
     return Restart(live[0])
 
 
-def _refuse_other_line(path: Path, manifest: Manifest, checkpoint: Checkpoint) -> None:
+def _require_lineage(path: Path, manifest: Manifest, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError if weights and row were not trained on the same trajectories."""
     if checkpoint.trained_hash not in (None, manifest.trained_hash):
         raise CheckpointError(

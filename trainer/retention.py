@@ -13,13 +13,13 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from agentrl.checkpoints import checkpoint_store, directories
-from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.errors import CheckpointError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints as registry_checkpoints
-from agentrl.db.registry.tracks import needed
+from agentrl.db.registry.tracks import needed_checkpoints
 
 SNAPSHOTS = 2  # where the newest cannot be read, a trainer begins from the one before
 
@@ -40,9 +40,9 @@ def retain(
     kept = [row for row in live if row.snapshot_path is not None]
     versions = [(row.version, row.checkpoint_id) for row in live]
     used = registry_checkpoints.checkpoints_in_use(session, run_id)
-    used |= needed(tracks, versions, kept[-1].version if kept else 0)
+    used |= needed_checkpoints(tracks, versions, kept[-1].version if kept else 0)
     used |= {row.checkpoint_id for row in (*live[:1], *live[-keep:], *kept)}
-    for row in registry_checkpoints.present_checkpoints(session, run_id):
+    for row in registry_checkpoints.undeleted_checkpoints(session, run_id):
         if row.checkpoint_id not in used:
             doomed.append(row.path)
             row.state = CheckpointState.DELETED
@@ -56,7 +56,7 @@ def drop_snapshots(session: Session, run_id: str, *, keep: int, epoch: int) -> l
     """
     if session.get_one(Run, run_id, with_for_update=True).trainer_epoch != epoch:
         return []
-    present = registry_checkpoints.present_checkpoints(session, run_id)
+    present = registry_checkpoints.undeleted_checkpoints(session, run_id)
     named = [row for row in present if row.snapshot_path is not None]
     live = [row for row in named if row.state == CheckpointState.LIVE]
     doomed = []
@@ -67,20 +67,25 @@ def drop_snapshots(session: Session, run_id: str, *, keep: int, epoch: int) -> l
     return doomed
 
 
-def orphans(rows: Sequence[Checkpoint], shelf: Shelf, run_id: str) -> list[str]:
+def find_orphans(
+    rows: Sequence[Checkpoint], checkpoint_files: CheckpointStore, run_id: str
+) -> list[str]:
     """Return directories of the run's storage without a row, left by a crash."""
     named = {Path(path).name for row in rows for path in (row.path, row.snapshot_path) if path}
-    found = [*shelf.home.glob(f"{run_id}-v*"), *shelf.home.glob(f".{run_id}-v*")]
+    found = [
+        *checkpoint_files.home.glob(f"{run_id}-v*"),
+        *checkpoint_files.home.glob(f".{run_id}-v*"),
+    ]
     left = [str(path) for path in found if path.is_dir() and path.name not in named]
     try:
-        names = [name for name in shelf.names() if name.startswith(f"{run_id}-v")]
+        names = [name for name in checkpoint_files.names() if name.startswith(f"{run_id}-v")]
     except CheckpointError as error:
         log.warning("Orphaned checkpoints not listed", error=str(error))
         names = []
-    return [*left, *(shelf.path(name) for name in names if name not in named)]
+    return [*left, *(checkpoint_files.path(name) for name in names if name not in named)]
 
 
-def remove(paths: Sequence[str], stop: threading.Event | None = None) -> None:
+def remove_directories(paths: Sequence[str], stop: threading.Event | None = None) -> None:
     """Delete directories and URLs; those that cannot be deleted now become orphans.
 
     stop: when set, do not wait for the storage.

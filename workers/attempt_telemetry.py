@@ -6,12 +6,12 @@ from collections.abc import Callable
 import structlog
 
 from agentrl.core.telemetry import metrics, tracing
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 
 
-def watched(run_id: str, claimed: Claimed, attempt: Callable[[], str]) -> None:
+def observe_attempt(run_id: str, claimed: ClaimedEpisode, attempt: Callable[[], str]) -> None:
     """Run an attempt with telemetry. `attempt`: returns its outcome as one word."""
-    mark = tracing.of_attempt(run_id, claimed.episode_id, claimed.fence)
+    mark = tracing.attempt_context(run_id, claimed.episode_id, claimed.fence)
     ids: dict[str, str | int] = {
         "episode_id": claimed.episode_id,
         "group_id": claimed.group_id,
@@ -19,7 +19,7 @@ def watched(run_id: str, claimed: Claimed, attempt: Callable[[], str]) -> None:
     }
     traced = {"trace_id": f"{mark.trace:032x}"} if mark else {}
     began, status = time.time(), "error"
-    tracing.told("queued", mark, began - claimed.waited_s, began)
+    tracing.record_span("queued", mark, began - claimed.waited_s, began)
     metrics.RUNNING.add(1)
     try:
         with (

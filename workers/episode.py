@@ -22,15 +22,15 @@ from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import ABORT, Status
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Counting, Environment, Outcome
 from agentrl.workers.conversation.conversation import Conversation, Converse
 from agentrl.workers.conversation.interpreter import Interpreter
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
-from agentrl.workers.policies.client import Ask, Completes, Completion, NotServed
+from agentrl.workers.policies.client import Ask, CheckpointNotServed, Completion, CompletionClient
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
-from agentrl.workers.turn import act, of_agent
+from agentrl.workers.turn import apply_turn, checked_outcome
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
 REDRAW_S, LONGEST_REDRAW_S = 0.05, 0.5  # between a refusal and the next draw, doubled each time
@@ -42,12 +42,12 @@ class OutOfTime(AgentRLError):
     """The deadline of the attempt has passed: an infrastructure failure, never a reward."""
 
 
-class Stopped(AgentRLError):
+class EpisodeStopped(AgentRLError):
     """The process was told to stop; the episode is given back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EpisodeLimits:
     """Limits of one attempt. `deadline_s`: wall clock. `policy_wait_s`: wait for a policy per step.
 
     `completion_timeout_s`: for one completion, within the deadline.
@@ -60,14 +60,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class EpisodeContext:
     """Objects that all episodes of a process share. `clock`: the database's, in seconds."""
 
     template: ChatTemplate
     style: Style
     stop_ids: Sequence[int]
     sampling: Sampling
-    client: Completes
+    client: CompletionClient
     clock: Callable[[], float]
     stop: threading.Event
     converse: Converse = Conversation
@@ -77,21 +77,26 @@ class EpisodeLoop:
     """Runs one attempt at one item. Single use, one thread."""
 
     def __init__(
-        self, claimed: Claimed, run_id: str, env: Environment, sampler: Sampler, kit: Kit
+        self,
+        claimed: ClaimedEpisode,
+        run_id: str,
+        env: Environment,
+        sampler: Sampler,
+        context: EpisodeContext,
     ) -> None:
         self._claimed = claimed
         self._run_id = run_id
         self._env = env
         self._sampler = sampler
-        self._kit = kit
+        self._context = context
         first = env.start().messages  # a task may know its tools only then
-        self._conversation = kit.converse(kit.template, env.tools, first)
+        self._conversation = context.converse(context.template, env.tools, first)
         self._deadline = 0.0
         self._redrawn = 0
         self._policies: list[PolicyRef] = []
         self._steps: list[StepRecord] = []
 
-    def run(self, limits: Limits) -> Trajectory:
+    def run(self, limits: EpisodeLimits) -> Trajectory:
         """Run steps until the environment is done, or the turn or token limit is reached.
 
         Raises EnvironmentFailure, PolicyError, OutOfTime, Stopped, and ConfigError if no step fits;
@@ -101,9 +106,9 @@ class EpisodeLoop:
             raise ConfigError(
                 f"sampling.max_tokens: the first prompt of {self._claimed.task} "
                 f"{self._claimed.item_id} alone has {len(self._conversation)} tokens",
-                hint=f"raise sampling.max_tokens above {self._kit.sampling.max_tokens}",
+                hint=f"raise sampling.max_tokens above {self._context.sampling.max_tokens}",
             )
-        started, self._deadline = self._kit.clock(), time.monotonic() + limits.deadline_s
+        started, self._deadline = self._context.clock(), time.monotonic() + limits.deadline_s
         outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
         for _ in range(limits.max_turns):
             if self._room() <= 0:
@@ -111,12 +116,12 @@ class EpisodeLoop:
             with tracing.span("step"):
                 answer = self._turn(limits)
             if answer.done:
-                outcome = of_agent(answer)
+                outcome = checked_outcome(answer)
                 break
             self._conversation.observe(answer.messages)
         return self._trajectory(outcome, started)
 
-    def _turn(self, limits: Limits) -> Outcome:
+    def _turn(self, limits: EpisodeLimits) -> Outcome:
         """Run one turn: a policy call and the environment's answer. If a policy aborts, others
         continue.
         """
@@ -128,7 +133,9 @@ class EpisodeLoop:
             before = len(self._conversation) - len(said)
             self._env.sampled(before, len(said), span.finish_reason)
         with tracing.span("environment"):
-            calls, outcome = act(said, self._env, self._kit.template, self._kit.style)
+            calls, outcome = apply_turn(
+                said, self._env, self._context.template, self._context.style
+            )
         env_s = time.perf_counter() - sampled
         metrics.ENV_CALL.observe(env_s, task=self._claimed.task)
         self._steps.append(
@@ -141,10 +148,10 @@ class EpisodeLoop:
         )
         return outcome
 
-    def _span(self, said: list[int], limits: Limits) -> StepRecord:
+    def _span(self, said: list[int], limits: EpisodeLimits) -> StepRecord:
         """Run one policy call and append it to the conversation and the turn."""
         self._check(limits)
-        requested_at, began = self._kit.clock(), time.perf_counter()
+        requested_at, began = self._context.clock(), time.perf_counter()
         prompt, redrawn = self._conversation.prompt(), self._redrawn
         with tracing.span("policy") as fields:
             policy, completion = self._sample(prompt, said, limits)
@@ -161,7 +168,7 @@ class EpisodeLoop:
             start=start,
             end=end,
             prompt_tokens=len(prompt),
-            temperature=self._kit.sampling.temperature,
+            temperature=self._context.sampling.temperature,
             requested_at=requested_at,
             policy_s=policy_s,
             env_s=0.0,
@@ -175,18 +182,18 @@ class EpisodeLoop:
         """Return how a span ended; an abort at the end of a turn does not count as one."""
         if completion.finish_reason != ABORT:
             return completion.finish_reason
-        if said[-1] in self._kit.stop_ids:
+        if said[-1] in self._context.stop_ids:
             return "stop"
         return ABORT if self._room(said) > 0 else "length"
 
-    def _check(self, limits: Limits) -> None:
-        if self._kit.stop.is_set():
-            raise Stopped("the worker is stopping")
+    def _check(self, limits: EpisodeLimits) -> None:
+        if self._context.stop.is_set():
+            raise EpisodeStopped("the worker is stopping")
         if time.monotonic() > self._deadline:
             raise OutOfTime(f"episode {self._claimed.episode_id}: over {limits.deadline_s} s")
 
     def _sample(
-        self, prompt: list[int], said: Sequence[int], limits: Limits
+        self, prompt: list[int], said: Sequence[int], limits: EpisodeLimits
     ) -> tuple[LivePolicy, Completion]:
         """Sample a completion; replace a policy that refuses or died.
 
@@ -200,8 +207,8 @@ class EpisodeLoop:
             ask = Ask(
                 prompt=prompt,
                 max_tokens=self._room(said),
-                temperature=self._kit.sampling.temperature,
-                stop_ids=self._kit.stop_ids,
+                temperature=self._context.sampling.temperature,
+                stop_ids=self._context.stop_ids,
                 seed=self._sampler.seed(),
                 session=f"{self._claimed.episode_id}/{self._claimed.fence}",
             )
@@ -209,13 +216,13 @@ class EpisodeLoop:
             try:
                 left = max(1.0, self._deadline - asked)
                 completion = self._asked(policy, ask, min(limits.completion_timeout_s, left))
-            except NotServed as error:
+            except CheckpointNotServed as error:
                 self._check(limits)
                 deadline += time.monotonic() - asked
-                if time.monotonic() > deadline or self._kit.stop.is_set():
+                if time.monotonic() > deadline or self._context.stop.is_set():
                     raise
                 self._replaced(policy, error)
-                self._kit.stop.wait(pause_s)
+                self._context.stop.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_REDRAW_S)
             else:
                 self._sampler.sampled(len(prompt) + len(completion.token_ids))
@@ -226,7 +233,7 @@ class EpisodeLoop:
         PolicyError.
         """
         try:
-            return self._sampler.draw(wait_s=wait_s, stop=self._kit.stop, exact=exact)
+            return self._sampler.draw(wait_s=wait_s, stop=self._context.stop, exact=exact)
         except NoLivePolicy as error:
             if not self._steps:
                 raise
@@ -237,12 +244,12 @@ class EpisodeLoop:
     def _asked(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:
         """Send tokens, or messages to a policy that does not read our tokens."""
         if policy.exact:
-            return self._kit.client.complete(policy, ask, timeout_s=timeout_s)
-        kit = self._kit
-        interpreter = Interpreter(kit.client, kit.template, kit.style, self._env.tools)
+            return self._context.client.complete(policy, ask, timeout_s=timeout_s)
+        context = self._context
+        interpreter = Interpreter(context.client, context.template, context.style, self._env.tools)
         return interpreter.complete(policy, self._conversation.history(), ask, timeout_s)
 
-    def _replaced(self, policy: LivePolicy, error: NotServed) -> None:
+    def _replaced(self, policy: LivePolicy, error: CheckpointNotServed) -> None:
         """Record that another policy is drawn for this step."""
         self._redrawn += 1
         metrics.REDRAWS.add()
@@ -257,7 +264,7 @@ class EpisodeLoop:
 
     def _room(self, said: Sequence[int] = ()) -> int:
         """Return how many more tokens may be sampled in this turn."""
-        sampling = self._kit.sampling
+        sampling = self._context.sampling
         in_turn = sampling.max_step_tokens - len(said)
         return min(in_turn, sampling.max_tokens - len(self._conversation))
 
@@ -295,7 +302,7 @@ class EpisodeLoop:
             policies=tuple(self._policies),
             steps=tuple(self._steps),
             started_at=started,
-            finished_at=self._kit.clock(),
+            finished_at=self._context.clock(),
             metrics=dict(outcome.metrics) | self._metrics(),
         )
 

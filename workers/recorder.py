@@ -24,7 +24,7 @@ from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.db.models import Step
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, runs
-from agentrl.db.transitions.bodies import Unfit
+from agentrl.db.transitions.bodies import UnstorableBody
 
 BULK = 256  # bodies of one transaction
 LEASE_S = 15.0
@@ -39,7 +39,7 @@ Refused = tuple[Delivery, str]
 log = get_logger()
 
 
-def record(
+def record_bodies(
     store: Store, consumer: Consumer, run_id: str, stop: threading.Event, *, drain: bool = False
 ) -> None:
     """Store bodies, then acknowledge them, until `stop`; with `drain` until the queue is empty.
@@ -54,7 +54,9 @@ def record(
     def beat(at: float) -> None:
         until = at if consumer.is_empty() else None
         held = store.transact(
-            lambda s: runs.hold_recorder(s, run_id, owner, lease_s=LEASE_S, recorded_until=until)
+            lambda s: runs.acquire_recorder_lease(
+                s, run_id, owner, lease_s=LEASE_S, recorded_until=until
+            )
         )
         if not held:
             raise StoreError(
@@ -65,7 +67,7 @@ def record(
     while not stop.is_set():
         deliveries = consumer.receive(BULK, 0.5)
         if deliveries:
-            refused = keep(store, run_id, deliveries)
+            refused = keep_bodies(store, run_id, deliveries)
             for delivery, reason in refused:
                 consumer.refuse(delivery, reason)
                 metrics.BODIES.add(status="refused")
@@ -78,10 +80,12 @@ def record(
             break
     if drain:
         with suppress(StoreUnavailable):  # the lease runs out by itself
-            store.transact(lambda s: runs.drop_recorder(s, run_id, owner), patience_s=LAST_WORD_S)
+            store.transact(
+                lambda s: runs.release_recorder_lease(s, run_id, owner), patience_s=LAST_WORD_S
+            )
 
 
-def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refused]:
+def keep_bodies(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refused]:
     """Store bodies in one transaction, without duplicates; return those that failed, with reasons.
 
     If one body cannot be stored, each is stored in its own transaction.
@@ -90,10 +94,12 @@ def keep(store: Store, run_id: str, deliveries: Sequence[Delivery]) -> list[Refu
     ours = [each for each in deliveries if not _foreign(each, run_id)]
     try:
         _store(store, ours)
-    except Unfit as error:
+    except UnstorableBody as error:
         if len(ours) == 1:
             return [*foreign, (ours[0], str(error))]
-        return foreign + [refused for each in ours for refused in keep(store, run_id, [each])]
+        return foreign + [
+            refused for each in ours for refused in keep_bodies(store, run_id, [each])
+        ]
     return foreign
 
 
@@ -116,13 +122,13 @@ def _store(store: Store, deliveries: Sequence[Delivery]) -> None:
     ]
     stored = [_body_row(trajectory, wire, received_at) for trajectory, wire in finished]
     steps = [row for trajectory, _ in finished for row in _step_rows(trajectory)]
-    unknown = store.transact(lambda session: bodies.keep(session, stored, steps))
+    unknown = store.transact(lambda session: bodies.store_bodies(session, stored, steps))
     metrics.BODIES.add(len(stored) - unknown, status="stored")
     if unknown:
         log.warning("Trajectories of unknown attempts ignored", bodies=unknown)
     for body, _ in finished:
-        mark = tracing.of_attempt(body.run_id, body.episode_id, body.fence)
-        tracing.told("record", mark, began, time.time(), bodies=len(stored))
+        mark = tracing.attempt_context(body.run_id, body.episode_id, body.fence)
+        tracing.record_span("record", mark, began, time.time(), bodies=len(stored))
     metrics.BODY_BYTES.add(sum(len(wire) for _, wire in finished))
 
 

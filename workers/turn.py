@@ -12,7 +12,7 @@ from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style, parse
 
 
-def act(
+def apply_turn(
     token_ids: Sequence[int], environment: Environment, template: ChatTemplate, style: Style
 ) -> tuple[list[ToolCall] | str, Outcome]:
     """Apply the calls of a turn, or its text if it has none, to the environment."""
@@ -23,7 +23,7 @@ def act(
     return calls, environment.call(calls)
 
 
-def of_agent(outcome: Outcome) -> Outcome:
+def checked_outcome(outcome: Outcome) -> Outcome:
     """Return the outcome with all numbers as floats.
 
     Raises EnvironmentFailure if the agent did not cause the end, or if a value is not a number: the

@@ -38,17 +38,23 @@ from agentrl.core.retry import FOREVER
 from agentrl.core.structs import prepare_structs
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.threads import vital_thread
-from agentrl.core.trajectory import Trajectory, as_received
+from agentrl.core.trajectory import Trajectory, decode_as_received
 from agentrl.core.types import Reason, Status
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs
-from agentrl.db.transitions.episodes import Claimed, Result
+from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
 from agentrl.envs.contract import Environment, Item, TaskSource
-from agentrl.workers.attempt_telemetry import watched
+from agentrl.workers.attempt_telemetry import observe_attempt
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
-from agentrl.workers.policies.client import Completes, PolicyClient
+from agentrl.workers.episode import (
+    EpisodeContext,
+    EpisodeLimits,
+    EpisodeLoop,
+    EpisodeStopped,
+    OutOfTime,
+)
+from agentrl.workers.policies.client import CompletionClient, PolicyClient
 from agentrl.workers.policies.pool import NoLivePolicy, PolicyPool, Sampler
 from agentrl.workers.policies.statistics import PoolConfig
 
@@ -59,7 +65,7 @@ FLUSH_S = 0.3  # and a collector of traces
 log = get_logger()
 
 
-def leave_in_time(
+def exit_in_time(
     worker: "EpisodeWorker",
     stop: threading.Event,
     leave: Callable[[int], object] = os._exit,
@@ -79,14 +85,18 @@ def leave_in_time(
     leave(0)
 
 
-def kit(
-    model: Model, sampling: Sampling, client: Completes, clock: "Clock", stop: threading.Event
-) -> Kit:
+def make_context(
+    model: Model,
+    sampling: Sampling,
+    client: CompletionClient,
+    clock: "Clock",
+    stop: threading.Event,
+) -> EpisodeContext:
     """Create the objects that all episodes share. Raises ConfigError for a wrong model."""
     prepare_structs()
     template = ChatTemplate.load(Path(model.path), model.chat_template)
     template.check(model.call_style)
-    return Kit(
+    return EpisodeContext(
         template=template,
         style=model.call_style,
         stop_ids=sorted(template.stop_ids),
@@ -163,7 +173,9 @@ class EpisodeWorker:
         )
         self._pool = PolicyPool.of_run(store, run_id, config.pool)
         self.pool_changed = self._pool.wanted
-        self._kit = kit(config.model, config.pool.sampling, self._client, self._clock, self.stop)
+        self._context = make_context(
+            config.model, config.pool.sampling, self._client, self._clock, self.stop
+        )
         self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
@@ -222,33 +234,33 @@ class EpisodeWorker:
         try:
             claimed = self._claim(command)
             if claimed is not None:
-                watched(self._run_id, claimed, lambda: self._driven(claimed))
+                observe_attempt(self._run_id, claimed, lambda: self._driven(claimed))
         finally:
             with self._driving_lock:
                 self._driving.discard(key)
 
-    def _claim(self, command: RunEpisode) -> Claimed | None:
+    def _claim(self, command: RunEpisode) -> ClaimedEpisode | None:
         """Claim the attempt. A claim whose answer was lost also counts as ours."""
         named = command.episode_id, command.fence, self._worker_id
         tries = 0
 
-        def work(session: Session) -> Claimed | None:
+        def work(session: Session) -> ClaimedEpisode | None:
             nonlocal tries
             tries += 1
-            taken = episodes.claimed_by(session, *named) if tries > 1 else None
+            taken = episodes.is_claimed_by(session, *named) if tries > 1 else None
             deadline_s = self._config.worker.attempt_deadline_s
             return taken or episodes.claim(session, *named, deadline_s=deadline_s)
 
         return self._store.transact(work)
 
-    def _driven(self, claimed: Claimed) -> str:
+    def _driven(self, claimed: ClaimedEpisode) -> str:
         """Run an attempt and update its row; return the outcome."""
         try:
             return self._finish(claimed, self._attempt(claimed))
         except Exception as error:  # the episode is one of the three places that catch
             return self._failed(claimed, error)
 
-    def _attempt(self, claimed: Claimed) -> Trajectory:
+    def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
         source = self._sources[claimed.task]
         item = self._items[claimed.task].get(claimed.item_id)
         if item is None:
@@ -259,9 +271,9 @@ class EpisodeWorker:
             weigh = self._pool.weigh(claimed.task)
             sampler = Sampler(self._pool, self._config.pool.sampling, seed, weigh)
             with tracing.span("start"):
-                loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._kit)
+                loop = EpisodeLoop(claimed, self._run_id, environment, sampler, self._context)
             return loop.run(
-                Limits(
+                EpisodeLimits(
                     max_turns=self._turns(claimed, source.max_turns),
                     deadline_s=self._config.worker.attempt_deadline_s,
                     policy_wait_s=self._config.worker.policy_wait_s,
@@ -271,17 +283,17 @@ class EpisodeWorker:
         finally:
             _close(environment)
 
-    def _turns(self, claimed: Claimed, most: int) -> int:
+    def _turns(self, claimed: ClaimedEpisode, most: int) -> int:
         """Return the turn limit: the configured one or `most`, at most the group's horizon."""
         turns = self._config.tasks[claimed.task].max_turns or most
         return min(turns, claimed.horizon or turns)
 
-    def _finish(self, claimed: Claimed, trajectory: Trajectory) -> str:
+    def _finish(self, claimed: ClaimedEpisode, trajectory: Trajectory) -> str:
         """Publish the body with a confirm, then update the row. Return the outcome."""
-        trajectory = as_received(trajectory)
+        trajectory = decode_as_received(trajectory)
         with tracing.span("publish"):
             self._publish(claimed, trajectory)
-        result = Result(
+        result = EpisodeResult(
             status=trajectory.status,
             reward=trajectory.reward,
             score=trajectory.score,
@@ -302,7 +314,7 @@ class EpisodeWorker:
         metrics.SAMPLED.add(result.loss_tokens, task=claimed.task)
         return result.status
 
-    def _publish(self, claimed: Claimed, trajectory: Trajectory) -> None:
+    def _publish(self, claimed: ClaimedEpisode, trajectory: Trajectory) -> None:
         """Publish the body; wait as long as the broker is unavailable.
 
         The deadline of the attempt does not apply, because the episode is over. Raises Stopped,
@@ -312,7 +324,7 @@ class EpisodeWorker:
 
         def waiting(waited_s: float) -> None:
             if self.stop.is_set():
-                raise Stopped("the worker is stopping, its broker does not take the body")
+                raise EpisodeStopped("the worker is stopping, its broker does not take the body")
             if key not in self._unpublished:
                 self._unpublished.add(key)
                 log.warning("Finished episode waits for the broker", waited_s=round(waited_s, 1))
@@ -323,14 +335,14 @@ class EpisodeWorker:
         finally:
             self._unpublished.discard(key)
 
-    def _failed(self, claimed: Claimed, error: Exception) -> str:
+    def _failed(self, claimed: ClaimedEpisode, error: Exception) -> str:
         """Give the episode back, or count a failed attempt; return the outcome."""
         if isinstance(error, StoreUnavailable):  # only once told to stop: else it waits
             log.warning("Attempt left until its lease expires", error=str(error))
             return "left"
         if self.stop.is_set() or _is_no_fault_of_the_attempt(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
-            told = log.info if isinstance(error, Stopped) else log.warning
+            told = log.info if isinstance(error, EpisodeStopped) else log.warning
             told("Episode given back", error=str(error))
             return "given_back"
         reason, status = _reason(error)
@@ -363,7 +375,7 @@ class EpisodeWorker:
 def _is_no_fault_of_the_attempt(error: Exception) -> bool:
     """Return whether the error affects every episode until a person or the supervisor fixes it."""
     absent_broker = isinstance(error, BrokerError) and not isinstance(error, MessageRefused)
-    return absent_broker or isinstance(error, Stopped | NoLivePolicy)
+    return absent_broker or isinstance(error, EpisodeStopped | NoLivePolicy)
 
 
 def _reason(error: Exception) -> tuple[Reason, Status]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
-from agentrl.core.access import admits, loopback, origin
+from agentrl.core.access import admits, is_loopback, origin
 from agentrl.core.config import Metrics, secret
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
@@ -32,7 +32,7 @@ log = get_logger()
 
 
 @contextlib.contextmanager
-def exported(
+def serve_metrics(
     config: Metrics, run: str, role: str, process: str = "", *, scrape_s: float = SCRAPE_S
 ) -> Iterator[str]:
     """Count and serve the metrics of a role inside this context. Yields the URL; empty: no metrics.
@@ -44,7 +44,7 @@ def exported(
         yield ""
         return
     token = secret(config.token_env)
-    if not token and not loopback(config.host):
+    if not token and not is_loopback(config.host):
         raise ConfigError(
             f"the metrics server needs a bearer token: {config.host} is not loopback",
             hint="set metrics.token_env to the name of the variable that contains the token",
@@ -52,14 +52,14 @@ def exported(
     registry = _registry()
     chosen = metrics.instruments(role)
     with contextlib.ExitStack() as stack:
-        server = _listen(config, _page(registry), token, scrape_s)
+        server = _listen(config, _make_page(registry), token, scrape_s)
         stack.callback(server.server_close)
         own = {"run": run, "process": process or role}
         for each in chosen:
             _bind(each, registry, own)
             stack.callback(_unbind, each)
         for program in metrics.foreign(role):
-            registry.register(_PassedOn(program, own))
+            registry.register(_ProcessCollector(program, own))
         thread = threading.Thread(
             target=server.serve_forever, args=(END_S,), name="metrics", daemon=True
         )
@@ -116,7 +116,7 @@ def _unbind(each: Instrument) -> None:
     each.child = each.forget = None
 
 
-class _PassedOn:
+class _ProcessCollector:
     """A prometheus-client collector that reads another program at every scrape."""
 
     def __init__(self, program: Foreign, own: Mapping[str, str]) -> None:
@@ -145,7 +145,7 @@ class _PassedOn:
         return found
 
 
-def _page(registry: "CollectorRegistry") -> Callable[[], tuple[str, bytes]]:
+def _make_page(registry: "CollectorRegistry") -> Callable[[], tuple[str, bytes]]:
     from prometheus_client import exposition
 
     return lambda: (exposition.CONTENT_TYPE_LATEST, exposition.generate_latest(registry))

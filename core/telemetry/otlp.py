@@ -30,18 +30,18 @@ log = get_logger()
 
 
 @contextmanager
-def exported(config: Tracing, run: str, role: str, process: str = "") -> Iterator[None]:
+def export_spans(config: Tracing, run: str, role: str, process: str = "") -> Iterator[None]:
     """Send the spans of this process to `endpoint` inside this context. Raises ConfigError."""
     if not config.endpoint:
         yield
         return
     own = {"service.name": f"agentrl-{role}", "agentrl.run": run, "agentrl.process": process}
     sender = Sender(config.endpoint, {**own, "agentrl.process": process or role})
-    tracing.send_to(Sink(sender.take, config.share, sender.flush))
+    tracing.set_sink(Sink(sender.take, config.share, sender.flush))
     try:
         yield
     finally:
-        tracing.send_to(None)
+        tracing.set_sink(None)
         sender.close(FLUSH_S)
 
 

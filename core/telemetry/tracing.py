@@ -27,7 +27,7 @@ PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SpanContext:
     """The ids of a span. `trace`: 128 bits; `span`: 64 bits, not 0."""
 
     trace: int
@@ -43,7 +43,7 @@ class Span:
     """A span from `began` to `ended` (seconds since the epoch). `parent`: 0 for a root span."""
 
     name: str
-    mark: Mark
+    mark: SpanContext
     parent: int
     began: float
     ended: float
@@ -62,10 +62,10 @@ class Sink:
 
 
 _sink: Sink | None = None
-_current: ContextVar[Mark | None] = ContextVar("mark", default=None)
+_current: ContextVar[SpanContext | None] = ContextVar("mark", default=None)
 
 
-def send_to(sink: Sink | None) -> None:
+def set_sink(sink: Sink | None) -> None:
     """Set the receiver of spans; None: spans are not recorded."""
     global _sink  # noqa: PLW0603 - one process, one sink
     _sink = sink
@@ -77,18 +77,18 @@ def flush(timeout_s: float) -> None:
         _sink.flush(timeout_s)
 
 
-def root(run_id: str, episode_id: str, fence: int) -> Mark:
+def root_context(run_id: str, episode_id: str, fence: int) -> SpanContext:
     """Return the root span of an attempt. Each fence has its own trace."""
     digest = hashlib.sha256(f"{run_id}\0{episode_id}\0{fence}".encode()).digest()
     trace, span = int.from_bytes(digest[:16]), int.from_bytes(digest[16:24])
-    return Mark(trace or 1, span or 1)
+    return SpanContext(trace or 1, span or 1)
 
 
-def of_attempt(run_id: str, episode_id: str, fence: int) -> Mark | None:
+def attempt_context(run_id: str, episode_id: str, fence: int) -> SpanContext | None:
     """Return the root span, or None if the attempt is not traced. All processes decide alike."""
     if _sink is None:
         return None
-    mark = root(run_id, episode_id, fence)
+    mark = root_context(run_id, episode_id, fence)
     return mark if (mark.trace & (1 << 53) - 1) / (1 << 53) < _sink.share else None
 
 
@@ -99,9 +99,9 @@ def headers() -> dict[str, str]:
 
 
 @contextmanager
-def attempt(mark: Mark | None) -> Iterator[dict[str, Field]]:
+def attempt(mark: SpanContext | None) -> Iterator[dict[str, Field]]:
     """Record the root span of a traced attempt; spans inside this context belong to it."""
-    with _recorded("episode", mark, 0) as fields:
+    with _open_span("episode", mark, 0) as fields:
         yield fields
 
 
@@ -112,28 +112,30 @@ def span(name: str) -> Iterator[dict[str, Field]]:
     if parent is None:
         yield {}
         return
-    with _recorded(name, Mark(parent.trace, _new()), parent.span) as fields:
+    with _open_span(name, SpanContext(parent.trace, _new_span_id()), parent.span) as fields:
         yield fields
 
 
 @contextmanager
-def served(name: str, traceparent: str | None) -> Iterator[dict[str, Field]]:
+def continue_trace(name: str, traceparent: str | None) -> Iterator[dict[str, Field]]:
     """Record the server's span of a request with a trace header."""
     found = PARENT.match(traceparent or "") if _sink is not None else None
-    mark = Mark(int(found[1], 16), _new()) if found else None
-    with _recorded(name, mark, int(found[2], 16) if found else 0) as fields:
+    mark = SpanContext(int(found[1], 16), _new_span_id()) if found else None
+    with _open_span(name, mark, int(found[2], 16) if found else 0) as fields:
         yield fields
 
 
-def told(name: str, parent: Mark | None, began: float, ended: float, **fields: Field) -> None:
+def record_span(
+    name: str, parent: SpanContext | None, began: float, ended: float, **fields: Field
+) -> None:
     """Record a span that was measured elsewhere (seconds since the epoch)."""
     if parent is not None and _sink is not None:
-        mark = Mark(parent.trace, _new())
+        mark = SpanContext(parent.trace, _new_span_id())
         _sink.take(Span(name, mark, parent.span, began, ended, fields))
 
 
 @contextmanager
-def _recorded(name: str, mark: Mark | None, parent: int) -> Iterator[dict[str, Field]]:
+def _open_span(name: str, mark: SpanContext | None, parent: int) -> Iterator[dict[str, Field]]:
     fields: dict[str, Field] = {}
     if mark is None or _sink is None:
         yield fields
@@ -151,5 +153,5 @@ def _recorded(name: str, mark: Mark | None, parent: int) -> Iterator[dict[str, F
             sink.take(Span(name, mark, parent, began, ended, fields))
 
 
-def _new() -> int:
+def _new_span_id() -> int:
     return randbits(64) or 1

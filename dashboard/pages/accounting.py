@@ -8,9 +8,14 @@ import streamlit as st
 from agentrl.core.types import EpisodeState, Reason
 from agentrl.dashboard.estimates import duration
 from agentrl.dashboard.markup import Row
-from agentrl.dashboard.parts import bars, figures, table, title
-from agentrl.dashboard.viewmodels.accounting import AccountingLook, Disagreements, look, whole
-from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES, head
+from agentrl.dashboard.viewmodels.accounting import (
+    AccountingLook,
+    Disagreements,
+    read_accounting,
+    read_all_disagreements,
+)
+from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES, read_head
+from agentrl.dashboard.widgets import bars, figures, page_title, table
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 
@@ -20,14 +25,16 @@ BODIES = (Reason.BODY_LOST, Reason.BODY_DAMAGED, Reason.PUBLISH_FAILED)
 
 def page(store: Store, run_id: str) -> None:
     """Check recent rows; check the whole run on request."""
-    shown = head(store, run_id)
-    title(f"Accounting of {shown.name}", shown.state, f": {shown.reason}" if shown.reason else "")
-    view = look(store, run_id)
+    shown = read_head(store, run_id)
+    page_title(
+        f"Accounting of {shown.name}", shown.state, f": {shown.reason}" if shown.reason else ""
+    )
+    view = read_accounting(store, run_id)
     _proof(view.late)
     st.caption(f"Checks open groups and the last {LATE_GROUPS} closed groups.")
     if st.button("Check the whole run", help="Reads every row: 30 s per million episodes."):
         with st.spinner("Reading the whole run"):
-            _proof(whole(store, run_id))
+            _proof(read_all_disagreements(store, run_id))
         st.caption("Checks the whole run with the views `accounting` and `unserved_steps`.")
     _balance(view)
     _given_up(view)
@@ -78,12 +85,12 @@ def _balance(view: AccountingLook) -> None:
         st.error(f"{members} members, but {found} episodes. Each member has one episode.")
     left, right = st.columns(2)
     with left:
-        _counted(view.groups, "groups", "All groups by state.")
+        _draw_counts(view.groups, "groups", "All groups by state.")
     with right:
-        _counted(view.balance.episodes, "episodes", "All episodes by state.")
+        _draw_counts(view.balance.episodes, "episodes", "All episodes by state.")
 
 
-def _counted(counts: Mapping[str, int], what: str, caption: str) -> None:
+def _draw_counts(counts: Mapping[str, int], what: str, caption: str) -> None:
     if counts:
         bars(counts, caption)
     else:
@@ -124,13 +131,13 @@ def lease_rows(found: Sequence[Lease]) -> list[dict[str, Any]]:
             "role": each.role,
             "name": each.name,
             "where": each.where,
-            "lease": told(each),
+            "lease": lease_text(each),
         }
         for each in sorted(found, key=lambda each: order[each.state])
     ]
 
 
-def told(lease: Lease) -> str:
+def lease_text(lease: Lease) -> str:
     """Return how long the lease is still valid, or when it expired."""
     if lease.left_s is None:
         return ""

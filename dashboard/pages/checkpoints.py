@@ -5,10 +5,16 @@ import streamlit as st
 from agentrl.core.types import RUN_OVER
 from agentrl.dashboard import markup
 from agentrl.dashboard.links import Here
-from agentrl.dashboard.parts import chart, live
 from agentrl.dashboard.viewmodels import checkpoints
-from agentrl.dashboard.viewmodels.checkpoints import EVALUATIONS, NEWEST, SERVINGS, Registry, look
-from agentrl.db.registry.lineage import Entry
+from agentrl.dashboard.viewmodels.checkpoints import (
+    EVALUATIONS,
+    NEWEST,
+    SERVINGS,
+    Registry,
+    read_registry,
+)
+from agentrl.dashboard.widgets import chart, live_part
+from agentrl.db.registry.lineage import CheckpointEntry
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_state
 
@@ -22,8 +28,8 @@ def page(store: Store, run_id: str) -> None:
     here = Here(run_id, st.query_params.get("run", ""))
     st.title("Checkpoints")
     if named := st.query_params.get("checkpoint"):
-        _one(checkpoints.one(store, run_id, named), here, named)
-    live(lambda: draw(look(store, run_id), here), over=over)
+        _draw_checkpoint(checkpoints.read_checkpoint(store, run_id, named), here, named)
+    live_part(lambda: draw(read_registry(store, run_id), here), over=over)
 
 
 def draw(registry: Registry, here: Here) -> None:
@@ -32,14 +38,14 @@ def draw(registry: Registry, here: Here) -> None:
     st.html(markup.plain(checkpoints.tree(registry) or "No checkpoint yet."))
     counts = ", ".join(f"{number} {state}" for state, number in sorted(registry.states.items()))
     st.caption(f"{counts.replace('_', ' ')}. A deleted checkpoint keeps its row but has no files.")
-    _serving(registry, here)
-    _measured(registry)
+    _draw_serving(registry, here)
+    _draw_measurements(registry)
     st.subheader("Registry")
     st.html(markup.table(checkpoints.rows(registry.newest, registry, here)))
     st.caption(f"The newest {NEWEST} checkpoints. The trainer resumes from a snapshot.")
 
 
-def _serving(registry: Registry, here: Here) -> None:
+def _draw_serving(registry: Registry, here: Here) -> None:
     st.subheader("Serving now")
     now = [each for each in registry.servings if each.live]
     for each in now:
@@ -56,7 +62,7 @@ def _serving(registry: Registry, here: Here) -> None:
         )
 
 
-def _measured(registry: Registry) -> None:
+def _draw_measurements(registry: Registry) -> None:
     st.subheader("Evaluations")
     if not registry.measured:
         st.info("No evaluation yet. Evaluate a checkpoint with `agentrl eval CONFIG`.")
@@ -70,7 +76,7 @@ def _measured(registry: Registry) -> None:
     st.caption(f"The latest {EVALUATIONS} evaluations.")
 
 
-def _one(entry: Entry | None, here: Here, named: str) -> None:
+def _draw_checkpoint(entry: CheckpointEntry | None, here: Here, named: str) -> None:
     """Show a checkpoint, the update that created it, and links to its episodes."""
     if entry is None:
         st.error(f"Run {here.run} has no checkpoint {named}.")

@@ -8,10 +8,16 @@ import streamlit as st
 
 from agentrl.dashboard import charts
 from agentrl.dashboard.estimates import duration, success
-from agentrl.dashboard.parts import chart, table, title
 from agentrl.dashboard.theme import colours
-from agentrl.dashboard.viewmodels.compare import Paired, Side, look, paired, pooled
-from agentrl.dashboard.viewmodels.run import EACH_POINT, LATE_GROUPS, head
+from agentrl.dashboard.viewmodels.compare import (
+    PairedScores,
+    Side,
+    pair_scores,
+    pool_points,
+    read_side,
+)
+from agentrl.dashboard.viewmodels.run import EACH_POINT, LATE_GROUPS, read_head
+from agentrl.dashboard.widgets import chart, page_title, table
 from agentrl.db.store import Store
 from agentrl.db.transitions.runs import run_names
 
@@ -30,12 +36,12 @@ AXES = {
 
 def page(store: Store, run_id: str) -> None:
     """Compare the sidebar's run with chosen runs, which the address keeps as `with`."""
-    shown = head(store, run_id)
-    title(f"{shown.name} and other runs", shown.state, "")
+    shown = read_head(store, run_id)
+    page_title(f"{shown.name} and other runs", shown.state, "")
     with store.read() as session:
         known = run_names(session)
     others = _choice([name for name in known if name != shown.name]) if len(known) > 1 else []
-    sides = {name: look(store, known[name]) for name in [shown.name, *others]}
+    sides = {name: read_side(store, known[name]) for name in [shown.name, *others]}
     table([side_row(name, side) for name, side in sides.items()], "")
     st.caption(
         f"Success per task: finished episodes of the last {LATE_GROUPS} closed groups, with the "
@@ -49,7 +55,7 @@ def page(store: Store, run_id: str) -> None:
     rows = [
         paired_row(shown.name, name, each)
         for name in others
-        for each in paired(sides[shown.name], sides[name])
+        for each in pair_scores(sides[shown.name], sides[name])
     ]
     table(rows, "The runs have no evaluation in common. Evaluate them with `agentrl eval`.")
     st.caption(
@@ -88,12 +94,12 @@ def curve_rows(sides: Mapping[str, Side], task: str | None) -> list[dict[str, An
             "episodes": point.episodes,
         }
         for name, side in sides.items()
-        for point in pooled(side.curve, task)
+        for point in pool_points(side.curve, task)
         for won in [success(point)]
     ]
 
 
-def paired_row(first: str, second: str, each: Paired) -> dict[str, Any]:
+def paired_row(first: str, second: str, each: PairedScores) -> dict[str, Any]:
     """Return a row of the table of differences."""
     task, split, temperature, _ = each.kind
     one = each.difference

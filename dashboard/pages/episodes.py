@@ -9,9 +9,9 @@ from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import markup, vocabulary
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.viewmodels import episodes, tokens
-from agentrl.dashboard.viewmodels.tokens import Shown
-from agentrl.db.queries.episode_detail import Member, Story, deeds
-from agentrl.db.queries.episode_search import Filter, Found, Order, tasks_of
+from agentrl.dashboard.viewmodels.tokens import TokenView
+from agentrl.db.queries.episode_detail import EpisodeDetail, Member, episode_steps
+from agentrl.db.queries.episode_search import EpisodeFilter, Order, SearchResult, tasks_of
 from agentrl.db.store import Store
 
 PAGE = episodes.PAGE
@@ -30,7 +30,7 @@ def page(store: Store, run_id: str) -> None:
 def _list(store: Store, here: Here) -> None:
     st.title("Episodes")
     parameters = st.query_params.to_dict()
-    sought = episodes.asked(parameters)
+    sought = episodes.filter_from_query(parameters)
     with store.read() as session:
         known = tasks_of(session, here.run_id)
     chosen = _form(sought, known)
@@ -38,7 +38,7 @@ def _list(store: Store, here: Here) -> None:
         st.query_params.from_dict({"run": here.run} | episodes.parameters_of(chosen))
         parameters, sought = {}, chosen
     at = episodes.cursor(parameters)
-    found = episodes.page_of(store, here.run_id, sought, at)
+    found = episodes.read_page(store, here.run_id, sought, at)
     if found.rows:
         st.html(markup.table(episodes.rows(found, here)))
     else:
@@ -46,7 +46,7 @@ def _list(store: Store, here: Here) -> None:
     _pages(found, here, sought, first=at is None)
 
 
-def _form(sought: Filter, known: list[str]) -> Filter | None:
+def _form(sought: EpisodeFilter, known: list[str]) -> EpisodeFilter | None:
     """Return the submitted filter; None: nothing was submitted."""
     with st.form("filter", border=True):
         above = st.columns(5)
@@ -70,7 +70,7 @@ def _form(sought: Filter, known: list[str]) -> Filter | None:
         learned = below[5].number_input("Trained in update to version", 0, value=sought.learned_at)
         if not st.form_submit_button("Search", type="primary"):
             return None
-    return Filter(
+    return EpisodeFilter(
         state=EpisodeState(str(state)),
         task="" if task == ANY else str(task),
         status=None if status == ANY else Status(status),
@@ -89,7 +89,7 @@ def _place(chosen: str, known: list[str]) -> int:
     return known.index(chosen) + 1 if chosen in known else 0
 
 
-def _pages(found: Found, here: Here, sought: Filter, *, first: bool) -> None:
+def _pages(found: SearchResult, here: Here, sought: EpisodeFilter, *, first: bool) -> None:
     """Show links to the first and the next page, and how many episodes were searched."""
     parameters, newest = episodes.parameters_of(sought), sought.order == Order.NEWEST
     links = []
@@ -107,7 +107,7 @@ def _pages(found: Found, here: Here, sought: Filter, *, first: bool) -> None:
 
 
 def _one(store: Store, here: Here, episode_id: str) -> None:
-    told = episodes.one(store, here.run_id, episode_id)
+    told = episodes.read_episode(store, here.run_id, episode_id)
     if told is None:
         st.error(f"Run {here.run} has no episode {episode_id}.")
         st.html(markup.links([markup.Link("all episodes", here.to(PAGE))]))
@@ -118,7 +118,7 @@ def _one(store: Store, here: Here, episode_id: str) -> None:
     _group(store, told, here)
 
 
-def _head(told: Story, here: Here) -> None:
+def _head(told: EpisodeDetail, here: Here) -> None:
     itself = told.itself
     about: dict[str, markup.Cell] = {
         "task": told.task,
@@ -134,29 +134,29 @@ def _head(told: Story, here: Here) -> None:
         "worker": itself.worker_id or "–",
     }
     st.html(markup.table([about]))
-    if itself.lesson is None:
+    if itself.update is None:
         st.markdown(f"No update trained on this episode. The group is *{told.group_state}*.")
         return
-    lesson = itself.lesson
+    update = itself.update
     learned: dict[str, markup.Cell] = {
-        "trained in": f"update to v{lesson.version}, {lesson.state}",
+        "trained in": f"update to v{update.version}, {update.state}",
         "checkpoint": markup.Link(
-            here.short(lesson.checkpoint_id),
-            here.to("Checkpoints", checkpoint=lesson.checkpoint_id),
+            here.short(update.checkpoint_id),
+            here.to("Checkpoints", checkpoint=update.checkpoint_id),
         ),
-        "loss tokens": lesson.loss_tokens,
-        "advantage per token": lesson.advantage,
+        "loss tokens": update.loss_tokens,
+        "advantage per token": update.advantage,
         "other episodes": markup.Link(
             "all episodes of this update",
-            here.to(PAGE, learned_at=str(lesson.version)),
+            here.to(PAGE, learned_at=str(update.version)),
         ),
     }
     st.html(markup.table([learned]))
 
 
-def _steps(store: Store, run_id: str, told: Story) -> None:
+def _steps(store: Store, run_id: str, told: EpisodeDetail) -> None:
     st.subheader("Steps")
-    if not told.deeds:
+    if not told.steps:
         st.info("No step is recorded yet." if told.body is None else "The episode has no step.")
         return
     body, why = episodes.trajectory_of(told)
@@ -166,21 +166,21 @@ def _steps(store: Store, run_id: str, told: Story) -> None:
     else:
         found = vocabulary.find(episodes.directories(store, run_id, told))
         with st.spinner("Reading the vocabulary"):
-            words = vocabulary.of(found) if found else vocabulary.NONE
+            words = vocabulary.vocabulary_of(found) if found else vocabulary.NONE
         if not words.pieces:
             st.caption("No tokenizer.json of this run can be read, so tokens are shown as numbers.")
-        lesson = told.itself.lesson
-        shown = tokens.shown(body, words, lesson.advantage if lesson else None)
+        update = told.itself.update
+        shown = tokens.token_view(body, words, update.advantage if update else None)
         mode = st.radio("Colour of sampled tokens", tokens.MODES, horizontal=True)
         st.html(markup.legend(tokens.legend(mode, body)))
         if mode == "advantage" and shown.advantage is None:
             st.caption("No update trained on this episode, or its advantage was not stored.")
-    for deed in told.deeds:
-        st.markdown(f"**{episodes.headline(deed)}**")
-        _step(shown, deed.number, mode, episodes.readable(deed.call), deed.answer)
+    for step in told.steps:
+        st.markdown(f"**{episodes.headline(step)}**")
+        _step(shown, step.number, mode, episodes.readable(step.call), step.answer)
 
 
-def _step(shown: Shown | None, number: int, mode: str, call: str, answer: str) -> None:
+def _step(shown: TokenView | None, number: int, mode: str, call: str, answer: str) -> None:
     """Show the prompt of a step, its sampled tokens, its call and the answer."""
     if shown is not None and number < len(shown.trajectory.steps):
         with st.expander("Prompt", expanded=number == 0):
@@ -193,7 +193,7 @@ def _step(shown: Shown | None, number: int, mode: str, call: str, answer: str) -
     right.html(markup.plain(answer or "–"))
 
 
-def _group(store: Store, told: Story, here: Here) -> None:
+def _group(store: Store, told: EpisodeDetail, here: Here) -> None:
     st.subheader("Group")
     reason = f", {told.group_reason}" if told.group_reason else ""
     st.markdown(
@@ -222,10 +222,10 @@ def _sibling(store: Store, member: Member) -> None:
     reward = "–" if member.reward is None else f"{member.reward:.3g}"
     st.markdown(f"**member {member.member}** · {member.status or member.state} · reward {reward}")
     with store.read() as session:
-        did = deeds(session, member.episode_id, member.fence)
-    for deed in did:
-        st.caption(f"Step {deed.number} · v{deed.version} {deed.track}")
-        said = episodes.readable(deed.call) or "–"
-        st.html(markup.plain(f"{said}\n⟶ {deed.answer[: episodes.TEXT]}"))
+        did = episode_steps(session, member.episode_id, member.fence)
+    for step in did:
+        st.caption(f"Step {step.number} · v{step.version} {step.track}")
+        said = episodes.readable(step.call) or "–"
+        st.html(markup.plain(f"{said}\n⟶ {step.answer[: episodes.TEXT]}"))
     if not did:
         st.caption("No step is recorded.")

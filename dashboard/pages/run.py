@@ -12,24 +12,24 @@ from agentrl.dashboard import charts
 from agentrl.dashboard.curve_charts import reward_chart, success_chart
 from agentrl.dashboard.estimates import duration, left_s, reward, success
 from agentrl.dashboard.markup import Row
-from agentrl.dashboard.parts import bars, chart, figures, live, table, title
 from agentrl.dashboard.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, colours
 from agentrl.dashboard.viewmodels.run import (
     EACH_POINT,
     LATE_GROUPS,
     Flow,
     Now,
-    curve,
-    flow,
-    head,
-    now,
+    read_curve,
+    read_flow,
+    read_head,
+    read_now,
     task_names,
 )
+from agentrl.dashboard.widgets import bars, chart, figures, live_part, page_title, table
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
-from agentrl.db.transitions.alarms import Raised
+from agentrl.db.transitions.alarms import RaisedAlarm
 from agentrl.db.transitions.lifecycle import UpdateSummary
 
 NO_POLICY = "No policy is live. Episodes wait for one."
@@ -46,17 +46,17 @@ PARTS = {
 
 def page(store: Store, run_id: str) -> None:
     """Refresh every three seconds while the run is active, the curves every thirty seconds."""
-    over = head(store, run_id).over
-    live(lambda: top(now(store, run_id)), over=over)
-    live(lambda: learning(store, run_id), over=over, every_s=CURVE_EVERY_S)
-    live(lambda: under_way(flow(store, run_id)), over=over)
+    over = read_head(store, run_id).over
+    live_part(lambda: top(read_now(store, run_id)), over=over)
+    live_part(lambda: learning(store, run_id), over=over, every_s=CURVE_EVERY_S)
+    live_part(lambda: under_way(read_flow(store, run_id)), over=over)
 
 
 def top(view: Now) -> None:
     """Show state, figures, alarms, processes and recent success."""
     reason = f": {view.head.reason}" if view.head.reason else ""
     fork = f" · forked from `{view.head.forked_from}`" if view.head.forked_from else ""
-    title(view.head.name, view.head.state, reason + fork)
+    page_title(view.head.name, view.head.state, reason + fork)
     _figures(view)
     _alarms(view.alarms, over=view.head.over)
     st.markdown(health(view))
@@ -70,7 +70,7 @@ def top(view: Now) -> None:
 
 def learning(store: Store, run_id: str) -> None:
     """Show success and reward by version."""
-    points = curve(store, run_id)
+    points = read_curve(store, run_id)
     if not points:
         return
     known = colours([*task_names(store), *(point.task for point in points)])
@@ -204,7 +204,7 @@ def _figures(view: Now) -> None:
         st.progress(min(1.0, max(0.0, rule.share)), text=told)
 
 
-def _alarms(raised: Sequence[Raised], *, over: bool) -> None:
+def _alarms(raised: Sequence[RaisedAlarm], *, over: bool) -> None:
     """Show the alarms that are raised, or were raised when the run ended."""
     if not raised:
         return
@@ -240,7 +240,9 @@ def _delays(found: Sequence[Delay]) -> None:
         {"Generation": f"Mean over the episodes of the update to version {last.version}."},
     )
     parts = dict(PARTS.values())
-    spec = charts.stacked(delay_rows(found), ("version", "version"), "seconds", ("part", parts))
+    spec = charts.stacked_bars(
+        delay_rows(found), ("version", "version"), "seconds", ("part", parts)
+    )
     chart(spec, "Mean seconds per episode, for the episodes of each recent update.")
 
 

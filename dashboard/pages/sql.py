@@ -8,8 +8,8 @@ import streamlit as st
 
 from agentrl.core.errors import StoreError
 from agentrl.dashboard import markup
-from agentrl.dashboard.parts import tell
-from agentrl.db.admin.readonly import Answer, Bounds, ask, tables
+from agentrl.dashboard.widgets import show_error
+from agentrl.db.admin.readonly import QueryBounds, QueryResult, ask, tables
 from agentrl.db.questions import questions
 from agentrl.db.store import Store
 
@@ -36,30 +36,30 @@ def page(store: Store, run_id: str) -> None:
         sent = st.form_submit_button("Run", type="primary")
     if sent:
         _run(store, written)
-    st.html(markup.folded("Tables and views", _described(store)))
+    st.html(markup.folded_table("Tables and views", _table_rows(store)))
 
 
 def _run(store: Store, statement: str) -> None:
     """Show the rows, or the error of the statement."""
     try:
-        answer = ask(store, statement.strip().rstrip(";"), Bounds(TIMEOUT_S, ROWS, MAX_BYTES))
+        answer = ask(store, statement.strip().rstrip(";"), QueryBounds(TIMEOUT_S, ROWS, MAX_BYTES))
     except StoreError as error:
-        tell(error)
+        show_error(error)
         return
     if not answer.rows:
         st.info("The statement returned no rows.")
         return
     st.dataframe(records(answer), hide_index=True)
     more = f"The first {len(answer.rows):,} rows. There are more."
-    st.caption(more if answer.more else _counted(answer))
+    st.caption(more if answer.more else _row_count_text(answer))
     st.download_button("Download CSV", as_csv(answer), "answer.csv", "text/csv", on_click="ignore")
 
 
-def _counted(answer: Answer) -> str:
+def _row_count_text(answer: QueryResult) -> str:
     return "1 row" if len(answer.rows) == 1 else f"{len(answer.rows):,} rows"
 
 
-def records(answer: Answer) -> dict[str, list[object]]:
+def records(answer: QueryResult) -> dict[str, list[object]]:
     """Return the columns. A repeated name gets a number; bytes are shown as their length."""
     found: dict[str, list[object]] = {}
     for place, name in enumerate(answer.columns):
@@ -68,7 +68,7 @@ def records(answer: Answer) -> dict[str, list[object]]:
     return found
 
 
-def as_csv(answer: Answer) -> str:
+def as_csv(answer: QueryResult) -> str:
     """Return the rows as CSV with a header (RFC 4180)."""
     out = io.StringIO()
     writer = csv.writer(out)
@@ -83,6 +83,6 @@ def _plain(value: object) -> object:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _described(store: Store) -> list[dict[str, Any]]:
+def _table_rows(store: Store) -> list[dict[str, Any]]:
     answer = tables(store)
     return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

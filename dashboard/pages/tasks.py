@@ -11,9 +11,8 @@ from agentrl.core.types import GroupState
 from agentrl.dashboard import charts
 from agentrl.dashboard.curve_charts import VERSION, success_chart
 from agentrl.dashboard.estimates import pass_at
-from agentrl.dashboard.parts import bars, chart, table, title
 from agentrl.dashboard.theme import BLUE, colours
-from agentrl.dashboard.viewmodels.run import EACH_POINT, head, task_names
+from agentrl.dashboard.viewmodels.run import EACH_POINT, read_head, task_names
 from agentrl.dashboard.viewmodels.tasks import (
     ITEM_GROUPS,
     ITEMS,
@@ -22,11 +21,12 @@ from agentrl.dashboard.viewmodels.tasks import (
     TaskLook,
     TasksLook,
     all_items,
-    closed,
-    look,
-    look_at,
+    closed_groups,
+    read_task,
+    read_tasks,
 )
-from agentrl.db.queries.attempts import Ended, Items
+from agentrl.dashboard.widgets import bars, chart, page_title, table
+from agentrl.db.queries.attempts import EndCount, ItemSummary
 from agentrl.db.queries.curves import Point
 from agentrl.db.store import Store
 
@@ -35,9 +35,9 @@ OF_LATE = f"Episodes of the task's last {TASK_GROUPS} complete groups."
 
 def page(store: Store, run_id: str) -> None:
     """Show all tasks, then the chosen one, which the address keeps as `task`."""
-    shown = head(store, run_id)
-    title(f"Tasks of {shown.name}", shown.state, "")
-    view = look(store, run_id)
+    shown = read_head(store, run_id)
+    page_title(f"Tasks of {shown.name}", shown.state, "")
+    view = read_tasks(store, run_id)
     if not view.tasks:
         st.info("No group has been admitted yet.")
         return
@@ -67,7 +67,7 @@ def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
         rows = turn_rows(view.curve)
         chart(charts.lines(rows, VERSION, "turns", ("task", known), share=False), EACH_POINT)
     with right:
-        spread = spread_rows(closed(store, run_id))
+        spread = spread_rows(closed_groups(store, run_id))
         chart(
             charts.lines(spread, VERSION, "without spread", ("task", known), share=True),
             f"{EACH_POINT} Share of groups whose members all got the same reward (no gradient).",
@@ -76,7 +76,7 @@ def curves_of_all(store: Store, run_id: str, view: TasksLook) -> None:
 
 def one_task(store: Store, run_id: str, task: str) -> None:
     """Show outcomes, turns, pass@k and items of one task."""
-    view = look_at(store, run_id, task)
+    view = read_task(store, run_id, task)
     left, middle, right = st.columns(3)
     with left:
         st.subheader("How episodes end")
@@ -139,7 +139,7 @@ def end_rows(ends: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
     ]
 
 
-def statuses(ends: Sequence[Ended]) -> Mapping[str, int]:
+def statuses(ends: Sequence[EndCount]) -> Mapping[str, int]:
     """Episodes by status; by state and reason where they have none."""
     found: Counter[str] = Counter()
     for each in ends:
@@ -147,7 +147,7 @@ def statuses(ends: Sequence[Ended]) -> Mapping[str, int]:
     return found
 
 
-def histogram(ends: Sequence[Ended]) -> Mapping[int, int]:
+def histogram(ends: Sequence[EndCount]) -> Mapping[int, int]:
     """Finished episodes by their number of turns."""
     found: Counter[int] = Counter()
     for each in ends:
@@ -179,7 +179,7 @@ def _choice(tasks: list[str]) -> str:
     return task
 
 
-def _items(store: Store, run_id: str, task: str, late: Items) -> None:
+def _items(store: Store, run_id: str, task: str, late: ItemSummary) -> None:
     """Show unsolved items of recent groups; on request of the whole run."""
     st.subheader("Unsolved items")
     whole = st.toggle("Whole run", help="Reads every episode of the task.")

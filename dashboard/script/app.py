@@ -9,14 +9,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import secret
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import forbid_inspection
-from agentrl.dashboard.auth import admitted, ask
+from agentrl.dashboard.auth import ask, is_admitted
 from agentrl.dashboard.navigation import show, show_instead
-from agentrl.dashboard.parts import tell
-from agentrl.dashboard.serve import history
+from agentrl.dashboard.streamlit_server import history
+from agentrl.dashboard.widgets import show_error
 
 ICON = (
     Path(__file__).parents[1] / "icon.svg"
@@ -33,13 +33,13 @@ def main(arguments: list[str]) -> None:
     path, *named = arguments
     try:
         token = secret(named[0]) if named else ""
-        if token and not admitted(token):
+        if token and not is_admitted(token):
             show_instead(partial(ask, token))
             return
-        config = loading.load(Path(path))
+        config = config_loading.load(Path(path))
         show(history(config.store_url()), config.run.name)
     except AgentRLError as error:
-        tell(error)
+        show_error(error)
 
 
 if __name__ == "__main__":

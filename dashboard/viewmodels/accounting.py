@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from agentrl.dashboard.viewmodels.run import LATE_GROUPS, LEASES
 from agentrl.db.queries import balance, progress
-from agentrl.db.queries.balance import Balance, Refused
+from agentrl.db.queries.balance import Balance, RefusedCount
 from agentrl.db.registry import leases
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
@@ -25,25 +25,25 @@ class AccountingLook:
     groups: Mapping[str, int]
     given_up: list[tuple[str, str, int, int]]
     retried: Mapping[str, int]
-    refused: list[Refused]
+    refused: list[RefusedCount]
     leases: list[Lease]
 
 
-def look(store: Store, run_id: str) -> AccountingLook:
+def read_accounting(store: Store, run_id: str) -> AccountingLook:
     """The run as it stands."""
     with store.read() as session:
         return AccountingLook(
             late=progress.disagreements(session, run_id, LATE_GROUPS),
             balance=balance.balance(session, run_id),
             groups=progress.groups_by_state(session, run_id),
-            given_up=balance.given_up(session, run_id),
-            retried=balance.retried(session, run_id),
-            refused=balance.refused(session, run_id),
+            given_up=balance.failed_counts(session, run_id),
+            retried=balance.retry_counts(session, run_id),
+            refused=balance.refused_counts(session, run_id),
             leases=leases.leases(session, run_id, LEASES),
         )
 
 
-def whole(store: Store, run_id: str) -> Disagreements:
+def read_all_disagreements(store: Store, run_id: str) -> Disagreements:
     """The proofs of the whole run: they read every row of it."""
     with store.read() as session:
         return progress.disagreements(session, run_id)

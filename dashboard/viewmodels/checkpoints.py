@@ -10,7 +10,7 @@ from agentrl.dashboard.markup import Cell, Link
 from agentrl.dashboard.theme import by_colour, colours
 from agentrl.dashboard.viewmodels.episodes import moment
 from agentrl.db.registry import lineage
-from agentrl.db.registry.lineage import Entry, Measured, Node, Served
+from agentrl.db.registry.lineage import CheckpointEntry, LineageNode, Measurement, ServingPeriod
 from agentrl.db.store import Store
 
 PAGE = "Checkpoints"
@@ -32,10 +32,10 @@ class Registry:
 
     origin: tuple[str, int] | None
     states: Mapping[str, int]
-    nodes: Sequence[Node]
-    newest: Sequence[Entry]
-    servings: Sequence[Served]
-    measured: Sequence[Measured]
+    nodes: Sequence[LineageNode]
+    newest: Sequence[CheckpointEntry]
+    servings: Sequence[ServingPeriod]
+    measured: Sequence[Measurement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +43,37 @@ class Segment:
     """So many checkpoints in a row that lie on one line of the tree; `depth`: forks before it."""
 
     depth: int
-    first: Node
-    last: Node
+    first: LineageNode
+    last: LineageNode
     number: int
     present: int
 
 
-def look(store: Store, run_id: str) -> Registry:
+def read_registry(store: Store, run_id: str) -> Registry:
     """The registry as it stands."""
     with store.read() as session:
         return Registry(
-            origin=lineage.origin(session, run_id),
-            states=lineage.states(session, run_id),
-            nodes=lineage.nodes(session, run_id),
-            newest=lineage.newest(session, run_id, NEWEST),
+            origin=lineage.fork_origin(session, run_id),
+            states=lineage.checkpoint_states(session, run_id),
+            nodes=lineage.lineage_nodes(session, run_id),
+            newest=lineage.newest_checkpoints(session, run_id, NEWEST),
             servings=lineage.servings(session, run_id, SERVINGS),
-            measured=lineage.measured(session, run_id, EVALUATIONS),
+            measured=lineage.measurements(session, run_id, EVALUATIONS),
         )
 
 
-def one(store: Store, run_id: str, checkpoint_id: str) -> Entry | None:
+def read_checkpoint(store: Store, run_id: str, checkpoint_id: str) -> CheckpointEntry | None:
     """A checkpoint of the run."""
     with store.read() as session:
-        return lineage.entry(session, run_id, checkpoint_id)
+        return lineage.checkpoint_entry(session, run_id, checkpoint_id)
 
 
-def segments(nodes: Sequence[Node]) -> list[Segment]:
+def segments(nodes: Sequence[LineageNode]) -> list[Segment]:
     """The tree, each stretch without a fork as one segment, parents first.
 
     nodes: parents before their children. One whose parent is not among them is a root.
     """
-    children: dict[str | None, list[Node]] = {}
+    children: dict[str | None, list[LineageNode]] = {}
     known = {node.checkpoint_id for node in nodes}
     for node in nodes:
         parent = node.parent_id if node.parent_id in known else None
@@ -91,7 +91,7 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
     return found
 
 
-def _same(node: Node, after: Node) -> bool:
+def _same(node: LineageNode, after: LineageNode) -> bool:
     return node.undone == after.undone
 
 
@@ -105,11 +105,11 @@ def tree(registry: Registry) -> str:
     for segment in segments(registry.nodes):
         deep = segment.depth + bool(registry.origin)
         branch = "   " * (deep - 1) + "└─ " if deep else ""
-        lines.append(branch + _told(segment, latest))
+        lines.append(branch + _segment_text(segment, latest))
     return "\n".join(lines)
 
 
-def _told(segment: Segment, latest: int | None) -> str:
+def _segment_text(segment: Segment, latest: int | None) -> str:
     first, last = segment.first, segment.last
     versions = f"v{first.version}" if first is last else f"v{first.version} … v{last.version}"
     state = "rolled back" if first.undone else "valid"
@@ -118,7 +118,9 @@ def _told(segment: Segment, latest: int | None) -> str:
     return f"{versions}  {state} · {files}{newest}"
 
 
-def rows(entries: Sequence[Entry], registry: Registry, here: Here) -> list[dict[str, Cell]]:
+def rows(
+    entries: Sequence[CheckpointEntry], registry: Registry, here: Here
+) -> list[dict[str, Cell]]:
     """The registry's table, each checkpoint a link."""
     serves: dict[str, list[str]] = {}
     for each in registry.servings:
@@ -142,7 +144,7 @@ def rows(entries: Sequence[Entry], registry: Registry, here: Here) -> list[dict[
     ]
 
 
-def serving_chart(served: Sequence[Served], here: Here) -> dict[str, Any]:
+def serving_chart(served: Sequence[ServingPeriod], here: Here) -> dict[str, Any]:
     """Vega-Lite: a bar for each stretch, a row for each server and track.
 
     A track that pins a checkpoint of the run is named without the run: what differs is read.
@@ -185,7 +187,7 @@ def serving_chart(served: Sequence[Served], here: Here) -> dict[str, Any]:
     }
 
 
-def evaluation_chart(measured: Sequence[Measured]) -> dict[str, Any]:
+def evaluation_chart(measured: Sequence[Measurement]) -> dict[str, Any]:
     """Vega-Lite: success by version with its interval, for each task and way of decoding."""
     values = [
         {
@@ -224,7 +226,7 @@ def evaluation_chart(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def evaluation_rows(measured: Sequence[Measured]) -> list[dict[str, Cell]]:
+def evaluation_rows(measured: Sequence[Measurement]) -> list[dict[str, Cell]]:
     """The table of measurements."""
     return [
         {

@@ -7,9 +7,9 @@ from agentrl.core.statistics import Estimate, estimate
 from agentrl.dashboard.viewmodels.run import LATE_GROUPS, POINT_GROUPS, POINTS, Head, head_of
 from agentrl.db.models import Run
 from agentrl.db.queries import comparison, curves, progress
-from agentrl.db.queries.comparison import Kind, Measured
+from agentrl.db.queries.comparison import ItemScores, Kind
 from agentrl.db.queries.curves import Point
-from agentrl.db.queries.progress import Learned
+from agentrl.db.queries.progress import LearnedTotals
 from agentrl.db.store import Store
 
 
@@ -20,14 +20,14 @@ class Side:
     head: Head
     version: int
     seconds: float
-    learned: Learned
+    learned: LearnedTotals
     curve: list[Point]
     recent: list[Point]
-    measured: Mapping[Kind, Measured]
+    measured: Mapping[Kind, ItemScores]
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedScores:
     """Second run − first, mean over the items that both were measured on, with 95 % by Student's t.
 
     `versions`: of the first and of the second.
@@ -40,7 +40,7 @@ class Paired:
     difference: Estimate
 
 
-def look(store: Store, run_id: str) -> Side:
+def read_side(store: Store, run_id: str) -> Side:
     """A run that exists."""
     with store.read() as session:
         run = session.get_one(Run, run_id)
@@ -48,14 +48,14 @@ def look(store: Store, run_id: str) -> Side:
             head=head_of(run),
             version=run.version,
             seconds=progress.ran_s(session, run),
-            learned=progress.learned(session, run_id),
+            learned=progress.learned_totals(session, run_id),
             curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
-            recent=curves.latest(session, run_id, LATE_GROUPS),
-            measured=comparison.measured_last(session, run_id),
+            recent=curves.latest_points(session, run_id, LATE_GROUPS),
+            measured=comparison.latest_item_scores(session, run_id),
         )
 
 
-def paired(first: Side, second: Side) -> list[Paired]:
+def pair_scores(first: Side, second: Side) -> list[PairedScores]:
     """Evaluations that both have, of the same kind; items that only one met are left out."""
     found = []
     for kind in sorted(first.measured.keys() & second.measured.keys()):
@@ -66,11 +66,11 @@ def paired(first: Side, second: Side) -> list[Paired]:
         means = [sum(side.items[item] for item in items) / len(items) for side in (one, other)]
         differences = [other.items[item] - one.items[item] for item in items]
         versions = one.version, other.version
-        found.append(Paired(kind, versions, means[0], means[1], estimate(differences)))
+        found.append(PairedScores(kind, versions, means[0], means[1], estimate(differences)))
     return found
 
 
-def pooled(points: list[Point], task: str | None) -> list[Point]:
+def pool_points(points: list[Point], task: str | None) -> list[Point]:
     """The points of one task; of all together, by span, where None."""
     if task is not None:
         return [point for point in points if point.task == task]

@@ -13,37 +13,37 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError, MessageError
 from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Cell, Link
 from agentrl.db.queries.episode_detail import (
-    Deed,
+    EpisodeDetail,
     Member,
-    Story,
+    StepRow,
     config_of,
+    episode_detail,
     model_directories,
-    story,
 )
-from agentrl.db.queries.episode_search import Cursor, Filter, Found, search
-from agentrl.db.queries.episode_updates import Lesson
+from agentrl.db.queries.episode_search import EpisodeFilter, PageCursor, SearchResult, search
+from agentrl.db.queries.episode_updates import EpisodeUpdate
 from agentrl.db.store import Store
 
 PAGE = "Episodes"
 TEXT = 2_000  # characters of an answer in a sibling's column
 WHOLE = 2**53 - 1  # the largest whole number of a form
-KINDS: dict[str, Any] = get_type_hints(Filter)
+KINDS: dict[str, Any] = get_type_hints(EpisodeFilter)
 
 
-def asked(parameters: Mapping[str, str]) -> Filter:
+def filter_from_query(parameters: Mapping[str, str]) -> EpisodeFilter:
     """The filter that a URL asks for; what it says that no filter means is passed over."""
     found: dict[str, Any] = {}
     for name, kind in KINDS.items():
         if parameters.get(name):
             with suppress(ValueError):
                 found[name] = _read(parameters[name], kind)
-    return Filter(**found)
+    return EpisodeFilter(**found)
 
 
 def _read(written: str, kind: Any) -> Any:
@@ -59,9 +59,9 @@ def _read(written: str, kind: Any) -> Any:
     return value
 
 
-def parameters_of(sought: Filter) -> dict[str, str]:
+def parameters_of(sought: EpisodeFilter) -> dict[str, str]:
     """What a URL says to ask for it: only what differs from the filter that passes all."""
-    nothing = asdict(Filter())
+    nothing = asdict(EpisodeFilter())
     return {
         name: value.value if isinstance(value, StrEnum) else str(value)
         for name, value in asdict(sought).items()
@@ -69,27 +69,29 @@ def parameters_of(sought: Filter) -> dict[str, str]:
     }
 
 
-def cursor(parameters: Mapping[str, str]) -> Cursor | None:
+def cursor(parameters: Mapping[str, str]) -> PageCursor | None:
     """Where the URL says that a page begins."""
     at, _, episode_id = parameters.get("before", "").partition("~")
     try:
-        return Cursor(_read(at, float), _read(episode_id, str)) if episode_id else None
+        return PageCursor(_read(at, float), _read(episode_id, str)) if episode_id else None
     except ValueError:
         return None
 
 
-def before(at: Cursor) -> str:
+def before(at: PageCursor) -> str:
     """A cursor as a URL says it."""
     return f"{at.at!r}~{at.episode_id}"
 
 
-def page_of(store: Store, run_id: str, sought: Filter, at: Cursor | None) -> Found:
+def read_page(
+    store: Store, run_id: str, sought: EpisodeFilter, at: PageCursor | None
+) -> SearchResult:
     """The episodes of one page."""
     with store.read() as session:
         return search(session, run_id, sought, at)
 
 
-def nothing(found: Found, *, first: bool) -> str:
+def nothing(found: SearchResult, *, first: bool) -> str:
     """What a page without a row says; that there is none, only where all were looked at."""
     if found.older is not None:
         return "No episode on this page matches the filter."
@@ -100,7 +102,7 @@ def nothing(found: Found, *, first: bool) -> str:
     return "No episode matches." if first else "No more episodes."
 
 
-def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
+def rows(found: SearchResult, here: Here) -> list[dict[str, Cell]]:
     """The page's table, each episode a link."""
     return [
         {
@@ -115,19 +117,19 @@ def rows(found: Found, here: Here) -> list[dict[str, Cell]]:
             "tokens": each.tokens,
             "seconds": each.seconds,
             "version": f"v{each.version}",
-            "trained in": _learned(each.lesson, here),
-            "advantage": each.lesson.advantage if each.lesson else None,
+            "trained in": _update_cell(each.update, here),
+            "advantage": each.update.advantage if each.update else None,
         }
         for each in found.rows
     ]
 
 
-def _learned(lesson: Lesson | None, here: Here) -> Cell:
-    if lesson is None:
+def _update_cell(update: EpisodeUpdate | None, here: Here) -> Cell:
+    if update is None:
         return "–"
-    undone = " (rolled back)" if lesson.state == "rolled_back" else ""
-    link = here.to("Checkpoints", checkpoint=lesson.checkpoint_id)
-    return Link(f"v{lesson.version}{undone}", link)
+    undone = " (rolled back)" if update.state == "rolled_back" else ""
+    link = here.to("Checkpoints", checkpoint=update.checkpoint_id)
+    return Link(f"v{update.version}{undone}", link)
 
 
 def moment(at: float) -> str:
@@ -135,24 +137,24 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M:%S") if at else "–"
 
 
-def one(store: Store, run_id: str, episode_id: str) -> Story | None:
+def read_episode(store: Store, run_id: str, episode_id: str) -> EpisodeDetail | None:
     """An episode with its siblings."""
     with store.read() as session:
-        return story(session, run_id, episode_id)
+        return episode_detail(session, run_id, episode_id)
 
 
-def directories(store: Store, run_id: str, told: Story) -> list[str]:
+def directories(store: Store, run_id: str, told: EpisodeDetail) -> list[str]:
     """Where the vocabulary of an episode's tokens may lie, the likeliest first."""
-    acted = sorted({deed.checkpoint_id for deed in told.deeds})
+    acted = sorted({step.checkpoint_id for step in told.steps})
     with store.read() as session:
         found = model_directories(session, run_id, acted)
         written = config_of(session, run_id)
     with suppress(AgentRLError):
-        found.append(str(loading.from_json(written, "the run").model.path))
+        found.append(str(config_loading.from_json(written, "the run").model.path))
     return found
 
 
-def trajectory_of(told: Story) -> tuple[Trajectory | None, str]:
+def trajectory_of(told: EpisodeDetail) -> tuple[Trajectory | None, str]:
     """The stored trajectory, or why there is none to show."""
     if told.body is None:
         return (
@@ -197,8 +199,8 @@ def member_rows(members: Sequence[Member], here: Here) -> list[dict[str, Cell]]:
             "score": each.score,
             "turns": each.turns,
             "tokens": each.tokens,
-            "trained in": _learned(each.lesson, here),
-            "advantage": each.lesson.advantage if each.lesson else None,
+            "trained in": _update_cell(each.update, here),
+            "advantage": each.update.advantage if each.update else None,
         }
         for each in members
     ]
@@ -214,17 +216,17 @@ def contrast(itself: Member, members: Sequence[Member]) -> Member | None:
     return max(ended, key=lambda each: (abs((each.reward or 0.0) - mine), -each.member))
 
 
-def headline(deed: Deed) -> str:
+def headline(step: StepRow) -> str:
     """A step in one line."""
     parts = [
-        f"Step {deed.number}",
-        f"v{deed.version} {deed.track}",
-        f"{deed.end - deed.start} tokens",
-        f"{deed.policy_s:.2f} s policy",
-        f"{deed.env_s:.2f} s environment",
+        f"Step {step.number}",
+        f"v{step.version} {step.track}",
+        f"{step.end - step.start} tokens",
+        f"{step.policy_s:.2f} s policy",
+        f"{step.env_s:.2f} s environment",
     ]
-    if deed.finish_reason != "stop":
-        parts.append(f"finish reason {deed.finish_reason}")
-    if deed.redrawn:
-        parts.append(f"{deed.redrawn} policies replaced")
+    if step.finish_reason != "stop":
+        parts.append(f"finish reason {step.finish_reason}")
+    if step.redrawn:
+        parts.append(f"{step.redrawn} policies replaced")
     return " · ".join(parts)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.dashboard.estimates import Rule, stop_rules, success
@@ -10,13 +10,13 @@ from agentrl.db.models import Run
 from agentrl.db.queries import curves, delays, progress
 from agentrl.db.queries.curves import Point
 from agentrl.db.queries.delays import Delay, Pace, Waiting
-from agentrl.db.queries.progress import Learned
+from agentrl.db.queries.progress import LearnedTotals
 from agentrl.db.registry import checkpoints, leases
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.registry.leases import Lease
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, lifecycle, runs
-from agentrl.db.transitions.alarms import Raised
+from agentrl.db.transitions.alarms import RaisedAlarm
 from agentrl.db.transitions.lifecycle import UpdateSummary
 
 POINTS = 24  # of a curve
@@ -56,10 +56,10 @@ class Now:
     head: Head
     version: int
     seconds: float
-    learned: Learned
+    learned: LearnedTotals
     pace: Pace
     rules: list[Rule]
-    alarms: list[Raised]
+    alarms: list[RaisedAlarm]
     recent: list[Point]
     leases: list[Lease]
     idle: dict[str, float]
@@ -80,7 +80,7 @@ class Flow:
     updates: list[UpdateSummary]
 
 
-def head(store: Store, run_id: str) -> Head:
+def read_head(store: Store, run_id: str) -> Head:
     """Of a run that exists."""
     with store.read() as session:
         return head_of(session.get_one(Run, run_id))
@@ -90,32 +90,32 @@ def head_of(run: Run) -> Head:
     return Head(run.name, RunState(run.state), run.reason, run.forked_from)
 
 
-def now(store: Store, run_id: str) -> Now:
+def read_now(store: Store, run_id: str) -> Now:
     """The run as it stands."""
     with store.read() as session:
         run = session.get_one(Run, run_id)
         seconds = progress.ran_s(session, run)
-        recent = curves.latest(session, run_id, LATE_GROUPS)
+        recent = curves.latest_points(session, run_id, LATE_GROUPS)
         return Now(
             head=head_of(run),
             version=run.version,
             seconds=seconds,
-            learned=progress.learned(session, run_id),
-            pace=delays.pace(session, run_id, WINDOW_S),
+            learned=progress.learned_totals(session, run_id),
+            pace=delays.recent_pace(session, run_id, WINDOW_S),
             rules=_rules(run, seconds, delays.update_s(session, run_id, DELAYED), recent),
-            alarms=alarms.raised(session, run_id),
+            alarms=alarms.raised_alarms(session, run_id),
             recent=recent,
             leases=leases.leases(session, run_id, LEASES),
             idle=leases.idle_s(session, run_id),
         )
 
 
-def flow(store: Store, run_id: str) -> Flow:
+def read_flow(store: Store, run_id: str) -> Flow:
     """What is on its way in the run."""
     with store.read() as session:
         return Flow(
             over=runs.run_state(session, run_id) in RUN_OVER,
-            waiting=delays.waiting(session, run_id),
+            waiting=delays.waiting_counts(session, run_id),
             mix=progress.policy_mix(session, run_id, LATE_GROUPS),
             staleness=progress.staleness(session, run_id),
             delays=delays.delays(session, run_id, DELAYED),
@@ -124,7 +124,7 @@ def flow(store: Store, run_id: str) -> Flow:
         )
 
 
-def curve(store: Store, run_id: str) -> list[Point]:
+def read_curve(store: Store, run_id: str) -> list[Point]:
     """Success and reward by task and version."""
     with store.read() as session:
         return curves.success_by_version(session, run_id, POINTS, POINT_GROUPS)
@@ -141,7 +141,7 @@ def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]
     if run.state in RUN_OVER:
         return []
     try:
-        config = loading.from_json(run.config, f"run {run.name}").run
+        config = config_loading.from_json(run.config, f"run {run.name}").run
     except ConfigError:
         return []
     worst = min((success(point).value for point in recent), default=None)

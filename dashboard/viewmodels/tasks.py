@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agentrl.core.types import GroupState
 from agentrl.dashboard.viewmodels.run import POINT_GROUPS, POINTS
 from agentrl.db.queries import attempts, curves
-from agentrl.db.queries.attempts import Ended, Items
+from agentrl.db.queries.attempts import EndCount, ItemSummary
 from agentrl.db.queries.curves import Point, Span
 from agentrl.db.store import Store
 
@@ -33,12 +33,12 @@ class TasksLook:
 class TaskLook:
     """One task of late. `solved`: how many groups had c of n solved, by (n, c)."""
 
-    ends: list[Ended]
+    ends: list[EndCount]
     solved: Mapping[tuple[int, int], int]
-    items: Items
+    items: ItemSummary
 
 
-def look(store: Store, run_id: str) -> TasksLook:
+def read_tasks(store: Store, run_id: str) -> TasksLook:
     """All tasks of a run."""
     with store.read() as session:
         return TasksLook(
@@ -47,23 +47,23 @@ def look(store: Store, run_id: str) -> TasksLook:
         )
 
 
-def closed(store: Store, run_id: str) -> Closed:
+def closed_groups(store: Store, run_id: str) -> Closed:
     """What became of the groups of each point of the curve."""
     with store.read() as session:
-        return curves.closed_by_version(session, run_id, POINTS, POINT_GROUPS)
+        return curves.closed_groups_by_version(session, run_id, POINTS, POINT_GROUPS)
 
 
-def look_at(store: Store, run_id: str, task: str) -> TaskLook:
+def read_task(store: Store, run_id: str, task: str) -> TaskLook:
     """One task of a run."""
     with store.read() as session:
         return TaskLook(
-            ends=attempts.ends(session, run_id, task, TASK_GROUPS),
+            ends=attempts.end_counts(session, run_id, task, TASK_GROUPS),
             solved=attempts.solved_among(session, run_id, task, TASK_GROUPS),
-            items=attempts.never_solved(session, run_id, task, ITEM_GROUPS, ITEMS),
+            items=attempts.unsolved_items(session, run_id, task, ITEM_GROUPS, ITEMS),
         )
 
 
-def all_items(store: Store, run_id: str, task: str) -> Items:
-    """As the items of `look_at`, of every group of the run."""
+def all_items(store: Store, run_id: str, task: str) -> ItemSummary:
+    """As the items of `read_task`, of every group of the run."""
     with store.read() as session:
-        return attempts.never_solved(session, run_id, task, None, ITEMS)
+        return attempts.unsolved_items(session, run_id, task, None, ITEMS)

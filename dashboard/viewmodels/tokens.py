@@ -19,7 +19,7 @@ MODES = ("probability", "advantage", "policy")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TokenView:
     """A trajectory that can be shown. `texts`: [T]."""
 
     trajectory: Trajectory
@@ -49,8 +49,10 @@ class Shown:
         if self.advantage is not None and learned:
             told.append(f"advantage {self.advantage:+.3f}")
         colour = {
-            "probability": "" if chance is None else improbable(chance),
-            "advantage": taught(self.advantage) if learned and self.advantage is not None else "",
+            "probability": "" if chance is None else chance_text(chance),
+            "advantage": advantage_text(self.advantage)
+            if learned and self.advantage is not None
+            else "",
             "policy": of_policy(body.policy_index[at]),
         }[mode]
         return Token(self.texts[at], colour, " · ".join(told), self._special(at))
@@ -59,18 +61,18 @@ class Shown:
         return int(self.trajectory.tokens()[at]) in self.special
 
 
-def shown(body: Trajectory, vocabulary: Vocabulary, advantage: float | None) -> Shown:
+def token_view(body: Trajectory, vocabulary: Vocabulary, advantage: float | None) -> TokenView:
     """The trajectory with the text of its tokens."""
     texts = vocabulary.texts(body.tokens().tolist())
-    return Shown(body, texts, vocabulary.special, advantage)
+    return TokenView(body, texts, vocabulary.special, advantage)
 
 
-def improbable(chance: float) -> str:
+def chance_text(chance: float) -> str:
     """The less probable a token was, the stronger; none from 0.99 on."""
     return _rgba(ORANGE, STRONGEST * (1 - chance)) if chance < 0.99 else ""
 
 
-def taught(advantage: float) -> str:
+def advantage_text(advantage: float) -> str:
     """Blue: made more likely; orange: less. Full strength from 2 on."""
     strength = STRONGEST * min(abs(advantage) / 2, 1)
     return _rgba(BLUE if advantage > 0 else ORANGE, strength) if advantage else ""
@@ -85,9 +87,9 @@ def legend(mode: str, body: Trajectory) -> dict[str, str]:
     """Words and colours of a mode."""
     if mode == "probability":
         chances = (0.95, 0.5, 0.05)
-        return {f"probability {chance}": improbable(chance) for chance in chances}
+        return {f"probability {chance}": chance_text(chance) for chance in chances}
     if mode == "advantage":
-        return {"made more likely": taught(1.0), "made less likely": taught(-1.0)}
+        return {"made more likely": advantage_text(1.0), "made less likely": advantage_text(-1.0)}
     return {
         f"v{policy.version} {policy.track}": of_policy(place)
         for place, policy in enumerate(body.policies)

@@ -38,7 +38,7 @@ FOREIGN_CLOCK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PostgresServer:
     """Facts that a superuser can read: the WAL writer's pid, and the data folder on its machine."""
 
     walwriter: int
@@ -49,18 +49,18 @@ def is_postgres(url: str) -> bool:
     return url.startswith("postgresql")
 
 
-def server(url: str) -> Server | None:
+def server(url: str) -> PostgresServer | None:
     """Return the server's facts, if the URL's role is a superuser."""
     with _connect(url) as connection:
         rows = connection.execute(
             "SELECT a.pid, current_setting('data_directory', true) FROM pg_stat_activity a"
             " WHERE a.backend_type = 'walwriter' AND current_setting('is_superuser') = 'on'"
         ).fetchall()
-    return Server(int(str(rows[0][0])), str(rows[0][1])) if rows else None
+    return PostgresServer(int(str(rows[0][0])), str(rows[0][1])) if rows else None
 
 
 @contextmanager
-def read_only(url: str) -> Iterator[None]:
+def make_read_only(url: str) -> Iterator[None]:
     """Make every session read-only, as on a demoted primary."""
     _set_read_only(url, sql.SQL("SET default_transaction_read_only = on"))
     try:
@@ -70,7 +70,7 @@ def read_only(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def episodes_locked(url: str) -> Iterator[None]:
+def lock_episodes(url: str) -> Iterator[None]:
     """Block writes to `episodes` with a lock."""
     with _connect(url) as connection, connection.transaction():
         connection.execute(HELD)
@@ -78,7 +78,7 @@ def episodes_locked(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def connections_taken(url: str) -> Iterator[Callable[[], int]]:
+def take_connections(url: str) -> Iterator[Callable[[], int]]:
     """Terminate all sessions and occupy all connections of the server.
 
     Yields a function that does it again and returns the number of occupied connections.
@@ -101,7 +101,7 @@ def connections_taken(url: str) -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def own_clock(url: str) -> Iterator[None]:
+def use_own_clock(url: str) -> Iterator[None]:
     """Replace the database's clock for new sessions by a function.
 
     `step_clock` steps it. Existing views keep the true clock.
@@ -127,7 +127,7 @@ def step_clock(url: str, seconds: float) -> None:
 
 
 @contextmanager
-def late_commits(url: str) -> Iterator[None]:
+def delay_commits(url: str) -> Iterator[None]:
     """Let the server confirm commits before they are on disk, so that a crash loses them."""
     with _connect(url) as connection:
         for name, value in LATE_COMMITS.items():
@@ -137,7 +137,7 @@ def late_commits(url: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with _recovered(url) as connection:
+        with _await_recovery(url) as connection:
             for name in LATE_COMMITS:
                 connection.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
             connection.execute("SELECT pg_reload_conf()")
@@ -157,7 +157,7 @@ def _alter(connection: psycopg.Connection[tuple[object, ...]], what: sql.SQL) ->
     connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, what))
 
 
-def _recovered(url: str) -> psycopg.Connection[tuple[object, ...]]:
+def _await_recovery(url: str) -> psycopg.Connection[tuple[object, ...]]:
     """Connect to a server that may be recovering from a crash."""
     deadline = time.monotonic() + RECOVER_S
     while True:

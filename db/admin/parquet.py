@@ -34,7 +34,7 @@ MANIFEST = "export.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """What to export. `run_id`: one run; empty: all. `bodies`: include bodies of trajectories."""
 
     tables: Sequence[str]
@@ -42,7 +42,7 @@ class Wanted:
     bodies: bool = False
 
 
-def export(store: Store, out: Path, wanted: Wanted) -> dict[str, int]:
+def export(store: Store, out: Path, wanted: ExportRequest) -> dict[str, int]:
     """Write OUT/TABLE.parquet and OUT/export.json; return the row counts by table.
 
     Raises StoreError: pyarrow is missing, OUT exists, unknown table, lost database.
@@ -117,7 +117,7 @@ def _one_moment(store: Store) -> Iterator[Connection]:
         yield connection
 
 
-def _write(connection: Connection, table: Table, folder: Path, wanted: Wanted) -> int:
+def _write(connection: Connection, table: Table, folder: Path, wanted: ExportRequest) -> int:
     """Write one file; return the number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -129,7 +129,9 @@ def _write(connection: Connection, table: Table, folder: Path, wanted: Wanted) -
     written = 0
     with pq.ParquetWriter(folder / f"{table.name}.parquet", shape, compression="zstd") as writer:
         for rows in _row_groups(streamed.execute(query).partitions()):
-            columns = [[_plain(value) for value in column] for column in zip(*rows, strict=True)]
+            columns = [
+                [_plain_value(value) for value in column] for column in zip(*rows, strict=True)
+            ]
             arrays = [
                 pa.array(column, field.type) for column, field in zip(columns, shape, strict=True)
             ]
@@ -152,7 +154,7 @@ def _row_groups(portions: Iterator[Sequence[Any]]) -> Iterator[list[Any]]:
         yield held
 
 
-def _query(table: Table, wanted: Wanted) -> Select[Any]:
+def _query(table: Table, wanted: ExportRequest) -> Select[Any]:
     query = select(*_columns(table, bodies=wanted.bodies))
     if not wanted.run_id:
         return query
@@ -182,7 +184,7 @@ def _type(column: Column[Any]) -> "pa.DataType":
     return pa.large_string()
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list) else value
 
 

@@ -25,9 +25,9 @@ from agentrl.db.store import (
     Timeouts,
     bound_connections,
     connect_args,
-    driver_words,
+    driver_message,
     parse_url,
-    unreachable,
+    unreachable_error,
 )
 
 TIMEOUT_S = 60.0  # of one statement
@@ -36,7 +36,7 @@ MAX_BYTES = 2**28  # of one answer
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The rows of a statement, in the order of `columns`. `more`: there were more rows."""
 
     columns: tuple[str, ...]
@@ -45,7 +45,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueryBounds:
     """Limits of a statement. `rows`: largest number of rows in memory; None: all.
 
     `max_bytes`: of text and bytes in these rows; a larger single value is refused.
@@ -56,7 +56,7 @@ class Bounds:
     max_bytes: int = MAX_BYTES
 
 
-PATIENT = Bounds()
+PATIENT = QueryBounds()
 
 
 def open_readonly(url: str) -> Store:
@@ -66,7 +66,7 @@ def open_readonly(url: str) -> Store:
         store.check()
     except DBAPIError as error:
         store.close()
-        raise unreachable(store.engine.url, error) from error
+        raise unreachable_error(store.engine.url, error) from error
     return store
 
 
@@ -90,7 +90,7 @@ def refuse_absent(url: str) -> None:
         )
 
 
-def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
+def ask(store: Store, statement: str, bounds: QueryBounds = QueryBounds()) -> QueryResult:
     """Run a user's read-only statement and return its rows.
 
     Raises StoreError if it is wrong, or if the login is a superuser, whose statements cannot be
@@ -103,14 +103,14 @@ def ask(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
     return rows_of(store, statement, bounds)
 
 
-def rows_of(store: Store, statement: str, bounds: Bounds = Bounds()) -> Answer:
+def rows_of(store: Store, statement: str, bounds: QueryBounds = QueryBounds()) -> QueryResult:
     """Like `ask`, for our own statements. Raises StoreError."""
     if store.engine.dialect.name == "sqlite":
         return _ask_sqlite(store.engine, statement, bounds)
     return _ask_postgres(store.engine, statement, bounds)
 
 
-def tables(store: Store) -> Answer:
+def tables(store: Store) -> QueryResult:
     """Return the names of tables and views."""
     if store.engine.dialect.name == "sqlite":
         return rows_of(
@@ -126,7 +126,7 @@ def tables(store: Store) -> Answer:
     )
 
 
-def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
+def _ask_sqlite(engine: Engine, statement: str, bounds: QueryBounds) -> QueryResult:
     """Run `ask` on SQLite; a slow statement is interrupted."""
     connection = engine.raw_connection()
     deadline = time.monotonic() + bounds.timeout_s
@@ -147,7 +147,7 @@ def _ask_sqlite(engine: Engine, statement: str, bounds: Bounds) -> Answer:
         connection.close()
 
 
-def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
+def _ask_postgres(engine: Engine, statement: str, bounds: QueryBounds) -> QueryResult:
     """Run `ask` on Postgres, with a read-only transaction and role."""
     import psycopg
 
@@ -162,11 +162,11 @@ def _ask_postgres(engine: Engine, statement: str, bounds: Bounds) -> Answer:
         driver.execute(f"SET LOCAL statement_timeout = {round(1000 * bounds.timeout_s)}")
         with closing(cursor.stream(statement)) as rows:  # as a prepared statement
             answer = _answer(cursor, rows, bounds)
-        return answer if answer.rows else Answer(_columns(driver, statement), [])
+        return answer if answer.rows else QueryResult(_columns(driver, statement), [])
     except psycopg.errors.QueryCanceled as error:
         raise _late(bounds) from error
     except psycopg.Error as error:
-        raise StoreError(f"SQL: {driver_words(error)}") from error
+        raise StoreError(f"SQL: {driver_message(error)}") from error
     finally:
         connection.invalidate()  # locks of the session and what it was told end with it
         connection.close()
@@ -179,7 +179,7 @@ def _columns(driver: Any, statement: str) -> tuple[str, ...]:
     return tuple(described.fname(place).decode() for place in range(described.nfields))
 
 
-def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
+def _answer(cursor: Any, rows: Iterable[Any], bounds: QueryBounds) -> QueryResult:
     """Return the first rows, within the limits."""
     found: list[tuple[Any, ...]] = []
     more, size = False, 0
@@ -192,17 +192,17 @@ def _answer(cursor: Any, rows: Iterable[Any], bounds: Bounds) -> Answer:
             break
         found.append(tuple(_plain(value) for value in row))
     columns = tuple(column[0] for column in cursor.description or ())
-    return Answer(columns, found, more)
+    return QueryResult(columns, found, more)
 
 
-def _large(bounds: Bounds) -> StoreError:
+def _large(bounds: QueryBounds) -> StoreError:
     return StoreError(
         f"SQL: the result is larger than {bounds.max_bytes / 2**20:g} MiB",
         hint="select fewer rows, and LENGTH(body) instead of body",
     )
 
 
-def _late(bounds: Bounds) -> StoreError:
+def _late(bounds: QueryBounds) -> StoreError:
     return StoreError(
         f"SQL: the query took longer than {bounds.timeout_s:g} s",
         hint="select fewer rows, or only one run",

@@ -23,7 +23,7 @@ FIRST = (-1.0, "")  # before every group
 
 
 @dataclass(frozen=True, slots=True)
-class Forgettable:
+class Prunable:
     """What can be deleted of a run: the `whole` run, or else its `bodies`, with their bytes."""
 
     run_id: str
@@ -37,7 +37,7 @@ class Forgettable:
 
 def runs_to_forget(
     session: Session, *, keep: int | None = None, older_than_s: float | None = None
-) -> list[Forgettable]:
+) -> list[Prunable]:
     """Return finished runs except the newest `keep`, ended long enough ago; oldest first.
 
     A rule of None keeps nothing; without any rule no run is returned, nor one that has just ended.
@@ -52,13 +52,13 @@ def runs_to_forget(
     clock = session.scalar(select(now())) or 0.0
     age_s = max(older_than_s or 0.0, SETTLED_S)
     gone = [run for run in over[keep or 0 :] if clock - (run.ended_at or clock) > age_s]
-    return [_counted(session, run, whole=True) for run in reversed(gone)]
+    return [_count_prunable(session, run, whole=True) for run in reversed(gone)]
 
 
-def bodies_to_forget(session: Session, spared: set[str]) -> list[Forgettable]:
+def bodies_to_forget(session: Session, spared: set[str]) -> list[Prunable]:
     """Return unneeded bodies of all runs except spared ones; oldest run first."""
     runs = session.scalars(select(Run).order_by(Run.created_at, Run.run_id)).all()
-    found = [_counted(session, run, whole=False) for run in runs if run.run_id not in spared]
+    found = [_count_prunable(session, run, whole=False) for run in runs if run.run_id not in spared]
     return [each for each in found if each.bodies]
 
 
@@ -68,7 +68,7 @@ def forget_bodies(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterat
     while True:
 
         def few(session: Session, after: tuple[float, str] = after) -> tuple[list[Group], int]:
-            groups = _closed(session, run_id, after, at_once)
+            groups = _closed_groups(session, run_id, after, at_once)
             return groups, _empty(session, [group.group_id for group in groups])
 
         groups, emptied = store.transact(few)
@@ -90,14 +90,16 @@ def forget_groups(store: Store, run_id: str, *, at_once: int = GROUPS) -> Iterat
         yield removed
 
 
-def _closed(session: Session, run_id: str, after: tuple[float, str], at_once: int) -> list[Group]:
+def _closed_groups(
+    session: Session, run_id: str, after: tuple[float, str], at_once: int
+) -> list[Group]:
     """Return the next groups whose bodies can be deleted, by closing time."""
     later = or_(
         Group.closed_at > after[0], and_(Group.closed_at == after[0], Group.group_id > after[1])
     )
     query = (
         select(Group)
-        .where(_needed_no_more(session, run_id), later)
+        .where(_no_longer_needed(session, run_id), later)
         .order_by(Group.closed_at, Group.group_id)
         .limit(at_once)
     )
@@ -106,7 +108,7 @@ def _closed(session: Session, run_id: str, after: tuple[float, str], at_once: in
     return groups
 
 
-def _needed_no_more(session: Session, run_id: str) -> ColumnElement[bool]:
+def _no_longer_needed(session: Session, run_id: str) -> ColumnElement[bool]:
     """Select groups closed before the newest snapshot, or all closed groups of a finished run."""
     run = session.get_one(Run, run_id, populate_existing=True)
     closed = and_(Group.run_id == run_id, Group.state.not_in(GROUP_OPEN))
@@ -158,9 +160,9 @@ def _remove_few(session: Session, run_id: str, at_once: int) -> int | None:
     return len(members)
 
 
-def _counted(session: Session, run: Run, *, whole: bool) -> Forgettable:
+def _count_prunable(session: Session, run: Run, *, whole: bool) -> Prunable:
     """Count the rows of a run, or its deletable bodies."""
-    chosen = Group.run_id == run.run_id if whole else _needed_no_more(session, run.run_id)
+    chosen = Group.run_id == run.run_id if whole else _no_longer_needed(session, run.run_id)
     groups, episodes = session.execute(
         select(func.count(Group.group_id.distinct()), func.count(Episode.episode_id))
         .select_from(Group)
@@ -174,4 +176,4 @@ def _counted(session: Session, run: Run, *, whole: bool) -> Forgettable:
         .join(StoredTrajectory, StoredTrajectory.episode_id == Episode.episode_id)
         .where(chosen, func.length(StoredTrajectory.body) > 0)
     ).one()
-    return Forgettable(run.run_id, run.name, whole, groups, episodes, bodies, int(size))
+    return Prunable(run.run_id, run.name, whole, groups, episodes, bodies, int(size))

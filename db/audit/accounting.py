@@ -295,13 +295,13 @@ VIEWS = {
 def create_views(connection: Connection) -> None:
     """Drop and create every view."""
     proofs = {name: _query(name, connection, "") for name in VIEWS}
-    for name, query in (proofs | reporting_views.written(connection)).items():
+    for name, query in (proofs | reporting_views.render_views(connection)).items():
         connection.execute(text(f"DROP VIEW IF EXISTS {name}"))
         body = query.replace("::", "\\:\\:")
         connection.execute(text(f"CREATE VIEW {name} AS {body}"))
 
 
-def late(name: str, connection: Connection) -> TextClause:
+def late_statement(name: str, connection: Connection) -> TextClause:
     """Return `accounting` or `unserved_steps` for rows that can still change.
 
     Parameters :run_id and :since (database clock): only groups closed after it, and bodies received

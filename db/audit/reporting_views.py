@@ -81,7 +81,7 @@ READING = {
 }
 
 
-def written(connection: Connection) -> dict[str, str]:
+def render_views(connection: Connection) -> dict[str, str]:
     """Return each view's SELECT in the dialect of the database."""
     name = connection.dialect.name
     metric = "json_extract(metrics, '$.{0}') AS {0}"

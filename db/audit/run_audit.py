@@ -28,7 +28,7 @@ from agentrl.db.models import (
 )
 from agentrl.db.queries.liveness import Claim
 from agentrl.db.queries.progress import disagreements
-from agentrl.db.transitions.streams import positions_to_repeat
+from agentrl.db.transitions.item_streams import positions_to_repeat
 
 Class = Literal["lost", "trained_twice", "unbalanced"]
 LOST = {"episode_without_body", "member_not_trained", "overdue", "open_after_end"}
@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AuditRules:
     """Rules from the configuration. `whole_stream`: no item is paused or retired, so none is
     skipped.
     """
@@ -53,16 +53,18 @@ class Rules:
     whole_stream: bool = True
 
 
-def audit(session: Session, run_id: str, claims: Collection[Claim], rules: Rules) -> list[Finding]:
+def audit(
+    session: Session, run_id: str, claims: Collection[Claim], rules: AuditRules
+) -> list[Finding]:
     """Return all problems. `claims`: bodies that rows claimed during the run."""
     found = {
         *_views(session, run_id),
-        *_broken_promises(session, run_id, claims),
+        *_broken_claims(session, run_id, claims),
         *_missing_bodies(session, run_id),
         *_damaged_bodies(session, run_id),
         *_stream(session, run_id, rules),
-        *_unrepeated(session, run_id),
-        *_twice(session, run_id),
+        *_missing_repeats(session, run_id),
+        *_trained_twice(session, run_id),
         *_lineage(session, run_id),
         *_tokens(session, run_id),
         *_attempts(session, run_id, rules),
@@ -88,7 +90,7 @@ def _views(session: Session, run_id: str) -> Iterator[Finding]:
             yield Finding("lost" if kind in LOST else "unbalanced", kind, detail)
 
 
-def _broken_promises(session: Session, run_id: str, claims: Collection[Claim]) -> Iterator[Finding]:
+def _broken_claims(session: Session, run_id: str, claims: Collection[Claim]) -> Iterator[Finding]:
     """Check that the body of every claim was stored: it is published before the claim."""
     query = select(
         StoredTrajectory.episode_id, StoredTrajectory.fence, StoredTrajectory.sha256
@@ -138,7 +140,7 @@ def _damaged_bodies(session: Session, run_id: str) -> Iterator[Finding]:
             yield Finding("lost", "body_unreadable", f"{episode_id} fence {fence}: {error}")
 
 
-def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
+def _stream(session: Session, run_id: str, rules: AuditRules) -> Iterator[Finding]:
     """Check the item streams: no position is skipped or trained by two valid groups."""
     query = select(Group.task, Group.position, Group.state).where(Group.run_id == run_id)
     rows = session.execute(query).all()
@@ -154,7 +156,7 @@ def _stream(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
             yield Finding("trained_twice", "place_trained_twice", f"{task} position {place}")
 
 
-def _unrepeated(session: Session, run_id: str) -> Iterator[Finding]:
+def _missing_repeats(session: Session, run_id: str) -> Iterator[Finding]:
     """Check that rolled-back positions are repeated before new ones."""
     waiting = {(place.task, place.position) for place in positions_to_repeat(session, run_id)}
     undone = (
@@ -177,7 +179,7 @@ def _unrepeated(session: Session, run_id: str) -> Iterator[Finding]:
             yield Finding("lost", "place_not_repeated", f"{task} position {position}")
 
 
-def _twice(session: Session, run_id: str) -> Iterator[Finding]:
+def _trained_twice(session: Session, run_id: str) -> Iterator[Finding]:
     """Find bodies in two updates of a live lineage."""
     query = (
         select(UpdateGroup.sha256, func.count())
@@ -246,7 +248,7 @@ WHERE s.run_id = :run_id AND c.checkpoint_id IS NULL AND s.version >= 0
 """
 
 
-def _attempts(session: Session, run_id: str, rules: Rules) -> Iterator[Finding]:
+def _attempts(session: Session, run_id: str, rules: AuditRules) -> Iterator[Finding]:
     """Check that retries are bounded, and that every episode has ended."""
     most = rules.max_attempts
     query = select(Episode.episode_id, Episode.attempts, Episode.state).where(

@@ -13,7 +13,7 @@ from agentrl.db.models import Checkpoint, Update, UpdateGroup
 AT_ONCE = 100  # updates whose members are fetched together
 
 
-def differing(session: Session, run_id: str) -> Iterator[str]:
+def find_different_hashes(session: Session, run_id: str) -> Iterator[str]:
     """Yield the problem of each live checkpoint whose hash does not match its bodies.
 
     Updates with pruned members, and checkpoints older than the column, are skipped.
@@ -38,10 +38,10 @@ def differing(session: Session, run_id: str) -> Iterator[str]:
     )
     updates = session.execute(query).all()
     for start in range(0, len(updates), AT_ONCE):
-        yield from _differing(session, updates[start : start + AT_ONCE])
+        yield from _find_different(session, updates[start : start + AT_ONCE])
 
 
-def _differing(session: Session, updates: Any) -> Iterator[str]:
+def _find_different(session: Session, updates: Any) -> Iterator[str]:
     """Of a few updates: rows of update_id, version, episodes, trained_hash, before."""
     query = (
         select(UpdateGroup.update_id, func.aggregate_strings(UpdateGroup.sha256, ","))

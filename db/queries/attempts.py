@@ -12,7 +12,7 @@ from agentrl.db.queries.progress import WON
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndCount:
     """So many episodes that ended alike. `turns`: None of those that did not finish."""
 
     state: str
@@ -23,7 +23,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsolved:
+class UnsolvedItem:
     """An item that no finished episode solved. `best`: the highest score of any."""
 
     item_id: str
@@ -33,12 +33,12 @@ class Unsolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ItemSummary:
     """How many items a task's last groups played, how many of them nobody solved, and which."""
 
     played: int
     unsolved: int
-    listed: list[Unsolved]
+    listed: list[UnsolvedItem]
 
 
 def group_ends(session: Session, run_id: str) -> list[tuple[str, str, str, int]]:
@@ -52,7 +52,7 @@ def group_ends(session: Session, run_id: str) -> list[tuple[str, str, str, int]]
     return [(task, str(state), str(reason), n) for task, state, reason, n in session.execute(query)]
 
 
-def ends(session: Session, run_id: str, task: str, groups: int) -> list[Ended]:
+def end_counts(session: Session, run_id: str, task: str, groups: int) -> list[EndCount]:
     """How the episodes of a task's last so many groups ended, and after how many turns."""
     last = _last_ready(run_id, task, groups)
     kinds = (Episode.state, Episode.status, Episode.reason, Episode.turns)
@@ -63,7 +63,7 @@ def ends(session: Session, run_id: str, task: str, groups: int) -> list[Ended]:
         .order_by(*kinds)
     )
     return [
-        Ended(str(state), str(status or ""), str(reason or ""), turns, number)
+        EndCount(str(state), str(status or ""), str(reason or ""), turns, number)
         for state, status, reason, turns, number in session.execute(query)
     ]
 
@@ -84,7 +84,9 @@ def solved_among(
     return {(n, int(c)): number for n, c, number in session.execute(query)}
 
 
-def never_solved(session: Session, run_id: str, task: str, groups: int | None, limit: int) -> Items:
+def unsolved_items(
+    session: Session, run_id: str, task: str, groups: int | None, limit: int
+) -> ItemSummary:
     """Items of a task's last so many groups, all where None: those played most are listed."""
     finished = Episode.state == EpisodeState.FINISHED
     items = select(
@@ -108,9 +110,11 @@ def never_solved(session: Session, run_id: str, task: str, groups: int | None, l
     )
     rows = session.execute(query).all()
     if not rows:
-        return Items(0, 0, [])
-    listed = [Unsolved(r.item_id, r.groups, r.episodes, r.best) for r in rows if r.best < SOLVED]
-    return Items(rows[0].played, int(rows[0].unsolved), listed)
+        return ItemSummary(0, 0, [])
+    listed = [
+        UnsolvedItem(r.item_id, r.groups, r.episodes, r.best) for r in rows if r.best < SOLVED
+    ]
+    return ItemSummary(rows[0].played, int(rows[0].unsolved), listed)
 
 
 def _last_ready(run_id: str, task: str, groups: int) -> Subquery:

@@ -22,7 +22,7 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCount:
     """Transitions that came too late. `age_s`: seconds since the latest."""
 
     transition: str
@@ -40,7 +40,7 @@ def balance(session: Session, run_id: str) -> Balance:
     return Balance(groups, int(members), {str(state): number for state, number in counts})
 
 
-def given_up(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
+def failed_counts(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
     """Return (state, reason, episodes, attempts) of failed or cancelled episodes, most first."""
     query = (
         select(
@@ -56,7 +56,7 @@ def given_up(session: Session, run_id: str) -> list[tuple[str, str, int, int]]:
     return [(str(s), str(r), number, int(n)) for s, r, number, n in session.execute(query)]
 
 
-def retried(session: Session, run_id: str) -> dict[str, int]:
+def retry_counts(session: Session, run_id: str) -> dict[str, int]:
     """Count repeated attempts by the reason of the former one."""
     query = (
         select(Episode.reason, func.count())
@@ -70,7 +70,7 @@ def retried(session: Session, run_id: str) -> dict[str, int]:
     return {str(reason): number for reason, number in session.execute(query)}
 
 
-def refused(session: Session, run_id: str) -> list[Refused]:
+def refused_counts(session: Session, run_id: str) -> list[RefusedCount]:
     """Return the view `refused_transitions` of a run."""
     rows = session.execute(
         text(
@@ -80,4 +80,4 @@ def refused(session: Session, run_id: str) -> list[Refused]:
         {"run_id": run_id},
     ).all()
     clock = session.scalar(select(now())) or 0.0
-    return [Refused(row[0], row[1], row[2], max(0.0, clock - row[3])) for row in rows]
+    return [RefusedCount(row[0], row[1], row[2], max(0.0, clock - row[3])) for row in rows]

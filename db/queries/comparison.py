@@ -13,14 +13,14 @@ Kind = tuple[str, str, float, str]  # task, split, temperature, settings: alike 
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ItemScores:
     """The share of solved repeats of each item at `version`."""
 
     version: int
     items: Mapping[str, float]
 
 
-def measured_last(session: Session, run_id: str) -> dict[Kind, Measured]:
+def latest_item_scores(session: Session, run_id: str) -> dict[Kind, ItemScores]:
     """Return, for each kind of evaluation, the one of the newest version with episodes."""
     kind = (Evaluation.task, Evaluation.split, Evaluation.temperature, Evaluation.settings)
     version = func.coalesce(Evaluation.version, 0)  # a run's checkpoints have one
@@ -34,7 +34,7 @@ def measured_last(session: Session, run_id: str) -> dict[Kind, Measured]:
         newest[row[2], row[3], row[4], row[5]] = row[0], row[1]
     items = _items(session, [evaluation_id for evaluation_id, _ in newest.values()])
     return {
-        each: Measured(version, items[evaluation_id])
+        each: ItemScores(version, items[evaluation_id])
         for each, (evaluation_id, version) in newest.items()
         if evaluation_id in items
     }

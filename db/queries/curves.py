@@ -75,7 +75,7 @@ def success_by_version(session: Session, run_id: str, points: int, groups: int) 
     """
     found = []
     for span in spans(session, run_id, points):
-        found += _points(session, span, _last_closed(run_id, span, groups))
+        found += _points(session, span, _latest_closed(run_id, span, groups))
     return found
 
 
@@ -87,19 +87,19 @@ def metrics_by_version(session: Session, run_id: str) -> dict[int, Mapping[str, 
     return {version: metrics for version, metrics in session.execute(query)}
 
 
-def latest(session: Session, run_id: str, groups: int) -> list[Point]:
+def latest_points(session: Session, run_id: str, groups: int) -> list[Point]:
     """Return points by task of the groups that closed last."""
     whole = Span(0, FOREVER, 0, 0.0)
-    return _points(session, whole, _last_closed(run_id, whole, groups))
+    return _points(session, whole, _latest_closed(run_id, whole, groups))
 
 
-def closed_by_version(
+def closed_groups_by_version(
     session: Session, run_id: str, points: int, groups: int
 ) -> list[tuple[Span, str, dict[GroupState, int]]]:
     """Return (span, task, counts of groups by state) of the same groups."""
     found: list[tuple[Span, str, dict[GroupState, int]]] = []
     for span in spans(session, run_id, points):
-        last = _last_closed(run_id, span, groups)
+        last = _latest_closed(run_id, span, groups)
         query = select(last.c.task, last.c.state, func.count()).group_by(last.c.task, last.c.state)
         counts: dict[str, dict[GroupState, int]] = {}
         for task, state, number in session.execute(query.order_by(last.c.task)):
@@ -108,7 +108,7 @@ def closed_by_version(
     return found
 
 
-def _last_closed(run_id: str, span: Span, groups: int) -> Subquery:
+def _latest_closed(run_id: str, span: Span, groups: int) -> Subquery:
     """Return the groups of all tasks that closed last in a span."""
     return (
         select(Group.group_id, Group.task, Group.state)

@@ -66,7 +66,7 @@ class Waiting:
     episodes: Mapping[EpisodeState, int]
 
 
-def waiting(session: Session, run_id: str) -> Waiting:
+def waiting_counts(session: Session, run_id: str) -> Waiting:
     """Count work that is not trained yet; bounded by admission."""
     under_way = (Group.run_id == run_id, Group.state.in_(GROUP_OPEN))
     groups = select(Group.state, func.count()).where(*under_way).group_by(Group.state)
@@ -92,7 +92,7 @@ class Pace:
     updates: int
 
 
-def pace(session: Session, run_id: str, window_s: float) -> Pace:
+def recent_pace(session: Session, run_id: str, window_s: float) -> Pace:
     """Return the pace of the last seconds, or of those before the run ended."""
     run = session.get_one(Run, run_id, populate_existing=True)
     end = run.ended_at or session.scalar(select(now())) or run.created_at

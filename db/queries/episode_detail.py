@@ -8,13 +8,13 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from agentrl.db.models import Checkpoint, Episode, Group, Run, Step, StoredTrajectory
-from agentrl.db.queries.episode_updates import Lesson, lessons
+from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
 
 TEXT = 20_000  # characters of a call or an answer that are read
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class StepRow:
     """One step: policy, call, answer. Times in seconds."""
 
     number: int
@@ -52,11 +52,11 @@ class Member:
     attempts: int
     worker_id: str
     seconds: float | None
-    lesson: Lesson | None
+    update: EpisodeUpdate | None
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class EpisodeDetail:
     """An episode with its group. `body`: as stored; None: not stored (yet); empty: deleted.
 
     `sha256`: hash of the body in the row; empty before the episode has finished.
@@ -71,12 +71,12 @@ class Story:
     horizon: int | None
     itself: Member
     members: Sequence[Member]
-    deeds: Sequence[Deed]
+    steps: Sequence[StepRow]
     body: bytes | None
     sha256: str
 
 
-def story(session: Session, run_id: str, episode_id: str) -> Story | None:
+def episode_detail(session: Session, run_id: str, episode_id: str) -> EpisodeDetail | None:
     """Return the episode; None: the run has no such episode."""
     row = session.get(Episode, episode_id)
     if row is None or row.run_id != run_id:
@@ -85,9 +85,9 @@ def story(session: Session, run_id: str, episode_id: str) -> Story | None:
     rows = session.scalars(
         select(Episode).where(Episode.group_id == row.group_id).order_by(Episode.member)
     ).all()
-    taught = lessons(session, [each.episode_id for each in rows])
-    members = [_member(each, taught.get(each.episode_id)) for each in rows]
-    return Story(
+    update = episode_updates(session, [each.episode_id for each in rows])
+    members = [_member(each, update.get(each.episode_id)) for each in rows]
+    return EpisodeDetail(
         task=row.task,
         item_id=row.item_id,
         group_id=row.group_id,
@@ -97,7 +97,7 @@ def story(session: Session, run_id: str, episode_id: str) -> Story | None:
         horizon=group.horizon,
         itself=next(each for each in members if each.episode_id == episode_id),
         members=members,
-        deeds=deeds(session, episode_id, row.fence),
+        steps=episode_steps(session, episode_id, row.fence),
         body=session.scalars(
             select(StoredTrajectory.body).where(
                 StoredTrajectory.episode_id == episode_id, StoredTrajectory.fence == row.fence
@@ -107,7 +107,7 @@ def story(session: Session, run_id: str, episode_id: str) -> Story | None:
     )
 
 
-def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
+def episode_steps(session: Session, episode_id: str, fence: int) -> list[StepRow]:
     """Return the steps of an attempt in order; none before the recorder has stored its body."""
     others: dict[str, ColumnElement[Any]] = {
         "start": Step.token_start.expression,
@@ -115,14 +115,14 @@ def deeds(session: Session, episode_id: str, fence: int) -> list[Deed]:
         "call": func.substr(Step.call, 1, TEXT),
         "answer": func.substr(Step.answer, 1, TEXT),
     }
-    names = [each.name for each in fields(Deed)]
+    names = [each.name for each in fields(StepRow)]
     columns = [others[name] if name in others else getattr(Step, name) for name in names]
     query = (
         select(*columns)
         .where(Step.episode_id == episode_id, Step.fence == fence)
         .order_by(Step.number)
     )
-    return [Deed(*tuple(row)) for row in session.execute(query)]
+    return [StepRow(*tuple(row)) for row in session.execute(query)]
 
 
 def model_directories(session: Session, run_id: str, acted: Sequence[str]) -> list[str]:
@@ -142,7 +142,7 @@ def config_of(session: Session, run_id: str) -> str:
     return session.scalars(select(Run.config).where(Run.run_id == run_id)).one()
 
 
-def _member(row: Episode, lesson: Lesson | None) -> Member:
+def _member(row: Episode, update: EpisodeUpdate | None) -> Member:
     return Member(
         episode_id=row.episode_id,
         member=row.member,
@@ -158,5 +158,5 @@ def _member(row: Episode, lesson: Lesson | None) -> Member:
         attempts=row.attempts,
         worker_id=row.worker_id or "",
         seconds=row.seconds(),
-        lesson=lesson,
+        update=update,
     )

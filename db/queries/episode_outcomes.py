@@ -13,7 +13,7 @@ from agentrl.db.models import Episode, Group, Step, Update
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class EpisodeOutcome:
     """A finished episode. `steps`: number of steps by track."""
 
     group_id: str
@@ -21,7 +21,7 @@ class Played:
     steps: Mapping[str, int]
 
 
-def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> list[Played]:
+def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> list[EpisodeOutcome]:
     """Return the finished episodes of a task's last groups in any state, group by group."""
     recent = (
         select(Group.group_id)
@@ -40,7 +40,9 @@ def recent_episodes(session: Session, run_id: str, task: str, groups: int) -> li
     )
     found = []
     for (group_id, _, score), rows in groupby(session.execute(query), key=lambda row: row[:3]):
-        found.append(Played(group_id, (score or 0.0) >= SOLVED, {row[3]: row[4] for row in rows}))
+        found.append(
+            EpisodeOutcome(group_id, (score or 0.0) >= SOLVED, {row[3]: row[4] for row in rows})
+        )
     return found
 
 

@@ -28,7 +28,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from agentrl.core.types import EpisodeState, Status
 from agentrl.db.models import Episode, Group, Step, Update, UpdateGroup
-from agentrl.db.queries.episode_updates import Lesson, lessons
+from agentrl.db.queries.episode_updates import EpisodeUpdate, episode_updates
 
 OPEN = frozenset({EpisodeState.QUEUED, EpisodeState.RUNNING})
 LEAST = -1e300  # stands, in an order, for what an episode does not have
@@ -45,7 +45,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """Limits in episodes: per page, per search, per search of texts, and the number up to which the
     episodes of an item, a checkpoint or an update count as few.
     """
@@ -56,11 +56,11 @@ class Limits:
     few: int = 5_000
 
 
-LIMITS = Limits()
+SEARCH_LIMITS = SearchLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class EpisodeFilter:
     """The filter and the order; empty or None: any value.
 
     `reward_from`, `reward_to`: inclusive. `version`: at which its group was admitted. `checkpoint`:
@@ -82,7 +82,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class PageCursor:
     """The end of a page: the value of its order (for newest first, seconds since the epoch), and
     the episode with that value.
     """
@@ -92,7 +92,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EpisodeRow:
     """A listed episode. `at`: when it ended; for an open one, when it was queued."""
 
     episode_id: str
@@ -108,19 +108,19 @@ class Row:
     seconds: float | None
     version: int
     at: float
-    lesson: Lesson | None
+    update: EpisodeUpdate | None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """A page. `older`: start of the next page; None: there is none.
 
     `looked`: largest number of searched episodes. `beyond`: older episodes may match but are on no
     page, because only the newest are sorted.
     """
 
-    rows: Sequence[Row]
-    older: Cursor | None
+    rows: Sequence[EpisodeRow]
+    older: PageCursor | None
     looked: int
     beyond: bool
 
@@ -137,10 +137,10 @@ def tasks_of(session: Session, run_id: str) -> list[str]:
 def search(
     session: Session,
     run_id: str,
-    sought: Filter,
-    before: Cursor | None = None,
-    limits: Limits = LIMITS,
-) -> Found:
+    sought: EpisodeFilter,
+    before: PageCursor | None = None,
+    limits: SearchLimits = SEARCH_LIMITS,
+) -> SearchResult:
     """Return the first matching episodes after `before`, in the requested order."""
     few, more = _few(session, _criteria(run_id, sought), limits.few)
     within = limits.words if sought.words else limits.window
@@ -159,16 +159,16 @@ def search(
         query = query.where(tuple_(value, seen.episode_id) < tuple_(before.at, before.episode_id))
     found = session.execute(query).all()
     page, full = found[: limits.page], len(found) > limits.page
-    taught = lessons(session, [episode.episode_id for episode, _, _ in page])
-    rows = [_row(episode, version, sought.state, taught) for episode, version, _ in page]
+    update = episode_updates(session, [episode.episode_id for episode, _, _ in page])
+    rows = [_row(episode, version, sought.state, update) for episode, version, _ in page]
     last = None if full and newest else _last(session, window, sought.state, within)
     older = last if newest else None
     if full:
-        older = Cursor(float(page[-1][2] or 0.0), rows[-1].episode_id)
-    return Found(rows, older, within, beyond=last is not None and not newest)
+        older = PageCursor(float(page[-1][2] or 0.0), rows[-1].episode_id)
+    return SearchResult(rows, older, within, beyond=last is not None and not newest)
 
 
-def _criteria(run_id: str, sought: Filter) -> list[Select[Any]]:
+def _criteria(run_id: str, sought: EpisodeFilter) -> list[Select[Any]]:
     """Return queries for the episodes of the given update, item and checkpoint."""
     found: list[Select[Any]] = []
     if sought.learned_at is not None:
@@ -210,7 +210,7 @@ def _among(episode: type[Episode], criterion: Select[Any]) -> ColumnElement[bool
 
 
 def _window(
-    run_id: str, state: EpisodeState, before: Cursor | None, few: Sequence[str] | None
+    run_id: str, state: EpisodeState, before: PageCursor | None, few: Sequence[str] | None
 ) -> Select[Any]:
     """Select the episodes of a state, newest first."""
     at = _moment(Episode, state)
@@ -229,7 +229,7 @@ def _moment(episode: type[Episode], state: EpisodeState) -> InstrumentedAttribut
     return episode.queued_at if state in OPEN else episode.ended_at
 
 
-def _value(episode: type[Episode], sought: Filter) -> SQLColumnExpression[Any]:
+def _value(episode: type[Episode], sought: EpisodeFilter) -> SQLColumnExpression[Any]:
     """Return the sort value; LEAST for episodes without one."""
     if sought.order == Order.NEWEST:
         return _moment(episode, sought.state)  # bare: the window comes in that order
@@ -242,7 +242,7 @@ def _value(episode: type[Episode], sought: Filter) -> SQLColumnExpression[Any]:
     return func.coalesce(cast(known[sought.order], Float(53)), LEAST)
 
 
-def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bool]]:
+def _conditions(episode: type[Episode], sought: EpisodeFilter) -> list[ColumnElement[bool]]:
     """Return all filter conditions."""
     found: list[ColumnElement[bool]] = []
     if sought.task:
@@ -268,7 +268,9 @@ def _conditions(episode: type[Episode], sought: Filter) -> list[ColumnElement[bo
     return found
 
 
-def _last(session: Session, window: Select[Any], state: EpisodeState, within: int) -> Cursor | None:
+def _last(
+    session: Session, window: Select[Any], state: EpisodeState, within: int
+) -> PageCursor | None:
     """Return the end of a full window; None for the last one."""
     seen = aliased(Episode, window.subquery())
     query = (
@@ -278,11 +280,13 @@ def _last(session: Session, window: Select[Any], state: EpisodeState, within: in
         .limit(1)
     )
     row = session.execute(query).first()
-    return Cursor(float(row[0]), row[1]) if row else None
+    return PageCursor(float(row[0]), row[1]) if row else None
 
 
-def _row(episode: Episode, version: int, state: EpisodeState, taught: Mapping[str, Lesson]) -> Row:
-    return Row(
+def _row(
+    episode: Episode, version: int, state: EpisodeState, update: Mapping[str, EpisodeUpdate]
+) -> EpisodeRow:
+    return EpisodeRow(
         episode_id=episode.episode_id,
         task=episode.task,
         item_id=episode.item_id,
@@ -296,5 +300,5 @@ def _row(episode: Episode, version: int, state: EpisodeState, taught: Mapping[st
         seconds=episode.seconds(),
         version=version,
         at=(episode.queued_at if state in OPEN else episode.ended_at) or 0.0,
-        lesson=taught.get(episode.episode_id),
+        update=update.get(episode.episode_id),
     )

@@ -11,7 +11,7 @@ from agentrl.db.models import Update, UpdateGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class EpisodeUpdate:
     """An update that trained on an episode. `advantage`: of its loss tokens, null in old rows."""
 
     version: int
@@ -21,7 +21,7 @@ class Lesson:
     advantage: float | None
 
 
-def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
+def episode_updates(session: Session, episode_ids: Sequence[str]) -> dict[str, EpisodeUpdate]:
     """Return the update that trained on each episode; a rolled-back one only without another."""
     query = (
         select(
@@ -39,4 +39,4 @@ def lessons(session: Session, episode_ids: Sequence[str]) -> dict[str, Lesson]:
     rows = session.execute(query).all()
     gone = [row for row in rows if row.state == UpdateState.ROLLED_BACK]
     stands = [row for row in rows if row.state != UpdateState.ROLLED_BACK]
-    return {row.episode_id: Lesson(*row[1:]) for row in [*gone, *stands]}
+    return {row.episode_id: EpisodeUpdate(*row[1:]) for row in [*gone, *stands]}

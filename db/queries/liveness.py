@@ -26,7 +26,7 @@ Claim = tuple[str, int, str]  # episode_id, fence, hash of the body that its row
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class Liveness:
     """The state of a run. `clock`: the database's, in seconds. `workers`: worker_id of live workers
     by pid.
 
@@ -49,7 +49,7 @@ class Vitals:
     replays: int = 0
 
 
-def look(session: Session, run_id: str) -> Vitals:
+def read_liveness(session: Session, run_id: str) -> Liveness:
     """Return the state of an existing run."""
     run = session.get_one(Run, run_id, populate_existing=True)
     workers = select(Worker.pid, Worker.worker_id).where(
@@ -66,7 +66,7 @@ def look(session: Session, run_id: str) -> Vitals:
         .order_by(Update.committed_at.desc())
         .limit(1)
     )
-    return Vitals(
+    return Liveness(
         clock=float(session.scalar(select(now())) or 0.0),
         state=run.state,
         version=run.version,

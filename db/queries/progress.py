@@ -7,8 +7,8 @@ from sqlalchemy import ScalarSelect, case, func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl.core.types import CURRENT, SOLVED, EpisodeState, GroupState, UpdateState
-from agentrl.db.audit.accounting import late
-from agentrl.db.audit.trained_hashes import differing
+from agentrl.db.audit.accounting import late_statement
+from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models import Episode, Group, Run, Step, Update, UpdateGroup
 from agentrl.db.store import now, whole
 
@@ -45,7 +45,7 @@ def totals(session: Session, run_id: str) -> Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedTotals:
     """Totals of the trained data of the live lineage."""
 
     updates: int
@@ -53,7 +53,7 @@ class Learned:
     loss_tokens: int
 
 
-def learned(session: Session, run_id: str) -> Learned:
+def learned_totals(session: Session, run_id: str) -> LearnedTotals:
     """Return the totals of the whole run from its updates."""
     query = select(
         func.count(),
@@ -61,7 +61,7 @@ def learned(session: Session, run_id: str) -> Learned:
         func.coalesce(func.sum(Update.loss_tokens), 0),
     ).where(Update.run_id == run_id, Update.state != UpdateState.ROLLED_BACK)
     updates, episodes, tokens = session.execute(query).one()
-    return Learned(updates, int(episodes), int(tokens))
+    return LearnedTotals(updates, int(episodes), int(tokens))
 
 
 def ran_s(session: Session, run: Run) -> float:
@@ -203,13 +203,13 @@ def disagreements(
         whole_run = "SELECT * FROM {} WHERE run_id = :run_id"
         named = [text(whole_run.format(view)) for view in PROOFS]
     else:
-        named = [late(view, session.connection()) for view in PROOFS]
+        named = [late_statement(view, session.connection()) for view in PROOFS]
         values["since"] = _closed_last(session, run_id, groups)
     disagree, unserved = (session.execute(each, values).all() for each in named)
     found = [(row.kind, row.detail) for row in disagree]
     found += [("unserved_step", f"{row.episode_id} step {row.number}") for row in unserved]
     if groups is None:
-        found += [("trained_hash_differs", each) for each in differing(session, run_id)]
+        found += [("trained_hash_differs", each) for each in find_different_hashes(session, run_id)]
     return found
 
 

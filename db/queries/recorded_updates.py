@@ -25,7 +25,7 @@ class SeenMember:
     learned: bool
 
 
-def update_named(session: Session, run: Run, name: str) -> Update:
+def find_update(session: Session, run: Run, name: str) -> Update:
     """Find an update by id, or by its version on the live lineage. Raises StoreError."""
     query = select(Update).where(Update.run_id == run.run_id)
     if name.isdecimal():

@@ -17,7 +17,7 @@ RECENT_UPDATES = 10  # that success is told of
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class RunGauges:
     """Gauges of a run. `leases`: processes by kind and state (live, lapsed). `wait_s`: age of the
     oldest queued episode. `staleness`: of the last batch, fresh and lagged. `alarms`: raised, by
     name.
@@ -33,14 +33,14 @@ class Levels:
     alarms: Mapping[str, int]
 
 
-def levels(session: Session, run_id: str) -> Levels:
+def run_gauges(session: Session, run_id: str) -> RunGauges:
     """Return the gauges of an existing run."""
     queued = (Episode.run_id == run_id, Episode.state == EpisodeState.QUEUED)
     oldest = session.scalar(select(now() - func.min(Episode.queued_at)).where(*queued))
     raised: dict[str, int] = {}
-    for alarm in alarms.raised(session, run_id):
+    for alarm in alarms.raised_alarms(session, run_id):
         raised[alarm.name] = raised.get(alarm.name, 0) + 1
-    return Levels(
+    return RunGauges(
         version=session.scalars(select(Run.version).where(Run.run_id == run_id)).one(),
         groups={str(s): n for s, n in groups.open_groups(session, run_id).items()},
         episodes=_open_episodes(session, run_id),

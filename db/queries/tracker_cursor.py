@@ -14,7 +14,7 @@ MOST = 200  # rows of one look
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrackerCursor:
     """The position of a tracker: `update` (commit time and id of the last one) and `alarm_id`.
 
     `evaluations`: exported episodes of each; an evaluation that has grown is exported again.
@@ -26,33 +26,37 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TrackerRow:
     """One row as numbers at a version, and the tracker's position after it."""
 
     version: int
     metrics: Mapping[str, float]
-    told: Told
+    told: TrackerCursor
 
 
-def lines(session: Session, run_id: str, told: Told, most: int = MOST) -> Sequence[Line]:
+def tracker_rows(
+    session: Session, run_id: str, told: TrackerCursor, most: int = MOST
+) -> Sequence[TrackerRow]:
     """Yield rows not exported yet: updates, then alarms, then evaluations."""
-    found: list[Line] = []
+    found: list[TrackerRow] = []
     place = tuple_(Update.committed_at, Update.update_id)
     updates = select(Update).where(Update.run_id == run_id, place > tuple_(*told.update))
     for update in session.scalars(updates.order_by(*place).limit(most)):
-        told = Told((update.committed_at, update.update_id), told.alarm_id, told.evaluations)
-        found.append(Line(update.version, _numbers(update.metrics), told))
+        told = TrackerCursor(
+            (update.committed_at, update.update_id), told.alarm_id, told.evaluations
+        )
+        found.append(TrackerRow(update.version, _numeric_metrics(update.metrics), told))
     alarms = select(Alarm).where(Alarm.run_id == run_id, Alarm.alarm_id > told.alarm_id)
     for alarm in session.scalars(alarms.order_by(Alarm.alarm_id).limit(most)):
-        told = Told(told.update, alarm.alarm_id, told.evaluations)
+        told = TrackerCursor(told.update, alarm.alarm_id, told.evaluations)
         name = f"alarm/{alarm.task or 'update'}/{alarm.name}"
-        found.append(Line(alarm.version, {name: float(alarm.ended_at is None)}, told))
+        found.append(TrackerRow(alarm.version, {name: float(alarm.ended_at is None)}, told))
     for row in _evaluations(session, run_id):
         if told.evaluations.get(row.evaluation_id) == row.episodes:
             continue
         known = {**told.evaluations, row.evaluation_id: row.episodes}
-        told = Told(told.update, told.alarm_id, known)
-        found.append(Line(row.version or 0, _evaluated(row), told))
+        told = TrackerCursor(told.update, told.alarm_id, known)
+        found.append(TrackerRow(row.version or 0, _evaluation_metrics(row), told))
     return found
 
 
@@ -68,11 +72,11 @@ def _evaluations(session: Session, run_id: str) -> Sequence[Evaluation]:
     ]
 
 
-def _evaluated(row: Evaluation) -> Mapping[str, float]:
+def _evaluation_metrics(row: Evaluation) -> Mapping[str, float]:
     where = f"eval/{row.task}/{row.split}/T{row.temperature:g}"
     figures = {"success": row.success, "low": row.low, "high": row.high}
     return {f"{where}/{name}": value for name, value in figures.items()}
 
 
-def _numbers(metrics: Mapping[str, object]) -> Mapping[str, float]:
+def _numeric_metrics(metrics: Mapping[str, object]) -> Mapping[str, float]:
     return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}

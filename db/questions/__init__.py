@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.errors import StoreError, nearest
-from agentrl.db.admin.readonly import Answer, rows_of
+from agentrl.db.admin.readonly import QueryResult, rows_of
 from agentrl.db.store import Store
 
 FOLDER = Path(__file__).parent
@@ -40,13 +40,13 @@ def question(name: str) -> Question:
     return known[name]
 
 
-def answered(store: Store, name: str, run: str = "") -> Answer:
+def answer_question(store: Store, name: str, run: str = "") -> QueryResult:
     """The rows of one run by its name, of all runs where it is empty. Raises StoreError."""
     answer = rows_of(store, question(name).sql)
     if not run:
         return answer
     place = answer.columns.index("run")
-    return Answer(answer.columns, [row for row in answer.rows if row[place] == run])
+    return QueryResult(answer.columns, [row for row in answer.rows if row[place] == run])
 
 
 def _read(path: Path) -> Question:

@@ -51,7 +51,7 @@ def live_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
     return list(session.scalars(query))
 
 
-def present_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
+def undeleted_checkpoints(session: Session, run_id: str) -> list[Checkpoint]:
     """Return every checkpoint whose files exist, oldest version first."""
     query = (
         select(Checkpoint)
@@ -135,7 +135,7 @@ def register_server(session: Session, server: PolicyServer, *, lease_s: float) -
 def beat_server(session: Session, server_id: str, *, lease_s: float, problem: str = "") -> None:
     """Extend the server's lease by `lease_s` seconds. problem: see `PolicyServer`.
 
-    Undoes `close_abandoned` if the server is alive but could not reach the database.
+    Undoes `close_abandoned_servings` if the server is alive but could not reach the database.
     """
     server = session.get(PolicyServer, server_id, with_for_update=True, populate_existing=True)
     if server is None or server.ended_at is not None:
@@ -150,7 +150,7 @@ def beat_server(session: Session, server_id: str, *, lease_s: float, problem: st
     server.lease_until, server.problem = clock + lease_s, problem or None
 
 
-def close_abandoned(session: Session, run_id: str) -> None:
+def close_abandoned_servings(session: Session, run_id: str) -> None:
     """Close the serving rows of killed servers: no heartbeat for `AWAY_S` after their lease ended.
 
     They end now, because their last answer is unknown. Their lease is set to the same time, which
@@ -210,7 +210,7 @@ def end_server(session: Session, server_id: str) -> None:
     )
 
 
-def mark_serving(session: Session, server_id: str, track: str, checkpoint: Checkpoint) -> None:
+def begin_serving(session: Session, server_id: str, track: str, checkpoint: Checkpoint) -> None:
     """Open a serving row: from now on the server accepts requests for the verified checkpoint."""
     session.add(
         Serving(
@@ -224,7 +224,7 @@ def mark_serving(session: Session, server_id: str, track: str, checkpoint: Check
     )
 
 
-def mark_retired(session: Session, server_id: str, track: str, checkpoint_id: str) -> None:
+def end_serving(session: Session, server_id: str, track: str, checkpoint_id: str) -> None:
     """Close a serving row: the server has drained the checkpoint."""
     session.execute(
         update(Serving)
@@ -262,7 +262,7 @@ def live_policies(session: Session, run_id: str) -> list[LivePolicy]:
     return [LivePolicy(*row) for row in session.execute(query)]
 
 
-def name_snapshot(session: Session, checkpoint_id: str, path: str) -> None:
+def set_snapshot_path(session: Session, checkpoint_id: str, path: str) -> None:
     """Record the snapshot of a checkpoint."""
     session.execute(
         update(Checkpoint)

@@ -14,7 +14,7 @@ MADE = and_(Update.run_id == Checkpoint.run_id, Update.checkpoint_id == Checkpoi
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LineageNode:
     """A checkpoint in the tree. `undone`: rolled back. `present`: its files exist."""
 
     checkpoint_id: str
@@ -25,7 +25,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """A checkpoint with the update that created it. `snapshot`: whether it has one.
 
     `update_state`: empty without an update. `loss`: None if the update has none.
@@ -47,7 +47,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServingPeriod:
     """A period of serving, in minutes since the run's creation; until now if `live`.
 
     `live`: still served by a server with a valid lease.
@@ -64,7 +64,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """An evaluation on a task's split. `low`, `high`: 95 % interval of the success rate."""
 
     checkpoint_id: str
@@ -80,7 +80,7 @@ class Measured:
     high: float
 
 
-def origin(session: Session, run_id: str) -> tuple[str, int] | None:
+def fork_origin(session: Session, run_id: str) -> tuple[str, int] | None:
     """Return (run name, version) from which a run was forked; (id, −1) if that is deleted."""
     forked_from = session.scalars(select(Run.forked_from).where(Run.run_id == run_id)).one()
     if forked_from is None:
@@ -93,7 +93,7 @@ def origin(session: Session, run_id: str) -> tuple[str, int] | None:
     return (parent[0], parent[1]) if parent else (forked_from, -1)
 
 
-def nodes(session: Session, run_id: str) -> list[Node]:
+def lineage_nodes(session: Session, run_id: str) -> list[LineageNode]:
     """Return all checkpoints of the run, parents before children."""
     undone = or_(
         Checkpoint.state == CheckpointState.ROLLED_BACK, Update.state == UpdateState.ROLLED_BACK
@@ -111,12 +111,12 @@ def nodes(session: Session, run_id: str) -> list[Node]:
         .order_by(Checkpoint.version, Checkpoint.created_at, Checkpoint.checkpoint_id)
     )
     return [
-        Node(checkpoint_id, version, parent_id, bool(gone), bool(present))
+        LineageNode(checkpoint_id, version, parent_id, bool(gone), bool(present))
         for checkpoint_id, version, parent_id, gone, present in session.execute(query)
     ]
 
 
-def newest(session: Session, run_id: str, limit: int) -> list[Entry]:
+def newest_checkpoints(session: Session, run_id: str, limit: int) -> list[CheckpointEntry]:
     """Return the newest checkpoints, highest version first."""
     query = _entries().where(Checkpoint.run_id == run_id)
     order = (Checkpoint.version, Checkpoint.created_at, Checkpoint.checkpoint_id)
@@ -124,14 +124,14 @@ def newest(session: Session, run_id: str, limit: int) -> list[Entry]:
     return [_entry(*row) for row in session.execute(ordered)]
 
 
-def entry(session: Session, run_id: str, checkpoint_id: str) -> Entry | None:
+def checkpoint_entry(session: Session, run_id: str, checkpoint_id: str) -> CheckpointEntry | None:
     """Return one checkpoint of the run."""
     query = _entries().where(Checkpoint.run_id == run_id, Checkpoint.checkpoint_id == checkpoint_id)
     row = session.execute(query).first()
     return _entry(*row) if row else None
 
 
-def states(session: Session, run_id: str) -> dict[str, int]:
+def checkpoint_states(session: Session, run_id: str) -> dict[str, int]:
     """Count checkpoints by state."""
     query = (
         select(Checkpoint.state, func.count())
@@ -141,7 +141,7 @@ def states(session: Session, run_id: str) -> dict[str, int]:
     return {str(state): number for state, number in session.execute(query)}
 
 
-def servings(session: Session, run_id: str, limit: int) -> list[Served]:
+def servings(session: Session, run_id: str, limit: int) -> list[ServingPeriod]:
     """Return serving periods: current ones, then the latest."""
     clock = session.scalar(select(now())) or 0.0
     began = session.scalars(select(Run.created_at).where(Run.run_id == run_id)).one()
@@ -156,10 +156,10 @@ def servings(session: Session, run_id: str, limit: int) -> list[Served]:
     now_served = begun.where(Serving.live_until.is_(None), *lives)
     rows = [*session.execute(now_served), *session.execute(begun)]  # by indexes, each of them
     found = {serving.serving_id: (serving, server) for serving, server in rows}
-    return [_served(*row, began, clock) for row in list(found.values())[:limit]]
+    return [_serving_period(*row, began, clock) for row in list(found.values())[:limit]]
 
 
-def measured(session: Session, run_id: str, limit: int) -> list[Measured]:
+def measurements(session: Session, run_id: str, limit: int) -> list[Measurement]:
     """Return the run's evaluations, latest first."""
     query = (
         select(
@@ -179,15 +179,15 @@ def measured(session: Session, run_id: str, limit: int) -> list[Measured]:
         .order_by(Evaluation.created_at.desc(), Evaluation.evaluation_id)
         .limit(limit)
     )
-    return [Measured(*tuple(row)) for row in session.execute(query)]
+    return [Measurement(*tuple(row)) for row in session.execute(query)]
 
 
 def _entries() -> Any:
     return select(Checkpoint, Update).outerjoin(Update, MADE)
 
 
-def _entry(checkpoint: Checkpoint, update: Update | None) -> Entry:
-    return Entry(
+def _entry(checkpoint: Checkpoint, update: Update | None) -> CheckpointEntry:
+    return CheckpointEntry(
         checkpoint_id=checkpoint.checkpoint_id,
         version=checkpoint.version,
         parent_id=checkpoint.parent_id,
@@ -204,12 +204,14 @@ def _entry(checkpoint: Checkpoint, update: Update | None) -> Entry:
     )
 
 
-def _served(serving: Serving, server: PolicyServer, began: float, clock: float) -> Served:
+def _serving_period(
+    serving: Serving, server: PolicyServer, began: float, clock: float
+) -> ServingPeriod:
     alive = server.ended_at is None and server.lease_until > clock
     end = serving.live_until
     if end is None and not alive:  # killed: its last word is the end of its lease
         end = min(server.ended_at or server.lease_until, clock)
-    return Served(
+    return ServingPeriod(
         server=server.name,
         engine=server.engine,
         track=serving.track,

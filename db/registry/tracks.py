@@ -16,7 +16,7 @@ class Track:
     checkpoint_id: str = ""
 
 
-def parse(track: str) -> Track:
+def parse_track(track: str) -> Track:
     """Parse current, lagged(k), refreshed(k), pinned(checkpoint_id). Raises ConfigError."""
     if track == "current":
         return Track("current")
@@ -32,7 +32,7 @@ def parse(track: str) -> Track:
     )
 
 
-def wanted(track: str, live: Sequence[tuple[int, str]]) -> str:
+def select_checkpoint(track: str, live: Sequence[tuple[int, str]]) -> str:
     """Return the checkpoint_id to serve. The live lineage is (version, checkpoint_id) in any order.
 
     current: the newest, as lagged(0). lagged(k): the newest at most at latest − k. refreshed(k):
@@ -40,7 +40,7 @@ def wanted(track: str, live: Sequence[tuple[int, str]]) -> str:
     live or not.
     Raises ConfigError for an unknown track and for an empty lineage.
     """
-    parsed = parse(track)
+    parsed = parse_track(track)
     if parsed.kind == "pinned":
         return parsed.checkpoint_id
     if not live:
@@ -54,7 +54,9 @@ def wanted(track: str, live: Sequence[tuple[int, str]]) -> str:
     return fits[-1] if fits else ordered[0][1]
 
 
-def needed(tracks: Sequence[str], live: Sequence[tuple[int, str]], snapshot: int) -> set[str]:
+def needed_checkpoints(
+    tracks: Sequence[str], live: Sequence[tuple[int, str]], snapshot: int
+) -> set[str]:
     """Return the checkpoints that the tracks need now, soon, and after a return to `snapshot`.
 
     `snapshot`: live version to which a trainer may return.
@@ -62,6 +64,6 @@ def needed(tracks: Sequence[str], live: Sequence[tuple[int, str]], snapshot: int
     found = set()
     back = [(version, name) for version, name in live if version <= snapshot]
     for track in tracks:
-        found |= {wanted(track, lineage) for lineage in (live, back) if lineage}
-    lags = [parsed.number for parsed in map(parse, tracks) if parsed.kind == "lagged"]
+        found |= {select_checkpoint(track, lineage) for lineage in (live, back) if lineage}
+    lags = [parsed.number for parsed in map(parse_track, tracks) if parsed.kind == "lagged"]
     return found | {name for version, name in live if version >= snapshot - max(lags, default=0)}

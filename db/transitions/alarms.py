@@ -18,7 +18,7 @@ Counts = dict[str, dict[GroupState, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AlarmReading:
     """A metric of a task (empty: of the whole update) with its threshold. `raised`: crossed."""
 
     task: str
@@ -29,7 +29,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RaisedAlarm:
     """A raised alarm. `since_s`: seconds since it was raised, until the run's end."""
 
     task: str
@@ -41,7 +41,7 @@ class Raised:
     raised_at: float
 
 
-def raised(session: Session, run_id: str) -> list[Raised]:
+def raised_alarms(session: Session, run_id: str) -> list[RaisedAlarm]:
     """Return the alarms raised now, or when the run ended, by task and name."""
     rows = session.execute(
         text(
@@ -53,7 +53,7 @@ def raised(session: Session, run_id: str) -> list[Raised]:
     ended = session.scalar(select(Run.ended_at).where(Run.run_id == run_id))
     clock = ended or session.scalar(select(now())) or 0.0
     return [
-        Raised(
+        RaisedAlarm(
             task=row.task,
             name=row.name,
             value=row.value,
@@ -66,12 +66,12 @@ def raised(session: Session, run_id: str) -> list[Raised]:
     ]
 
 
-def add(
+def add_alarms(
     session: Session,
     run_id: str,
     update_id: str | None,
     version: int,
-    told: Sequence[tuple[Reading, Raised | None]],
+    told: Sequence[tuple[AlarmReading, RaisedAlarm | None]],
 ) -> None:
     """Insert a row for each reading that raises or ends an alarm."""
     clock = session.scalar(select(now())) or 0.0
@@ -91,12 +91,12 @@ def add(
     )
 
 
-def of_update(session: Session, update_id: str) -> list[Reading]:
+def alarms_of_update(session: Session, update_id: str) -> list[AlarmReading]:
     """Return the readings stored with an update."""
     rows = session.scalars(
         select(Alarm).where(Alarm.update_id == update_id).order_by(Alarm.alarm_id)
     )
-    return [Reading(r.task, r.name, r.value, r.threshold, r.ended_at is None) for r in rows]
+    return [AlarmReading(r.task, r.name, r.value, r.threshold, r.ended_at is None) for r in rows]
 
 
 def groups_since_update(

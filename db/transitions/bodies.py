@@ -13,17 +13,17 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from agentrl.core.errors import StoreError
 from agentrl.core.types import Reason
 from agentrl.db.models import Episode, Run, Step, StoredTrajectory
-from agentrl.db.transitions.episodes import Claimed, lose_body
+from agentrl.db.transitions.episodes import ClaimedEpisode, lose_body
 
 Rows = Sequence[dict[str, Any]]
 UNFIT = (DataError, IntegrityError, psycopg.DataError, psycopg.IntegrityError, OverflowError)
 
 
-class Unfit(StoreError):
+class UnstorableBody(StoreError):
     """A row cannot be stored: a number or text is too large, NUL in a name, NaN in SQLite."""
 
 
-def keep(session: Session, bodies: Rows, steps: Rows) -> int:
+def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
     """Insert rows of `trajectories` and `steps`; existing rows stay unchanged.
 
     Returns the number of ignored bodies, whose attempt is unknown: their run was deleted, or the
@@ -31,13 +31,13 @@ def keep(session: Session, bodies: Rows, steps: Rows) -> int:
     Raises Unfit; then the transaction is rolled back.
     """
     try:
-        known = _known(session, bodies)
+        known = _known_keys(session, bodies)
         kept = [row | {"body_bytes": len(row["body"])} for row in bodies if _key(row) in known]
         _insert_new(session, StoredTrajectory, kept)
         _insert_new(session, Step, [row for row in steps if _key(row) in known])
     except UNFIT as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise Unfit(f"the store cannot hold it: {reason}") from error
+        raise UnstorableBody(f"the store cannot hold it: {reason}") from error
     return len(bodies) - len(kept)
 
 
@@ -45,7 +45,7 @@ def _key(row: dict[str, Any]) -> tuple[str, int]:
     return row["episode_id"], row["fence"]
 
 
-def _known(session: Session, bodies: Rows) -> set[tuple[str, int]]:
+def _known_keys(session: Session, bodies: Rows) -> set[tuple[str, int]]:
     """Return the keys of issued attempts, and lock their runs against deletion."""
     runs = sorted({row["run_id"] for row in bodies})
     session.execute(
@@ -61,7 +61,7 @@ def _known(session: Session, bodies: Rows) -> set[tuple[str, int]]:
     return {_key(row) for row in bodies if row["fence"] <= latest.get(row["episode_id"], -1)}
 
 
-def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+def read_bodies(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
     """Return the stored bodies of (episode_id, fence), as received."""
     found: dict[tuple[str, int], bytes] = {}
     for start in range(0, len(keys), 200):
@@ -76,7 +76,7 @@ def bodies_of(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[s
     return found
 
 
-def give_up(session: Session, episode_id: str, fence: int, *, max_attempts: int) -> bool:
+def give_up_body(session: Session, episode_id: str, fence: int, *, max_attempts: int) -> bool:
     """Delete a body that cannot be trained, and re-issue its attempt (body_damaged).
 
     False: the row has moved on, and nothing changed.
@@ -84,7 +84,7 @@ def give_up(session: Session, episode_id: str, fence: int, *, max_attempts: int)
     row = session.get(Episode, episode_id, populate_existing=True)
     if row is None:
         return False
-    claimed = dataclasses.replace(Claimed.of(row), fence=fence)
+    claimed = dataclasses.replace(ClaimedEpisode.of(row), fence=fence)
     if not lose_body(session, claimed, max_attempts=max_attempts, reason=Reason.BODY_DAMAGED):
         return False
     session.execute(

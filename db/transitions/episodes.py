@@ -29,12 +29,12 @@ from agentrl.core.types import (
 )
 from agentrl.db.models import Episode, Group, Run, StoredTrajectory, Worker
 from agentrl.db.store import now
-from agentrl.db.transitions import groups, prepared, refusals
-from agentrl.db.transitions.groups import hold_group, lock_group, member_ended
+from agentrl.db.transitions import groups, prepared_statements, refusals
+from agentrl.db.transitions.groups import lock_group, lock_group_row, settle_group
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedEpisode:
     """An attempt that this worker owns until its lease or its deadline ends.
 
     `horizon`: turn limit of its group, if read. `waited_s`: seconds since it was queued.
@@ -51,7 +51,7 @@ class Claimed:
     waited_s: float = dataclasses.field(default=0.0, compare=False)
 
     @classmethod
-    def of(cls, row: Episode) -> "Claimed":
+    def of(cls, row: Episode) -> "ClaimedEpisode":
         """Return the current attempt of an episode's row."""
         return cls(
             row.episode_id,
@@ -65,7 +65,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class EpisodeResult:
     """The result of a finished attempt. Tokens are counts."""
 
     status: Status
@@ -78,8 +78,8 @@ class Result:
 
 
 FROM = {Transition.LOSE_BODY: EpisodeState.FINISHED}  # every other move begins at running
-RESULT = tuple(field.name for field in dataclasses.fields(Result))
-FINISHED = prepared.finish(RESULT)
+RESULT = tuple(field.name for field in dataclasses.fields(EpisodeResult))
+FINISHED = prepared_statements.finish(RESULT)
 NEVER_SENT = 0.0  # `due_at` of an episode that is queued anew
 
 
@@ -115,18 +115,22 @@ def due_to_send(
 
 def claim(
     session: Session, episode_id: str, fence: int, worker_id: str, *, deadline_s: float
-) -> Claimed | None:
+) -> ClaimedEpisode | None:
     """queued → running: counts the attempt, starts its deadline. None if not ours to take."""
     named = {"claimed": episode_id, "of_fence": fence, "by": worker_id, "deadline_s": deadline_s}
-    row = session.execute(prepared.CLAIM, named).one_or_none()
+    row = session.execute(prepared_statements.CLAIM, named).one_or_none()
     if row is None:
         refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
     group_id, member, task, item_id, attempt, waited_s, most = row
-    return Claimed(episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s)
+    return ClaimedEpisode(
+        episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s
+    )
 
 
-def claimed_by(session: Session, episode_id: str, fence: int, worker_id: str) -> Claimed | None:
+def is_claimed_by(
+    session: Session, episode_id: str, fence: int, worker_id: str
+) -> ClaimedEpisode | None:
     """Return the attempt that this worker has claimed although the answer was lost; or None."""
     row = session.get(Episode, episode_id)
     if row is None or row.state != EpisodeState.RUNNING:
@@ -135,18 +139,20 @@ def claimed_by(session: Session, episode_id: str, fence: int, worker_id: str) ->
         return None
     horizon = session.get_one(Group, row.group_id).horizon
     waited_s = max((row.started_at or row.queued_at) - row.queued_at, 0.0)
-    return dataclasses.replace(Claimed.of(row), horizon=horizon, waited_s=waited_s)
+    return dataclasses.replace(ClaimedEpisode.of(row), horizon=horizon, waited_s=waited_s)
 
 
-def finish(session: Session, claimed: Claimed, result: Result, *, body_timeout_s: float) -> bool:
+def finish(
+    session: Session, claimed: ClaimedEpisode, result: EpisodeResult, *, body_timeout_s: float
+) -> bool:
     """running → finished, for a published body; False if the claim has expired."""
-    hold_group(session, claimed.group_id)
+    lock_group_row(session, claimed.group_id)
     named = {f"of_{name}": value for name, value in dataclasses.asdict(result).items()}
     named |= {"claimed": claimed.episode_id, "of_fence": claimed.fence}
     done = session.execute(FINISHED, named | {"body_timeout_s": body_timeout_s})
-    if not _counted(session, Transition.FINISH, claimed, done):
+    if not _record_refusal(session, Transition.FINISH, claimed, done):
         return False
-    member_ended(session, claimed.group_id)
+    settle_group(session, claimed.group_id)
     return True
 
 
@@ -172,7 +178,7 @@ def postpone(
 
 
 def retry(
-    session: Session, claimed: Claimed, reason: Reason, *, max_attempts: int, detail: Status
+    session: Session, claimed: ClaimedEpisode, reason: Reason, *, max_attempts: int, detail: Status
 ) -> bool:
     """running → queued with the next fence, or → failed(reason) after `max_attempts`.
 
@@ -180,7 +186,7 @@ def retry(
     """
     lock_group(session, claimed.group_id)
     if claimed.attempt < max_attempts:
-        again = _queued(claimed.fence) | {"reason": reason}
+        again = _queued_values(claimed.fence) | {"reason": reason}
         return _move(session, Transition.RETRY, claimed, again)
     failed = {
         "state": EpisodeState.FAILED,
@@ -190,13 +196,13 @@ def retry(
     }
     moved = _move(session, Transition.RETRY, claimed, failed)
     if moved:
-        member_ended(session, claimed.group_id)
+        settle_group(session, claimed.group_id)
     return moved
 
 
-def release(session: Session, claimed: Claimed) -> bool:
+def release(session: Session, claimed: ClaimedEpisode) -> bool:
     """running → queued with the next fence: a stopping worker gives it back, uncounted."""
-    values = _queued(claimed.fence) | {"attempts": Episode.attempts - 1}
+    values = _queued_values(claimed.fence) | {"attempts": Episode.attempts - 1}
     return _move(session, Transition.RELEASE, claimed, values)
 
 
@@ -205,13 +211,15 @@ def release_all(session: Session, worker_id: str) -> int:
     result = session.execute(
         update(Episode)
         .where(Episode.worker_id == worker_id, Episode.state == EpisodeState.RUNNING)
-        .values(_queued(Episode.fence) | {"attempts": Episode.attempts - 1})
+        .values(_queued_values(Episode.fence) | {"attempts": Episode.attempts - 1})
         .execution_options(synchronize_session=False)
     )
     return cast(CursorResult[Any], result).rowcount
 
 
-def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Claimed, Reason]]:
+def expired_attempts(
+    session: Session, run_id: str, *, limit: int = 200
+) -> list[tuple[ClaimedEpisode, Reason]]:
     """Return running attempts past their deadline (timeout) or with an expired worker (lost).
 
     Rows of such workers are written first, like a heartbeat: if nobody can write, nobody is lost.
@@ -239,11 +247,12 @@ def expired(session: Session, run_id: str, *, limit: int = 200) -> list[tuple[Cl
         )
         found = session.execute(query).all()
     return [
-        (Claimed.of(episode), Reason.LOST if lost else Reason.TIMEOUT) for episode, lost in found
+        (ClaimedEpisode.of(episode), Reason.LOST if lost else Reason.TIMEOUT)
+        for episode, lost in found
     ]
 
 
-def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[Claimed]:
+def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[ClaimedEpisode]:
     """Return finished members of open groups whose body is overdue and will not arrive.
 
     A recorder that is unavailable or behind may still bring it, so a body is lost only after the
@@ -273,11 +282,15 @@ def bodies_overdue(session: Session, run_id: str, *, limit: int = 200) -> list[C
         .order_by(Episode.group_id)
         .limit(limit)
     )
-    return [Claimed.of(episode) for episode in session.scalars(query)]
+    return [ClaimedEpisode.of(episode) for episode in session.scalars(query)]
 
 
 def lose_body(
-    session: Session, claimed: Claimed, *, max_attempts: int, reason: Reason = Reason.BODY_LOST
+    session: Session,
+    claimed: ClaimedEpisode,
+    *,
+    max_attempts: int,
+    reason: Reason = Reason.BODY_LOST,
 ) -> bool:
     """finished → queued with the next fence, or → failed(reason); its group opens again.
 
@@ -291,18 +304,18 @@ def lose_body(
     values: dict[str, Any] = dict.fromkeys(RESULT)
     values |= {"state": EpisodeState.FAILED, "status": Status.LOST}
     if again:
-        values = _queued(claimed.fence)
+        values = _queued_values(claimed.fence)
     if not _move(session, Transition.LOSE_BODY, claimed, values | {"reason": reason}):
         return False
     group.pending += 1
     group.state, group.ready_at = GroupState.OPEN, None
     session.flush()
     if not again:
-        member_ended(session, claimed.group_id)
+        settle_group(session, claimed.group_id)
     return True
 
 
-def _queued(fence: Any) -> dict[str, Any]:
+def _queued_values(fence: Any) -> dict[str, Any]:
     return {
         "state": EpisodeState.QUEUED,
         "fence": fence + 1,
@@ -316,7 +329,7 @@ def _queued(fence: Any) -> dict[str, Any]:
 
 
 def _move(
-    session: Session, transition: Transition, claimed: Claimed, values: dict[str, Any]
+    session: Session, transition: Transition, claimed: ClaimedEpisode, values: dict[str, Any]
 ) -> bool:
     """Compare-and-set the row of a claimed attempt."""
     result = session.execute(
@@ -329,10 +342,12 @@ def _move(
         .values(**values)
         .execution_options(synchronize_session=False)
     )
-    return _counted(session, transition, claimed, result)
+    return _record_refusal(session, transition, claimed, result)
 
 
-def _counted(session: Session, transition: Transition, claimed: Claimed, done: Any) -> bool:
+def _record_refusal(
+    session: Session, transition: Transition, claimed: ClaimedEpisode, done: Any
+) -> bool:
     """Return whether a compare-and-set changed its row; count a refusal."""
     moved = cast(CursorResult[Any], done).rowcount == 1
     if not moved:

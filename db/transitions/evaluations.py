@@ -15,10 +15,10 @@ from agentrl.db.models import Checkpoint, Evaluation, EvaluationEpisode
 from agentrl.db.registry.checkpoints import live_checkpoints
 from agentrl.db.store import now
 
-Done = set[tuple[str, int]]  # (item, repeat)
+MeasuredItems = set[tuple[str, int]]  # (item, repeat)
 
 
-def begin(session: Session, row: Evaluation, wished: Done) -> Done:
+def begin_evaluation(session: Session, row: Evaluation, wished: MeasuredItems) -> MeasuredItems:
     """Create the evaluation, or extend it to `wished`; return the existing episodes."""
     values = {
         column.name: getattr(row, column.name)
@@ -26,7 +26,7 @@ def begin(session: Session, row: Evaluation, wished: Done) -> Done:
         if getattr(row, column.name) is not None
     }
     _insert_new(session, Evaluation, [values | {"created_at": now()}])
-    done = measured(session, row.evaluation_id)
+    done = measured_items(session, row.evaluation_id)
     every = done | wished
     session.execute(
         update(Evaluation)
@@ -41,19 +41,19 @@ def begin(session: Session, row: Evaluation, wished: Done) -> Done:
     return done
 
 
-def measured(session: Session, evaluation_id: str) -> Done:
+def measured_items(session: Session, evaluation_id: str) -> MeasuredItems:
     """Return the stored episodes."""
     key = EvaluationEpisode.item_id, EvaluationEpisode.repeat
     query = select(*key).where(EvaluationEpisode.evaluation_id == evaluation_id)
     return {(item, repeat) for item, repeat in session.execute(query)}
 
 
-def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+def add_episodes(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     """Insert episodes; existing ones are skipped."""
     _insert_new(session, EvaluationEpisode, [row | {"ended_at": now()} for row in rows])
 
 
-def episodes(session: Session, evaluation_id: str) -> list[EvaluationEpisode]:
+def evaluation_episodes(session: Session, evaluation_id: str) -> list[EvaluationEpisode]:
     """Return all episodes of an evaluation, by item and repeat."""
     query = (
         select(EvaluationEpisode)
@@ -72,13 +72,13 @@ def sum_up(session: Session, evaluation_id: str, figures: dict[str, Any]) -> Non
     )
 
 
-def forget(session: Session, evaluation_id: str) -> None:
+def delete_evaluation(session: Session, evaluation_id: str) -> None:
     """Delete an evaluation with its episodes."""
     for model in (EvaluationEpisode, Evaluation):
         session.execute(delete(model).where(model.evaluation_id == evaluation_id))
 
 
-def of_policy(session: Session, name: str) -> list[Evaluation]:
+def evaluations_of_policy(session: Session, name: str) -> list[Evaluation]:
     """Return the evaluations of a policy, by name or checkpoint id, oldest first.
 
     A name that several policies had, such as a directory's, means the one evaluated last.
@@ -93,7 +93,7 @@ def of_policy(session: Session, name: str) -> list[Evaluation]:
     return list(session.scalars(query))
 
 
-def due(session: Session, run_id: str, every: int) -> list[Checkpoint]:
+def due_checkpoints(session: Session, run_id: str, every: int) -> list[Checkpoint]:
     """Return the live checkpoints at every `every`-th version, newest first."""
     found = live_checkpoints(session, run_id)
     return [row for row in reversed(found) if row.version % every == 0]

@@ -16,7 +16,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from agentrl.core.types import GROUP_OPEN, EpisodeState, GroupState, Reason, Status, Transition
 from agentrl.db.models import Episode, Group, Run
 from agentrl.db.store import now
-from agentrl.db.transitions import prepared, refusals
+from agentrl.db.transitions import prepared_statements, refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class NewGroup:
     horizon: int | None = None
 
 
-def admit(
+def admit_groups(
     session: Session, run: Run, groups: Sequence[NewGroup], *, claim_timeout_s: float = 0.0
 ) -> list[tuple[str, int]]:
     """Insert open groups with queued members; return the members to send as (episode_id, fence).
@@ -52,11 +52,11 @@ def admit(
     }
     rows = [opened | dataclasses.asdict(group) | {"pending": group.size} for group in groups]
     session.execute(insert(Group), rows)
-    queued = _queued([group.group_id for group in groups], claim_timeout_s)
+    queued = _insert_queued([group.group_id for group in groups], claim_timeout_s)
     return [(row.episode_id, row.fence) for row in session.execute(queued)]
 
 
-def _queued(group_ids: Sequence[str], claim_timeout_s: float) -> ReturningInsert[str, int]:
+def _insert_queued(group_ids: Sequence[str], claim_timeout_s: float) -> ReturningInsert[str, int]:
     """Insert a queued episode for each member of the groups, with one SQL statement."""
     member = select(literal(0).label("member")).cte(recursive=True)
     most = select(func.max(Group.size)).where(Group.group_id.in_(group_ids)).scalar_subquery()
@@ -84,14 +84,14 @@ def lock_group(session: Session, group_id: str) -> Group | None:
     return session.get(Group, group_id, with_for_update=True, populate_existing=True)
 
 
-def hold_group(session: Session, group_id: str) -> None:
+def lock_group_row(session: Session, group_id: str) -> None:
     """Like `lock_group`, without loading the row."""
-    session.execute(prepared.HOLD, {"held": group_id})
+    session.execute(prepared_statements.HOLD, {"held": group_id})
 
 
-def member_ended(session: Session, group_id: str) -> None:
+def settle_group(session: Session, group_id: str) -> None:
     """Count one open member less; the last one closes the (locked) group."""
-    pending = session.scalar(prepared.ENDED, {"held": group_id})
+    pending = session.scalar(prepared_statements.ENDED, {"held": group_id})
     if pending != 0:
         return
     survivors = session.scalar(
@@ -115,7 +115,7 @@ def member_ended(session: Session, group_id: str) -> None:
     )
 
 
-def take(session: Session, group_ids: Sequence[str], epoch: int) -> bool:
+def take_groups(session: Session, group_ids: Sequence[str], epoch: int) -> bool:
     """Mark groups whose bodies the trainer holds; False if one is not ready."""
     taken = session.scalars(
         update(Group)

@@ -94,7 +94,7 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
         named["latest"] = live[-1]
     if version not in named:
         known = _spans([checkpoint.version for checkpoint in live])
-        gone = version.isdecimal() and int(version) in _removed(session, run.run_id)
+        gone = version.isdecimal() and int(version) in _removed_versions(session, run.run_id)
         raise StoreError(
             f"run {run.name} has no checkpoint at version {version}"
             + (": its files were deleted (see trainer.keep_checkpoints)" if gone else ""),
@@ -103,7 +103,7 @@ def checkpoint_at(session: Session, run: Run, version: str) -> Checkpoint:
     return named[version]
 
 
-def _removed(session: Session, run_id: str) -> set[int]:
+def _removed_versions(session: Session, run_id: str) -> set[int]:
     """Return the versions whose checkpoints were deleted by retention."""
     query = select(Checkpoint.version).where(
         Checkpoint.run_id == run_id, Checkpoint.state == CheckpointState.DELETED
@@ -135,7 +135,7 @@ class Fork:
 
 def add_fork(session: Session, source: Run, parent: Checkpoint, fork: Fork) -> None:
     """Insert a run whose version 0 is a copy of the parent. Raises StoreError."""
-    if runs.run_named(session, fork.name) is not None:
+    if runs.find_run(session, fork.name) is not None:
         raise StoreError(f"a run named {fork.name} exists already", hint="choose another --name")
     session.add(
         Run(

@@ -11,7 +11,7 @@ from agentrl.db.store import now
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MixtureDecision:
     """Shares from a version on. By task; `admitted`: groups until then, `owed`: behind its share.
 
     `progress`: None where it was not asked or could not be told.
@@ -24,7 +24,7 @@ class Decision:
     owed: Mapping[str, float]
 
 
-def latest(session: Session, run_id: str) -> Decision | None:
+def latest_decision(session: Session, run_id: str) -> MixtureDecision | None:
     """The decision that holds."""
     last = select(func.max(Mixture.number)).where(Mixture.run_id == run_id).scalar_subquery()
     rows = session.scalars(
@@ -32,7 +32,7 @@ def latest(session: Session, run_id: str) -> Decision | None:
     ).all()
     if not rows:
         return None
-    return Decision(
+    return MixtureDecision(
         version=rows[0].version,
         shares={row.task: row.share for row in rows},
         progress={row.task: row.progress for row in rows},
@@ -41,7 +41,7 @@ def latest(session: Session, run_id: str) -> Decision | None:
     )
 
 
-def record(session: Session, run_id: str, decision: Decision) -> None:
+def record_decision(session: Session, run_id: str, decision: MixtureDecision) -> None:
     """From now on it holds."""
     last = session.scalar(select(func.max(Mixture.number)).where(Mixture.run_id == run_id))
     clock = session.scalar(select(now())) or 0.0

@@ -27,7 +27,7 @@ class Recording:
     wire: bytes
 
 
-def recording(session: Session, episode_id: str) -> Recording:
+def read_recording(session: Session, episode_id: str) -> Recording:
     """Load an episode. Raises StoreError if it does not exist or has not finished."""
     body = (StoredTrajectory.episode_id == Episode.episode_id) & (
         StoredTrajectory.fence == Episode.fence
@@ -58,7 +58,7 @@ def recording(session: Session, episode_id: str) -> Recording:
     )
 
 
-def latest_finished(session: Session, run_id: str, limit: int) -> Sequence[str]:
+def latest_finished_episodes(session: Session, run_id: str, limit: int) -> Sequence[str]:
     """Return the episodes that finished last, newest first."""
     query = (
         select(Episode.episode_id)

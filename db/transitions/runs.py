@@ -18,14 +18,14 @@ STANDSTILL_S = 2.0  # longer than the database takes for a dispatcher's tick
 BEYOND = 4.0  # lease times; a lease that ends later was taken before the clock went back
 
 
-def run_named(session: Session, name: str) -> Run | None:
+def find_run(session: Session, name: str) -> Run | None:
     """The run of that name or id."""
     return session.scalars(select(Run).where(or_(Run.name == name, Run.run_id == name))).first()
 
 
 def require_run(session: Session, name: str) -> Run:
     """The run of that name or id. Raises StoreError."""
-    run = run_named(session, name)
+    run = find_run(session, name)
     if run is None:
         known = ", ".join(
             session.scalars(select(Run.name).order_by(Run.created_at.desc()).limit(5))
@@ -83,7 +83,7 @@ def begin_epoch(session: Session, run_id: str) -> int:
     return epoch or 0
 
 
-def hold_dispatcher(
+def acquire_dispatcher_lease(
     session: Session, run_id: str, owner: str, *, lease_s: float, busy_s: float = 0.0
 ) -> bool:
     """Take or extend the dispatcher's lease; False while another holds it.
@@ -155,7 +155,7 @@ def _put_off_deadlines(session: Session, run_id: str, since: float, by_s: float)
     )
 
 
-def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
+def release_dispatcher_lease(session: Session, run_id: str, owner: str) -> None:
     """Release the dispatcher's lease, so that a successor need not wait."""
     session.execute(
         update(Run)
@@ -164,7 +164,7 @@ def drop_dispatcher(session: Session, run_id: str, owner: str) -> None:
     )
 
 
-def hold_trainer(session: Session, run_id: str, epoch: int, *, lease_s: float) -> bool:
+def extend_trainer_lease(session: Session, run_id: str, epoch: int, *, lease_s: float) -> bool:
     """Extend the lease of this epoch's trainer; False if the run has another epoch.
 
     The epoch excludes other trainers; the lease only shows that a trainer is running.
@@ -178,14 +178,14 @@ def hold_trainer(session: Session, run_id: str, epoch: int, *, lease_s: float) -
     return held is not None
 
 
-def drop_trainer(session: Session, run_id: str, epoch: int) -> None:
+def release_trainer_lease(session: Session, run_id: str, epoch: int) -> None:
     """Release the lease of this epoch's trainer."""
     session.execute(
         update(Run).where(Run.run_id == run_id, Run.trainer == str(epoch)).values(trainer_until=0.0)
     )
 
 
-def hold_recorder(
+def acquire_recorder_lease(
     session: Session, run_id: str, owner: str, *, lease_s: float, recorded_until: float | None
 ) -> bool:
     """Extend the recorder's lease; False if the run was deleted. Several recorders may alternate.
@@ -204,7 +204,7 @@ def hold_recorder(
     return held is not None
 
 
-def drop_recorder(session: Session, run_id: str, owner: str) -> None:
+def release_recorder_lease(session: Session, run_id: str, owner: str) -> None:
     """Release the recorder's lease."""
     session.execute(
         update(Run).where(Run.run_id == run_id, Run.recorder == owner).values(recorder_until=0.0)

@@ -34,7 +34,7 @@ class RunEnded(UpdateRefused):
     """The run ended before the update was committed."""
 
 
-class LineageLost(UpdateRefused):
+class LineageChanged(UpdateRefused):
     """The database does not know the weights from which the update started.
 
     It lost its last commits (a failover to a lagging replica, a restored backup). The trainer's
@@ -162,18 +162,18 @@ def commit_update(session: Session, new: NewUpdate) -> bool:
 def lock_run(session: Session, run_id: str, epoch: int) -> Run:
     """Lock the run's row for the trainer of its epoch. Raises TrainerReplaced."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
-    return _of_epoch(run, run_id, epoch)
+    return _require_epoch(run, run_id, epoch)
 
 
 def run_state(session: Session, run_id: str, epoch: int) -> RunState:
     """Return the run's state to the trainer of its epoch. Raises TrainerReplaced."""
     run = session.get(Run, run_id, populate_existing=True)
-    return RunState(_of_epoch(run, run_id, epoch).state)
+    return RunState(_require_epoch(run, run_id, epoch).state)
 
 
-def _of_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
+def _require_epoch(run: Run | None, run_id: str, epoch: int) -> Run:
     if run is not None and run.trainer_epoch < epoch:
-        raise LineageLost(
+        raise LineageChanged(
             f"run {run_id}: the database has trainer epoch {run.trainer_epoch}, but this trainer "
             f"started epoch {epoch}: the database has lost commits",
             hint="do nothing: the trainer resumes from the newest snapshot in the database",
@@ -197,7 +197,7 @@ def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
     )  # fmt: skip
     if parent is None or not sound:
         stands = f"{parent.state} at version {parent.version}" if parent else "unknown"
-        raise LineageLost(
+        raise LineageChanged(
             f"update {new.update_id} to version {checkpoint.version}: the run is at version "
             f"{run.version} in the database, and the parent {checkpoint.parent_id} is {stands}",
             hint="do nothing: the trainer resumes from the newest snapshot in the database",
@@ -207,7 +207,7 @@ def _require_parent(session: Session, run: Run, new: NewUpdate) -> None:
     if checkpoint.trained_hash is None:
         checkpoint.trained_hash = expected
     elif checkpoint.trained_hash != expected:
-        raise LineageLost(
+        raise LineageChanged(
             f"update {new.update_id} to version {checkpoint.version}: the weights were trained "
             f"on other trajectories than version {parent.version} in the database",
             hint="do nothing: the trainer resumes from the newest snapshot in the database",

@@ -39,7 +39,7 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {  # fields with the values that mean wh
 _READ = {"messages", "tools", "stream", "stream_options", "model", "parallel_tool_calls", "user"}
 
 
-class Refused(Exception):
+class ChatRefused(Exception):
     """An answer of status 400. `field`: of the request."""
 
     def __init__(self, field: str, text: str) -> None:
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ChatCall:
     """A tool call as it travels. `arguments`: as JSON has them, or the text that is none."""
 
     call_id: str
@@ -57,18 +57,18 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChatMessage:
     """A message as it travels. `answers`: the id of the call that a tool message answers."""
 
     role: str
     content: str
     name: str = ""
-    calls: tuple[Called, ...] = ()
+    calls: tuple[ChatCall, ...] = ()
     answers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class TokenCounts:
     """Of a turn, in tokens: what came before it, itself; `cut`: it ended where it had to."""
 
     prompt: int = 0
@@ -80,7 +80,7 @@ class Length:
 class ChatRequest:
     """What a program asks. `ignored`: fields that were passed over; `single`: one call a turn."""
 
-    said: tuple[Said, ...]
+    said: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...]
     stream: bool = False
     usage: bool = False
@@ -134,15 +134,15 @@ def read(body: bytes) -> ChatRequest:
         fields = msgspec.json.decode(body, type=dict[str, Any])
         typed = msgspec.convert(fields, _Body)
     except msgspec.ValidationError as error:
-        raise Refused(_field(str(error)), str(error)) from error
+        raise ChatRefused(_field(str(error)), str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused("body", f"not JSON: {error}") from error
+        raise ChatRefused("body", f"not JSON: {error}") from error
     for name, meant in _PLAIN.items():
         if fields.get(name) not in meant and not (name == "tool_choice" and not typed.tools):
-            raise Refused(name, f"{json.dumps(fields[name])[:60]} cannot be had here")
+            raise ChatRefused(name, f"{json.dumps(fields[name])[:60]} cannot be had here")
     ignored = {name for name, value in fields.items() if value is not None}
     return ChatRequest(
-        said=tuple(_said(n, message) for n, message in enumerate(typed.messages)),
+        said=tuple(_read_message(n, message) for n, message in enumerate(typed.messages)),
         tools=tuple(_tool(n, each) for n, each in enumerate(typed.tools or ())),
         stream=bool(typed.stream),
         usage=bool(typed.stream_options and typed.stream_options.include_usage),
@@ -152,28 +152,30 @@ def read(body: bytes) -> ChatRequest:
     )
 
 
-def said(number: int, calls: Sequence[ToolCall] | str) -> Said:
+def make_message(number: int, calls: Sequence[ToolCall] | str) -> ChatMessage:
     """An assistant's turn; `number`: of the turn, which the ids of its calls hold."""
     if isinstance(calls, str):
-        return Said("assistant", calls)
+        return ChatMessage("assistant", calls)
     named = (
-        Called(f"call_{number}_{n}", each.name, dict(each.arguments))
+        ChatCall(f"call_{number}_{n}", each.name, dict(each.arguments))
         for n, each in enumerate(calls)
     )
-    return Said("assistant", "", calls=tuple(named))
+    return ChatMessage("assistant", "", calls=tuple(named))
 
 
-def answer(number: int, turn: Said, length: Length, request: ChatRequest) -> bytes:
+def answer(number: int, turn: ChatMessage, length: TokenCounts, request: ChatRequest) -> bytes:
     """The body of a reply: JSON, or where it is streamed the same as server-sent events."""
     if request.stream:
-        return _streamed(number, turn, length, request)
+        return _stream_body(number, turn, length, request)
     end = _end(turn, length)
     choice = {"index": 0, "message": _message(turn), "logprobs": None, "finish_reason": end}
     head = _head(number, "chat.completion", request.model)
     return msgspec.json.encode(head | {"choices": [choice], "usage": _usage(length)})
 
 
-def _streamed(number: int, turn: Said, length: Length, request: ChatRequest) -> bytes:
+def _stream_body(
+    number: int, turn: ChatMessage, length: TokenCounts, request: ChatRequest
+) -> bytes:
     """The whole turn in one delta, then its end."""
     head = _head(number, "chat.completion.chunk", request.model)
     delta = _message(turn)
@@ -189,7 +191,7 @@ def _streamed(number: int, turn: Said, length: Length, request: ChatRequest) -> 
     return b"".join(b"data: " + event + b"\n\n" for event in events)
 
 
-def plain(each: Said) -> dict[str, Any]:
+def plain_message(each: ChatMessage) -> dict[str, Any]:
     """A message as JSON has it, for the user's reward."""
     if each.role == "assistant":
         return _message(each)
@@ -199,7 +201,7 @@ def plain(each: Said) -> dict[str, Any]:
     )
 
 
-def _message(turn: Said) -> dict[str, Any]:
+def _message(turn: ChatMessage) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
     if turn.calls:
         message["tool_calls"] = [
@@ -218,7 +220,7 @@ def _message(turn: Said) -> dict[str, Any]:
     return message
 
 
-def _end(turn: Said, length: Length) -> str:
+def _end(turn: ChatMessage, length: TokenCounts) -> str:
     if turn.calls:
         return "tool_calls"
     return "length" if length.cut else "stop"
@@ -228,7 +230,7 @@ def _head(number: int, kind: str, model: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def _usage(length: Length) -> dict[str, int]:
+def _usage(length: TokenCounts) -> dict[str, int]:
     return {
         "prompt_tokens": length.prompt,
         "completion_tokens": length.completion,
@@ -236,21 +238,23 @@ def _usage(length: Length) -> dict[str, int]:
     }
 
 
-def _said(number: int, message: _Message) -> Said:
+def _read_message(number: int, message: _Message) -> ChatMessage:
     where = f"messages[{number}]"
     if message.role not in ROLES:
-        raise Refused(where, f"role {message.role[:20]!r}; known: {', '.join(ROLES)}")
+        raise ChatRefused(where, f"role {message.role[:20]!r}; known: {', '.join(ROLES)}")
     parts = message.content if isinstance(message.content, list) else ()
     for part in parts:
         if part.type != "text":
-            raise Refused(where, f"content of type {part.type[:20]!r}; text alone is understood")
+            raise ChatRefused(
+                where, f"content of type {part.type[:20]!r}; text alone is understood"
+            )
     text = message.content if isinstance(message.content, str) else ""
-    return Said(
+    return ChatMessage(
         role=ROLES[message.role],
         content=text or "".join(part.text for part in parts),
         name=message.name or "",
         calls=tuple(
-            Called(each.id, each.function.name, _arguments(each.function.arguments))
+            ChatCall(each.id, each.function.name, _arguments(each.function.arguments))
             for each in message.tool_calls or ()
         ),
         answers=message.tool_call_id or "",
@@ -266,7 +270,9 @@ def _arguments(text: str | None) -> Any:
 
 def _tool(number: int, each: _Item) -> Tool:
     if each.type != "function":
-        raise Refused(f"tools[{number}]", f"type {each.type[:20]!r}; function alone is understood")
+        raise ChatRefused(
+            f"tools[{number}]", f"type {each.type[:20]!r}; function alone is understood"
+        )
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     function = each.function
     return Tool(function.name, function.description or "", function.parameters or empty)

@@ -7,7 +7,7 @@ recorded.
 """
 
 from agentrl.envs.contract import Message
-from agentrl.envs.gateway.chat import ChatRequest, Refused, Said
+from agentrl.envs.gateway.chat import ChatMessage, ChatRefused, ChatRequest
 
 
 class Dialogue:
@@ -15,7 +15,7 @@ class Dialogue:
 
     def __init__(self) -> None:
         self._first: ChatRequest | None = None
-        self.said: tuple[Said, ...] = ()
+        self.said: tuple[ChatMessage, ...] = ()
 
     def extend(self, request: ChatRequest) -> tuple[Message, ...]:
         """The request's new messages. Raises Refused, which names the first that does not fit."""
@@ -23,7 +23,7 @@ class Dialogue:
             new = _opening(request)
         else:
             if request.tools != self._first.tools:
-                raise Refused("tools", "differ from those of the first request")
+                raise ChatRefused("tools", "differ from those of the first request")
             new = self._new(request)
         self._first = self._first or request
         names = {call.call_id: call.name for each in request.said for call in each.calls}
@@ -33,46 +33,46 @@ class Dialogue:
         self.said = request.said
         return messages
 
-    def answered(self, turn: Said) -> None:
+    def answered(self, turn: ChatMessage) -> None:
         """The policy's turn, as the program is told it."""
         self.said = (*self.said, turn)
 
-    def _new(self, request: ChatRequest) -> tuple[Said, ...]:
+    def _new(self, request: ChatRequest) -> tuple[ChatMessage, ...]:
         """What follows the messages that both have."""
         for n, before in enumerate(self.said):
             where = f"messages[{n}]"
             if n >= len(request.said):
-                raise Refused(where, "missing: the conversation so far is not repeated")
+                raise ChatRefused(where, "missing: the conversation so far is not repeated")
             now = request.said[n]
             if now != before:
                 whose = "what was answered here" if before.role == "assistant" else "before"
-                raise Refused(where, f"not as {whose}: the conversation may only grow")
+                raise ChatRefused(where, f"not as {whose}: the conversation may only grow")
         new = request.said[len(self.said) :]
         if not new:
-            raise Refused(f"messages[{len(self.said)}]", "missing: nothing follows the answer")
+            raise ChatRefused(f"messages[{len(self.said)}]", "missing: nothing follows the answer")
         for n, each in enumerate(new, len(self.said)):
             if each.role not in ("tool", "user"):
-                raise Refused(f"messages[{n}]", f"role {each.role} after the first answer")
+                raise ChatRefused(f"messages[{n}]", f"role {each.role} after the first answer")
         return new
 
 
-def _opening(request: ChatRequest) -> tuple[Said, ...]:
+def _opening(request: ChatRequest) -> tuple[ChatMessage, ...]:
     """The first request's messages: at most one system message, and it comes first."""
     for n, each in enumerate(request.said):
         if each.calls:
-            raise Refused(f"messages[{n}]", "calls that were not sampled here")
+            raise ChatRefused(f"messages[{n}]", "calls that were not sampled here")
         if each.role == "system" and n:
-            raise Refused(f"messages[{n}]", "a system message that is not the first")
+            raise ChatRefused(f"messages[{n}]", "a system message that is not the first")
     if not request.said or request.said[-1].role not in ("user", "tool"):
-        raise Refused("messages", "the last one is not the user's")
+        raise ChatRefused("messages", "the last one is not the user's")
     return request.said
 
 
-def _message(where: str, each: Said, names: dict[str, str]) -> Message:
+def _message(where: str, each: ChatMessage, names: dict[str, str]) -> Message:
     """As our contract has it: a tool message bears its tool's name."""
     if each.role != "tool":
         return Message(each.role, each.content, each.name)
     name = names.get(each.answers, each.name)
     if not name:
-        raise Refused(where, f"answers no call: tool_call_id {each.answers[:40]!r}")
+        raise ChatRefused(where, f"answers no call: tool_call_id {each.answers[:40]!r}")
     return Message("tool", each.content, name)

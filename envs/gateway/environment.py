@@ -23,10 +23,15 @@ from agentrl.core.http import Response
 from agentrl.core.logging import get_logger
 from agentrl.envs.contract import Message, Observation, Outcome, Tool, ToolCall
 from agentrl.envs.gateway import chat
-from agentrl.envs.gateway.chat import Length
-from agentrl.envs.gateway.hub import Asked, Broken, Line, hub
-from agentrl.envs.gateway.process import Ended, Program
-from agentrl.envs.gateway.reward import Result, Reward, rewarded
+from agentrl.envs.gateway.chat import TokenCounts
+from agentrl.envs.gateway.chat_server import (
+    BrokenDialogue,
+    EpisodeLine,
+    PendingRequest,
+    chat_server,
+)
+from agentrl.envs.gateway.process import Program, ProgramEnd
+from agentrl.envs.gateway.reward import Result, Reward, call_reward
 
 NOT_RUN = "not run: another call of this turn was ill-formed"
 ONE_CALL = "one call a turn: none was run"
@@ -56,11 +61,11 @@ class Gateway:
     def __init__(self, item: Mapping[str, Any], plan: Plan) -> None:
         self._item = item
         self._plan = plan
-        self._line = Line()
+        self._line = EpisodeLine()
         self._program: Program | None = None
-        self._asked: Asked | None = None
+        self._asked: PendingRequest | None = None
         self._turns = 0
-        self._length = Length()
+        self._length = TokenCounts()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -69,7 +74,7 @@ class Gateway:
 
     def start(self) -> Observation:
         """Raises EnvironmentFailure, ConfigError."""
-        gate = hub()
+        gate = chat_server()
         gate.open(self._line)
         item = msgspec.json.encode(self._item)
         told = {
@@ -81,13 +86,13 @@ class Gateway:
         plan, told_end = self._plan, self._line.events.put
         self._program = Program(plan.program, item, given, told_end, own_user=plan.own_user)
         event = self._event()
-        if isinstance(event, Ended):
+        if isinstance(event, ProgramEnd):
             raise EnvironmentFailure("the program exited without a request")
         return Observation(event.new)
 
     def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
         """The usage that the next answer names; zeros where nobody tells."""
-        self._length = Length(prompt, completion, finish_reason == "length")
+        self._length = TokenCounts(prompt, completion, finish_reason == "length")
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Raises EnvironmentFailure."""
@@ -99,35 +104,35 @@ class Gateway:
         self._turns += 1
         self._reply(asked, calls)
         event = self._event()
-        if isinstance(event, Asked):
+        if isinstance(event, PendingRequest):
             return Outcome(event.new)
         result = Result(
             stdout=event.out,
             stderr=event.err,
-            messages=[chat.plain(each) for each in self._line.dialogue.said],
+            messages=[chat.plain_message(each) for each in self._line.dialogue.said],
             turns=self._turns,
         )
         plan = self._plan
-        reward, score = rewarded(plan.reward, self._item, result, plan.timeout_s)
+        reward, score = call_reward(plan.reward, self._item, result, plan.timeout_s)
         return Outcome((), done=True, reward=reward, score=score)
 
     def close(self) -> None:
         """End the program; whoever still asks is told that the episode is over."""
         if self._program is not None:
-            hub().close(self._line)
+            chat_server().close(self._line)
             self._program.close()
             self._program = None
 
-    def _reply(self, asked: Asked, calls: Sequence[ToolCall] | str) -> None:
-        turn, request = chat.said(self._turns, calls), asked.request
+    def _reply(self, asked: PendingRequest, calls: Sequence[ToolCall] | str) -> None:
+        turn, request = chat.make_message(self._turns, calls), asked.request
         self._line.dialogue.answered(turn)
         body = chat.answer(self._turns, turn, self._length, request)
-        self._length = Length()
+        self._length = TokenCounts()
         kind = "text/event-stream" if request.stream else "application/json"
         response = Response(200, body, kind=kind)
         asked.reply.set_result(response)
 
-    def _event(self) -> Asked | Ended:
+    def _event(self) -> PendingRequest | ProgramEnd:
         """The next request, or the program's good end. Raises EnvironmentFailure."""
         try:
             event = self._line.events.get(timeout=self._plan.timeout_s)
@@ -136,9 +141,9 @@ class Gateway:
                 f"the program sent no request and did not exit for {self._plan.timeout_s:g} s",
                 hint="raise the option timeout_s of the task",
             ) from None
-        if isinstance(event, Broken):
+        if isinstance(event, BrokenDialogue):
             raise EnvironmentFailure(f"the program's request cannot be recorded: {event.why}")
-        if isinstance(event, Ended):
+        if isinstance(event, ProgramEnd):
             if event.code:
                 last = event.err.strip().rpartition("\n")[2][:SHOWN]
                 denied = self._plan.own_user and DENIED in event.err and os.getuid() == 0
@@ -155,7 +160,7 @@ class Gateway:
         return event
 
 
-def _faults(calls: Sequence[ToolCall], asked: Asked) -> tuple[Message, ...]:
+def _faults(calls: Sequence[ToolCall], asked: PendingRequest) -> tuple[Message, ...]:
     """What the policy reads instead of the program's answer, where its calls do not fit."""
     if any(call.error for call in calls):
         return tuple(Message("tool", call.error or NOT_RUN, call.name) for call in calls)

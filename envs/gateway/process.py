@@ -1,6 +1,6 @@
 """Runs an agent program as a process with a clean environment, and leaves nothing of it behind.
 
-Program ─▶ keeper.py (a session of its own) ─▶ the program ─▶ `ended`, on a thread of its own
+Program ─▶ program_guard.py (a session of its own) ─▶ the program ─▶ `ended`, on a thread of its own
 
 It can neither inspect our processes nor read our secret files. If we are root, it runs as its own
 user, or, if its files are not readable for others, as root without capabilities.
@@ -24,7 +24,7 @@ from agentrl.core.config import secret_files
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
 
-KEEPER = Path(__file__).with_name("keeper.py")
+KEEPER = Path(__file__).with_name("program_guard.py")
 GRACE_S = 3.0  # between TERM and KILL
 LAST_S = 1.5  # after those, for the keeper itself
 INHERITED = ("PATH", "HOME", "LANG")  # of our environment; the rest is ours alone
@@ -32,7 +32,7 @@ INHERITED = ("PATH", "HOME", "LANG")  # of our environment; the rest is ours alo
 log = get_logger()
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProgramEnd(msgspec.Struct, frozen=True):
     """How a program ended. `code`: negative for a signal; `out`, `err`: the last MiB of each."""
 
     code: int
@@ -48,7 +48,7 @@ class Program:
         argv: Sequence[str],
         item: bytes,
         given: Mapping[str, str],
-        ended: Callable[[Ended], None],
+        ended: Callable[[ProgramEnd], None],
         *,
         own_user: bool = True,
     ) -> None:
@@ -101,9 +101,9 @@ class Program:
         with self._keeper.stdout as stdout:
             told = stdout.read()
         try:
-            ended = msgspec.json.decode(told, type=Ended)
+            ended = msgspec.json.decode(told, type=ProgramEnd)
         except msgspec.MsgspecError:
-            ended = Ended(-signal.SIGKILL, "", "its keeper was killed")
+            ended = ProgramEnd(-signal.SIGKILL, "", "its keeper was killed")
         if not self._closed:
             self._ended(ended)
 
@@ -112,7 +112,7 @@ def _open_to_others(argv: Sequence[str]) -> bool:
     """Whether any user could run it: the program, files among its arguments, and our folder."""
     files = [path for path in map(Path, argv[1:]) if _exists(path)]
     paths = [Path.cwd(), Path(shutil.which(argv[0]) or argv[0]), *files]
-    closed = [path for path in paths if not _reached(path.resolve())]
+    closed = [path for path in paths if not _is_reachable(path.resolve())]
     if closed:
         _warn_once(str(closed[0]))
     return not closed
@@ -124,7 +124,7 @@ def _exists(path: Path) -> bool:
     return False
 
 
-def _reached(real: Path) -> bool:
+def _is_reachable(real: Path) -> bool:
     needed = stat.S_IXOTH if real.is_dir() else stat.S_IROTH
     return (not real.exists() or bool(real.stat().st_mode & needed)) and all(
         folder.stat().st_mode & stat.S_IXOTH for folder in real.parents if folder.exists()

@@ -41,7 +41,7 @@ Reward = Callable[[Mapping[str, Any], Result], Any]
 
 
 @cache
-def reward(name: str) -> Reward:
+def load_reward(name: str) -> Reward:
     """The function that a name means. Raises ItemError."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
@@ -60,7 +60,7 @@ def reward(name: str) -> Reward:
     return found
 
 
-def rewarded(
+def call_reward(
     function: Reward, item: Mapping[str, Any], result: Result, timeout_s: float
 ) -> tuple[float, float]:
     """Reward and score. Raises EnvironmentFailure: an error of the user's is nobody's reward."""

@@ -7,19 +7,19 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.config import with_secrets
+from agentrl.core.config import fill_secrets
 from agentrl.core.errors import ItemError, nearest
 from agentrl.envs.contract import Environment, Expert, Item
 from agentrl.envs.gateway.environment import Gateway, Plan
-from agentrl.envs.gateway.reward import reward
+from agentrl.envs.gateway.reward import load_reward
 from agentrl.envs.tasks import options
-from agentrl.envs.tasks.datasets import Lacking
+from agentrl.envs.tasks.datasets import MissingDataset
 
 MAX_ITEM = 100_000  # bytes as JSON: an environment variable holds no more than 128 KiB
 SPLIT = "train"  # of an item that names none
 
 
-class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatewayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options. `program`: its argument list; `items`: a JSONL file; `reward`: `module:function`.
 
     `env`: of the program, `${NAME}` from ours; `timeout_s`: of one turn of it, and of the reward;
@@ -42,7 +42,7 @@ class GatewaySource:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         """Raises ItemError for an option that is not understood."""
-        self._given = options.parse(self.name, Given, given)
+        self._given = options.parse(self.name, GatewayOptions, given)
         self.max_turns: int = self._given.max_turns
         self._splits: dict[str, tuple[Item, ...]] | None = None
 
@@ -61,7 +61,7 @@ class GatewaySource:
                 f"{self.name}: option program is not set",
                 hint='set it to a command such as ["python", "mine.py"]',
             )
-        reward(self._given.reward)
+        load_reward(self._given.reward)
         return found[split]
 
     def make(self, item: Item) -> Environment:
@@ -70,9 +70,9 @@ class GatewaySource:
         where = "tasks.gateway.options.env"
         plan = Plan(
             program=tuple(given.program),
-            env={name: with_secrets(text, where) for name, text in given.env.items()},
+            env={name: fill_secrets(text, where) for name, text in given.env.items()},
             timeout_s=given.timeout_s,
-            reward=reward(given.reward),
+            reward=load_reward(given.reward),
             own_user=given.own_user,
         )
         return Gateway(item.content, plan)
@@ -84,7 +84,7 @@ class GatewaySource:
         """The items by split, read once. Raises ItemError."""
         if self._splits is None:
             if not self._given.items:
-                raise Lacking(
+                raise MissingDataset(
                     f"{self.name}: option items is not set", hint="pass -o items=FILE.jsonl"
                 )
             self._splits = read(Path(self._given.items))

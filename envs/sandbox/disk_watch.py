@@ -23,7 +23,7 @@ PATIENCE = 3  # looks in a row that fail before it is the container's fault: eng
 log = get_logger()
 
 
-class Watched(Protocol):
+class WatchedSandbox(Protocol):
     """What the watch needs of a Sandbox."""
 
     container: str
@@ -38,7 +38,7 @@ class DiskWatch(threading.Thread):
         self,
         engine: "Engine",
         disk_bytes: int,
-        present: Callable[[], Sequence[Watched]],
+        present: Callable[[], Sequence[WatchedSandbox]],
         closed: threading.Event,
     ) -> None:
         super().__init__(name="disk-watch", daemon=True)

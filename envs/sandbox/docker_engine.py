@@ -21,9 +21,9 @@ import requests
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.logging import get_logger
-from agentrl.envs.sandbox.limits import request
-from agentrl.envs.sandbox.owner import Owner
-from agentrl.envs.sandbox.program import Limits
+from agentrl.envs.sandbox.container_owner import ContainerOwner
+from agentrl.envs.sandbox.limits import create_request
+from agentrl.envs.sandbox.program import SandboxLimits
 
 OWNER = "agentrl.owner"  # label: the process that made the container
 RUN = "agentrl.run"  # label: the name of its run
@@ -60,7 +60,7 @@ class Engine:
 
         `timeout_s`: of one request; `ask_s`: of one question about a container.
         """
-        self.owner = Owner.this()
+        self.owner = ContainerOwner.this()
         self.quota: bool | None = None
         self._ask_s = ask_s
         self._labels = {OWNER: str(self.owner), RUN: run}
@@ -86,10 +86,10 @@ class Engine:
         except docker.errors.ImageNotFound as error:
             raise ConfigError(
                 f"the Docker engine at {self._url} has no image {image} (envs.docker_image)",
-                hint=_provided(image),
+                hint=_image_hint(image),
             ) from error
 
-    def create(self, image: str, argv: Sequence[str], limits: Limits) -> str:
+    def create(self, image: str, argv: Sequence[str], limits: SandboxLimits) -> str:
         """A container that has not started; its id. Raises EnvironmentFailure."""
         lease = f"{self._token}.{next(self._numbers)}"
         self._live.add(lease)
@@ -104,14 +104,14 @@ class Engine:
     def start(self, container: str) -> socket.socket:
         """Attach to the container's main process, then start it. Raises EnvironmentFailure."""
         streams = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        with _told("start"):
+        with _engine_errors("start"):
             stream = self._api.attach_socket(container, params=streams)
             # A descriptor of our own: closing the SDK's response ends its part, not the connection.
             connection = socket.socket(fileno=os.dup(stream.fileno()))
             stream._response.close()  # noqa: SLF001
             stream.close()
         try:
-            with _told("start"):
+            with _engine_errors("start"):
                 self._api.start(container)
         except EnvironmentFailure:
             connection.close()
@@ -135,7 +135,7 @@ class Engine:
         """
         asked = {"container": container, "event": ["oom", "die"]}
         until = f"{time.time() + REASON_S:.9f}"
-        with contextlib.suppress(EnvironmentFailure), _told("events"):
+        with contextlib.suppress(EnvironmentFailure), _engine_errors("events"):
             told = self._api.events(since=1, until=until, filters=asked, decode=True)
             with contextlib.closing(told):
                 for event in told:
@@ -151,7 +151,7 @@ class Engine:
         Its lease ends here, whatever comes: what stays behind is reaped.
         """
         self.forget(container)
-        with _told("remove"):
+        with _engine_errors("remove"):
             try:
                 self._api.remove_container(container, force=True, v=True)
             except docker.errors.NotFound:
@@ -170,7 +170,7 @@ class Engine:
 
         That is: containers of owners that live no more, and of our own those without a lease.
         """
-        with _told("list containers"):
+        with _engine_errors("list containers"):
             listed = self._api.containers(all=True, filters={"label": OWNER})
         orphans = [each["Id"] for each in listed if self._orphaned(each["Labels"])]
         if not orphans:
@@ -184,18 +184,18 @@ class Engine:
         self._api.close()
 
     def _create(
-        self, image: str, argv: Sequence[str], limits: Limits, labels: Mapping[str, str]
+        self, image: str, argv: Sequence[str], limits: SandboxLimits, labels: Mapping[str, str]
     ) -> str:
         """With a quota of disk where the engine has such; its first refusal is remembered."""
 
         def made(quota: int) -> str:
-            wanted = request(argv, limits, self._api.api_version, quota)
+            wanted = create_request(argv, limits, self._api.api_version, quota)
             answer: Mapping[str, Any] = self._api.create_container(
                 image, labels=dict(labels), **wanted
             )
             return str(answer["Id"])
 
-        with _told("create"):
+        with _engine_errors("create"):
             if limits.disk_bytes and self.quota is not False:
                 try:
                     container = made(self._quota(image, limits.disk_bytes))
@@ -218,7 +218,7 @@ class Engine:
     def _inspect(self, container: str, **asked: int) -> Mapping[str, Any]:
         """What the engine knows of it; empty once it is gone. Raises EnvironmentFailure."""
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/json"
-        with _told("inspect"):
+        with _engine_errors("inspect"):
             answer = self._api.get(url, params=asked, timeout=self._ask_s)
             if answer.status_code == requests.codes.not_found:
                 return {}
@@ -227,7 +227,7 @@ class Engine:
         return found
 
     def _orphaned(self, labels: Mapping[str, str]) -> bool:
-        owner, lease = Owner.parse(labels[OWNER]), labels.get(LEASE, "")
+        owner, lease = ContainerOwner.parse(labels[OWNER]), labels.get(LEASE, "")
         if owner == self.owner:
             return lease.startswith(f"{self._token}.") and lease not in self._live
         return owner is not None and owner.gone()
@@ -250,7 +250,7 @@ class Engine:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _engine_errors(what: str) -> Iterator[None]:
     """Whatever the engine or the way to it fails with, as an EnvironmentFailure of one line."""
     try:
         yield
@@ -258,7 +258,7 @@ def _told(what: str) -> Iterator[None]:
         raise EnvironmentFailure(f"Docker engine: {what}: {_cause(error)}") from error
 
 
-def _provided(image: str) -> str:
+def _image_hint(image: str) -> str:
     """How to come by an image. A build never takes a name that may be somebody else's."""
     if file := OURS.get(image.removesuffix(":latest")):
         return f"docker build -t {image} -f deploy/images/{file}.Dockerfile deploy/images"

@@ -12,7 +12,7 @@ from agentrl.envs.sandbox.docker_engine import RUN
 TIMEOUT_S = 20.0
 
 
-class Census:
+class ContainerInventory:
     """What an engine holds of one run; DOCKER_HOST names the engine."""
 
     def __init__(self, run: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from docker.types import HostConfig, LogConfig, Ulimit
 
-from agentrl.envs.sandbox.program import Limits
+from agentrl.envs.sandbox.program import SandboxLimits
 
 NOBODY = "65534:65534"
 OPEN_FILES = 4096  # of one process of nobody's; root has what the engine gives its containers
@@ -20,7 +20,9 @@ UNREADABLE = (  # of PID 1, which nobody may inspect: empty instead, or `find /`
 FILE_SHARE = 2  # one file may fill one part in so many of the disk
 
 
-def request(argv: Sequence[str], limits: Limits, version: str, quota: int) -> dict[str, Any]:
+def create_request(
+    argv: Sequence[str], limits: SandboxLimits, version: str, quota: int
+) -> dict[str, Any]:
     """Arguments of `create_container`. `version`: of the engine's API.
 
     `quota`: bytes that the engine itself lets the container's root take, 0 for no such bound.
@@ -34,13 +36,13 @@ def request(argv: Sequence[str], limits: Limits, version: str, quota: int) -> di
     }
 
 
-def _host(limits: Limits, version: str, quota: int) -> HostConfig:
+def _host(limits: SandboxLimits, version: str, quota: int) -> HostConfig:
     """A file's size is limited also where a quota is: /etc/hosts and two more lie outside it."""
-    ulimits = [_fixed("core", 0)]
+    ulimits = [_fixed_limit("core", 0)]
     if not limits.root:
-        ulimits.append(_fixed("nofile", OPEN_FILES))
+        ulimits.append(_fixed_limit("nofile", OPEN_FILES))
     if limits.disk_bytes:
-        ulimits.append(_fixed("fsize", limits.disk_bytes // FILE_SHARE))
+        ulimits.append(_fixed_limit("fsize", limits.disk_bytes // FILE_SHARE))
     in_memory = f"rw,noexec,nosuid,nodev,size={limits.tmpfs_bytes}"
     host = HostConfig(
         version=version,
@@ -66,5 +68,5 @@ def _host(limits: Limits, version: str, quota: int) -> HostConfig:
     return host
 
 
-def _fixed(name: str, value: int) -> Ulimit:
+def _fixed_limit(name: str, value: int) -> Ulimit:
     return Ulimit(name=name, soft=value, hard=value)

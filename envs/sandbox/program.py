@@ -25,7 +25,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Of one container; it has no network and no swap. `cpus`: cores.
 
     `root`: its processes are root inside, with these `capabilities` and no others, and the driven
@@ -43,7 +43,7 @@ class Limits:
     disk_bytes: int = 0
 
 
-OS = Limits(
+OS = SandboxLimits(
     memory_bytes=1 << 30,
     cpus=2.0,
     pids=256,

@@ -18,7 +18,7 @@ from agentrl.core.logging import get_logger
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.sandbox.channel import Channel
 from agentrl.envs.sandbox.disk_watch import DiskWatch
-from agentrl.envs.sandbox.program import Limits, Program
+from agentrl.envs.sandbox.program import Program, SandboxLimits
 
 if TYPE_CHECKING:
     from agentrl.envs.sandbox.docker_engine import Engine
@@ -40,7 +40,7 @@ class Spec:
 
     image: str
     program: Program
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
     reuse: int = 200
     spares: int = 1
     linger_s: float = 60.0
@@ -49,7 +49,7 @@ class Spec:
 
 
 @runtime_checkable
-class Contained(Protocol):
+class SandboxedSource(Protocol):
     """A TaskSource that can run its episodes in sandboxes."""
 
     def specs(self, image: str) -> Sequence[Spec]:
@@ -208,9 +208,9 @@ class Sandboxes:
             log.warning("Container not removed", container=sandbox.container, error=str(error))
 
 
-def contain(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:
+def make_sandboxes(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:
     """Give a source the sandboxes it asks for. Raises ConfigError for a missing image."""
-    if not isinstance(source, Contained):
+    if not isinstance(source, SandboxedSource):
         return ()
     pools = {spec.name: Sandboxes(engine, spec) for spec in source.specs(image)}
     if pools:

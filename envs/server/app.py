@@ -17,13 +17,13 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from agentrl.core.access import admits, loopback
+from agentrl.core.access import admits, is_loopback
 from agentrl.core.errors import AgentRLError, ItemError, in_words
 from agentrl.core.http import Application, Handler, Request, Response
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.envs.contract import Item, TaskSource
-from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
 from agentrl.envs.server.controller import Controller
 from agentrl.envs.server.session import Caller, Refused
@@ -38,14 +38,14 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class HostedTask:
     """A task on this server. `max_turns`: for clients that do not count turns themselves."""
 
     source: TaskSource
     max_turns: int
 
 
-class Face:
+class EnvApp:
     """The handlers.
 
     `token`: empty where none is asked for; `tend`: called every second, may block.
@@ -53,7 +53,7 @@ class Face:
 
     def __init__(
         self,
-        hosted: Mapping[str, Hosted],
+        hosted: Mapping[str, HostedTask],
         sessions: Sessions,
         token: str,
         controller: Controller,
@@ -86,7 +86,7 @@ class Face:
             ("GET", "get_sessions"): self._running,
         }
         return {
-            (method, f"{under}/{verb}"): _measured(task, self._guarded(partial(handler, task)))
+            (method, f"{under}/{verb}"): _measure(task, self._guarded(partial(handler, task)))
             for (method, verb), handler in handlers.items()
         }
 
@@ -116,7 +116,9 @@ class Face:
             body.index,
             lambda: source.make(find(source, body)),
             repeatable=_turn(request) == 0,
-            caller=Caller(request.gone, Owner.parse(request.header(wire.OWNER.encode()) or "")),
+            caller=Caller(
+                request.gone, ContainerOwner.parse(request.header(wire.OWNER.encode()) or "")
+            ),
         )
         return _json(200, answer, {wire.SESSION: str(body.session_id), wire.TURN: "0"})
 
@@ -195,9 +197,9 @@ def _of_a_page(request: Request) -> Response | None:
     JSON by its type, and names where it comes from.
     """
     host, origin = request.header(b"host") or "", request.header(b"origin")
-    if not loopback(_hostname(f"//{host}")):
+    if not is_loopback(_hostname(f"//{host}")):
         return _fault(403, f"host {host[:60]}: without a token this machine alone is answered")
-    if origin is not None and not loopback(_hostname(origin)):
+    if origin is not None and not is_loopback(_hostname(origin)):
         return _fault(403, f"origin {origin[:60]}: a web page elsewhere is not answered")
     kind = (request.header(b"content-type") or JSON).partition(";")[0].strip().lower()
     return None if kind == JSON else _fault(415, f"content-type {kind[:60]}: not {JSON}")
@@ -210,10 +212,10 @@ def _hostname(url: str) -> str:
         return ""
 
 
-def _measured(task: str, handler: Handler) -> Handler:
+def _measure(task: str, handler: Handler) -> Handler:
     async def measured(request: Request) -> Response:
         began = time.perf_counter()
-        with tracing.served("session", request.header(b"traceparent")) as fields:
+        with tracing.continue_trace("session", request.header(b"traceparent")) as fields:
             response = await handler(request)
             fields |= {"task": task, "status": response.status}
         metrics.ENV_REQUESTS.add(task=task, status=str(response.status))

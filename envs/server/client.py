@@ -33,7 +33,7 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
 )
-from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Reply(NamedTuple):
     counts: bool
 
 
-class Remote:
+class RemoteServer:
     """Requests to one task of a server; safe for many threads."""
 
     def __init__(self, config: Envs, task: str, *, start_s: float = START_S) -> None:
@@ -71,7 +71,7 @@ class Remote:
         self.url = url if self.worker else f"{url}/{task}/api"
         self._start_s = start_s
         self._turn_s = config.call_timeout_s + TURN_MARGIN_S
-        self._headers = {"content-type": "application/json", wire.OWNER: str(Owner.this())}
+        self._headers = {"content-type": "application/json", wire.OWNER: str(ContainerOwner.this())}
         if token := secret(config.token_env):
             self._headers["authorization"] = f"Bearer {token}"
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
@@ -89,7 +89,7 @@ class Remote:
     def interact(self, body: Mapping[str, Any], turn: int | None) -> wire.EnvOut:
         """`turn`: None where they are not counted. Raises EnvironmentFailure, ConfigError."""
         reply = self._patiently("interact", body, turn, self._turn_s)
-        return self._answer(reply, wire.Interacted).env_out
+        return self._answer(reply, wire.InteractAnswer).env_out
 
     def indices(self) -> list[int | str]:
         """What a task worker has. Raises EnvironmentFailure, ConfigError."""
@@ -162,7 +162,7 @@ class Remote:
 class RemoteEnvironment:
     """An Environment in a session of the server. `tools` or `start`, whichever first, begins it."""
 
-    def __init__(self, remote: Remote, start: Mapping[str, Any]) -> None:
+    def __init__(self, remote: RemoteServer, start: Mapping[str, Any]) -> None:
         """`start`: the body of its start, but for the session."""
         self._remote = remote
         self._start = start
@@ -228,13 +228,13 @@ class RemoteEnvironment:
             raise EnvironmentFailure(f"{self._remote.url}: {answer.status}: {answer.error}")
 
 
-class Worker:
+class RemoteWorker:
     """The TaskSource of a task worker: its indices, in one split, without demonstrators."""
 
     max_turns = WORKER_TURNS
     splits = (SPLIT,)
 
-    def __init__(self, remote: Remote, task: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, remote: RemoteServer, task: str, options: Mapping[str, Any]) -> None:
         """Raises ItemError: a worker has its options already."""
         if options:
             raise ItemError(
@@ -265,9 +265,9 @@ class RemoteSource:
 
     def __init__(self, config: Envs, task: str, options: Mapping[str, Any]) -> None:
         """Raises ItemError for an unknown task or option, ConfigError for an unset token."""
-        remote = self._remote = Remote(config, task)
+        remote = self._remote = RemoteServer(config, task)
         self._local: TaskSource = (
-            Worker(remote, task, options) if remote.worker else registry.source(task, options)
+            RemoteWorker(remote, task, options) if remote.worker else registry.source(task, options)
         )
         self.name = task
         self.max_turns = self._local.max_turns

@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from agentrl.envs.contract import Environment, Expert, Item, Outcome, TaskSource
-from agentrl.envs.sandbox.sandbox import Contained, contain
+from agentrl.envs.sandbox.sandbox import SandboxedSource, make_sandboxes
 
 
-def contained(source: TaskSource) -> bool:
+def needs_container(source: TaskSource) -> bool:
     """Whether its options ask for sandboxes."""
-    return isinstance(source, Contained) and bool(source.specs(""))
+    return isinstance(source, SandboxedSource) and bool(source.specs(""))
 
 
 @contextmanager
-def hosting(source: TaskSource, url: str, image: str) -> Iterator[None]:
+def host_sandboxes(source: TaskSource, url: str, image: str) -> Iterator[None]:
     """Until its end the source has the sandboxes it asks for.
 
     `url`: the Docker engine's address, DOCKER_HOST where empty. Raises ConfigError.
     """
-    if not contained(source):
+    if not needs_container(source):
         yield
         return
     from agentrl.envs.sandbox.docker_engine import Engine
@@ -26,7 +26,7 @@ def hosting(source: TaskSource, url: str, image: str) -> Iterator[None]:
     with ExitStack() as undo:
         engine = Engine(source.name, url or None)
         undo.callback(engine.close)
-        for pool in contain(source, engine, image):
+        for pool in make_sandboxes(source, engine, image):
             undo.callback(pool.close)
         yield
 

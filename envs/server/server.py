@@ -1,6 +1,6 @@
 """The env server: episodes of every task over HTTP, and the one process that talks to Docker.
 
-    HTTP ─▶ Face ─▶ Sessions ─▶ a thread ─▶ Environment ─▶ (a sandbox)
+    HTTP ─▶ EnvApp ─▶ Sessions ─▶ a thread ─▶ Environment ─▶ (a sandbox)
 
 SIGTERM: no new episodes, a moment for the running ones, then they are cancelled and every
 container is removed.
@@ -16,10 +16,10 @@ from agentrl.core.config import Envs, Task, secret
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.envs import registry
-from agentrl.envs.sandbox.sandbox import Sandboxes, contain
-from agentrl.envs.server.app import Face, Hosted
+from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
+from agentrl.envs.server.app import EnvApp, HostedTask
 from agentrl.envs.server.controller import Controller
-from agentrl.envs.server.in_process import contained
+from agentrl.envs.server.in_process import needs_container
 from agentrl.envs.server.session import Timings
 from agentrl.envs.server.sessions import Sessions
 
@@ -60,8 +60,8 @@ class EnvServer:
             address = envs.advertise or self.url
             beat_s = timings.beat_s
             controller = Controller(envs.controller, address, envs.concurrency, beat_s=beat_s)
-            face = Face(hosted, self._sessions, token, controller, tend)
-            self._http.start(face.application())
+            app = EnvApp(hosted, self._sessions, token, controller, tend)
+            self._http.start(app.application())
             undo.pop_all()
 
     def close(self) -> None:
@@ -86,14 +86,14 @@ def serve(tasks: Mapping[str, Task], envs: Envs, owner: str, stop: threading.Eve
 
 def _host(
     tasks: Mapping[str, Task], image: str, owner: str, docker: contextlib.ExitStack
-) -> tuple[Mapping[str, Hosted], Callable[[], None]]:
+) -> tuple[Mapping[str, HostedTask], Callable[[], None]]:
     """The tasks, with the sandboxes they ask for; `docker` removes those when it closes."""
     hosted = {
-        name: Hosted(source, task.max_turns or source.max_turns)
+        name: HostedTask(source, task.max_turns or source.max_turns)
         for name, task in tasks.items()
         for source in [registry.source(name, task.options)]
     }
-    if not any(contained(each.source) for each in hosted.values()):
+    if not any(needs_container(each.source) for each in hosted.values()):
         return hosted, lambda: None
     from agentrl.envs.sandbox.docker_engine import Engine
 
@@ -101,7 +101,7 @@ def _host(
     docker.callback(engine.close)
     pools: list[Sandboxes] = []
     for each in hosted.values():
-        for pool in contain(each.source, engine, image):
+        for pool in make_sandboxes(each.source, engine, image):
             docker.callback(pool.close)
             pools.append(pool)
     ticks = iter(range(1 << 62))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.envs.contract import Environment
-from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 
 Key = tuple[str, int]  # task, session id
 
@@ -44,7 +44,7 @@ class Caller:
     """
 
     gone: Callable[[], Awaitable[None]]
-    owner: Owner | None = None
+    owner: ContainerOwner | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -65,5 +65,5 @@ class Session:
     environment: Environment | None = None
     used: float = 0.0
     finished: bool = False
-    owner: Owner | None = None
+    owner: ContainerOwner | None = None
     hangs: bool = False

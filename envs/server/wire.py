@@ -19,9 +19,7 @@ from agentrl.envs.contract import Message, Outcome, Tool, ToolCall
 T = TypeVar("T")
 
 SESSION = "session_id"
-OWNER = (
-    "agentrl-owner"  # header of a start: the process whose session it is (envs/sandbox/owner.py)
-)
+OWNER = "agentrl-owner"  # header of a start: the process that owns the session
 TURN = "agentrl-turn"  # header: 0 starts, 1 is the first turn; the same number is the same request
 MAX_BODY = 8 << 20  # bytes
 RUNNING, FAILED = "running", "task error"
@@ -123,7 +121,7 @@ class EnvOut(msgspec.Struct):
     error: str = ""
 
 
-class Interacted(msgspec.Struct):
+class InteractAnswer(msgspec.Struct):
     env_out: EnvOut
 
 

@@ -13,7 +13,7 @@ from agentrl.core.errors import ItemError
 VARIABLE = "AGENTRL_DATA"
 
 
-class Lacking(ItemError):
+class MissingDataset(ItemError):
     """A dataset is not on this machine."""
 
 
@@ -46,19 +46,19 @@ def folder(given: str = "") -> Path | None:
     """
     name = given or os.environ.get(VARIABLE, "")
     if name and not Path(name).is_dir():
-        raise Lacking(
+        raise MissingDataset(
             f"data folder {name} does not exist",
             hint=f"set --data or {VARIABLE} to the data folder",
         )
     return Path(name) if name else None
 
 
-def shown(task: str) -> str:
+def describe_source(task: str) -> str:
     """Return a hint: the command that lists a task's missing files and where to get them."""
     return f"run `agentrl data show {task}`"
 
 
-def lacking(task: str, finding: str) -> bool:
+def is_missing(task: str, finding: str) -> bool:
     """Whether a finding is the text of an error of `locate`."""
     return f"{task}: dataset " in finding
 
@@ -66,13 +66,15 @@ def lacking(task: str, finding: str) -> bool:
 def locate(dataset: Dataset, given: str = "") -> Path:
     """The data folder, which holds all of the dataset. Raises Lacking."""
     where = f"{dataset.task}: dataset {dataset.name}"
-    hint = shown(dataset.task)
+    hint = describe_source(dataset.task)
     try:
         root = folder(given)
-    except Lacking as error:
-        raise Lacking(f"{where}: {error}", hint=hint) from error
+    except MissingDataset as error:
+        raise MissingDataset(f"{where}: {error}", hint=hint) from error
     if root is None:
-        raise Lacking(f"{where}: there is no data folder, because {VARIABLE} is not set", hint=hint)
+        raise MissingDataset(
+            f"{where}: there is no data folder, because {VARIABLE} is not set", hint=hint
+        )
     if missing := dataset.missing(root):
-        raise Lacking(f"{where}: {root} has no {missing[0]}", hint=hint)
+        raise MissingDataset(f"{where}: {root} has no {missing[0]}", hint=hint)
     return root

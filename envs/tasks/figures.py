@@ -13,9 +13,9 @@ from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
 from agentrl.envs.contract import Expert, Item, Outcome, TaskSource
-from agentrl.envs.server.in_process import contained, hosting, play
+from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
 from agentrl.envs.tasks.check import Figure, Settings
-from agentrl.envs.tasks.datasets import Lacking
+from agentrl.envs.tasks.datasets import MissingDataset
 from agentrl.envs.tasks.options import Difficulty
 
 EPISODES, CONTAINED_EPISODES = 200, 24  # a difficulty, where no limit is given
@@ -27,36 +27,36 @@ COUNTED = {"items": 300, "test_items": 100}  # of which none may be in both spli
 Baselines = Callable[[Item, int], Mapping[str, Expert]]
 
 
-def of_all(task: str, settings: Settings) -> Iterator[Figure]:
+def all_figures(task: str, settings: Settings) -> Iterator[Figure]:
     """Those of every task, unless it says that none of its items are generated; then its own."""
     if getattr(registry.beside(task, "check"), "GENERATED", True):
-        yield from of_generated(task, settings)
-    yield from own(task, settings)
+        yield from generated_figures(task, settings)
+    yield from task_figures(task, settings)
 
 
-def of_generated(task: str, settings: Settings) -> Iterator[Figure]:
+def generated_figures(task: str, settings: Settings) -> Iterator[Figure]:
     """The splits as they are without options; expert and chance on held-out items of each
     difficulty; what the splits share."""
-    yield from _attempted(DEFAULTS, _defaults(task))
+    yield from _attempt_figures(DEFAULTS, _defaults(task))
     for difficulty in get_args(Difficulty):
-        yield from _attempted(f"expert {difficulty}", _difficulty(task, difficulty, settings))
-    yield from _attempted("shared by splits", _shared(task, settings))
+        yield from _attempt_figures(f"expert {difficulty}", _difficulty(task, difficulty, settings))
+    yield from _attempt_figures("shared by splits", _shared_items(task, settings))
 
 
-def of_origin(task: str, origin: str, settings: Settings) -> Iterator[Figure]:
+def origin_figures(task: str, origin: str, settings: Settings) -> Iterator[Figure]:
     """How many items each split of a dataset has, what they share, what an expert achieves.
 
     Raises ItemError where the task has no such origin.
     """
     source = registry.source(task, {"origin": origin, "data": settings.data})
-    yield from _attempted(f"origin {origin}", _imported(source, origin, settings))
+    yield from _attempt_figures(f"origin {origin}", _imported_figures(source, origin, settings))
 
 
-def own(task: str, settings: Settings) -> Iterator[Figure]:
+def task_figures(task: str, settings: Settings) -> Iterator[Figure]:
     """The task's own, of its module `check`."""
     module = registry.beside(task, "check")
     if module is not None and hasattr(module, "figures"):
-        yield from _attempted("figures", module.figures(settings))
+        yield from _attempt_figures("figures", module.figures(settings))
 
 
 def fingerprint(item: Item) -> str:
@@ -65,12 +65,12 @@ def fingerprint(item: Item) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _attempted(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
+def _attempt_figures(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
     """The figures, and one that says why where the rest cannot be had."""
     try:
         yield from figures
     except AgentRLError as error:
-        yield Figure(name, _told(error), ok=None)
+        yield Figure(name, _error_text(error), ok=None)
 
 
 def _defaults(task: str) -> Iterator[Figure]:
@@ -78,10 +78,10 @@ def _defaults(task: str) -> Iterator[Figure]:
     source = registry.source(task, {})
     try:
         counts = {split: len(source.items(split)) for split in source.splits}
-    except Lacking:
+    except MissingDataset:
         raise
     except ItemError as error:
-        yield Figure(DEFAULTS, _told(error), "every split", ok=False)
+        yield Figure(DEFAULTS, _error_text(error), "every split", ok=False)
         return
     told = ", ".join(f"{split}: {count:,}" for split, count in counts.items())
     yield Figure(DEFAULTS, told, "every split", ok=all(counts.values()))
@@ -97,9 +97,9 @@ def _difficulty(task: str, difficulty: str, settings: Settings) -> Iterator[Figu
         yield Figure(f"expert {difficulty}", str(error), f"{few} items", ok=False)
         return
     with _hosting(source, settings):
-        played = _played(source, items, lambda item, seed: source.expert(item, seed=seed))
+        played = _play_items(source, items, lambda item, seed: source.expert(item, seed=seed))
         enough = _share(played) >= SOLVES
-        yield Figure(f"expert {difficulty}", _said(played), f"≥ {SOLVES:.0%}", enough)
+        yield Figure(f"expert {difficulty}", _played_text(played), f"≥ {SOLVES:.0%}", enough)
         yield from _chance(source, items, difficulty)
 
 
@@ -111,14 +111,14 @@ def _chance(source: TaskSource, items: Sequence[Item], difficulty: str) -> Itera
         return
     for name in baselines(items[0], 0):
         agent = partial(_baseline, baselines, name)
-        yield Figure(f"{name} {difficulty}", _said(_played(source, items, agent)))
+        yield Figure(f"{name} {difficulty}", _played_text(_play_items(source, items, agent)))
 
 
 def _baseline(baselines: Baselines, name: str, item: Item, seed: int) -> Expert:
     return baselines(item, seed)[name]
 
 
-def _shared(task: str, settings: Settings) -> Iterator[Figure]:
+def _shared_items(task: str, settings: Settings) -> Iterator[Figure]:
     """Train and test of every difficulty and of two seeds."""
     found: dict[str, set[str]] = {"train": set(), "test": set()}
     counts = {name: settings.limit or count for name, count in COUNTED.items()}
@@ -129,7 +129,7 @@ def _shared(task: str, settings: Settings) -> Iterator[Figure]:
     yield _overlap(found, {})
 
 
-def _imported(source: TaskSource, origin: str, settings: Settings) -> Iterator[Figure]:
+def _imported_figures(source: TaskSource, origin: str, settings: Settings) -> Iterator[Figure]:
     published = getattr(registry.beside(source.name, "check"), "SHARED", {}).get(origin, {})
     found: dict[str, set[str]] = {}
     with _hosting(source, settings):
@@ -138,14 +138,16 @@ def _imported(source: TaskSource, origin: str, settings: Settings) -> Iterator[F
             found[split] = set(map(fingerprint, items))
             yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
             if some := items[: _few(source, settings)]:
-                yield from _attempted(f"expert {split}", _imported_expert(source, some, split))
+                yield from _attempt_figures(
+                    f"expert {split}", _imported_expert(source, some, split)
+                )
     if len(found) > 1:
         yield _overlap(found, published)
 
 
 def _imported_expert(source: TaskSource, items: Sequence[Item], split: str) -> Iterator[Figure]:
-    played = _played(source, items, lambda item, seed: source.expert(item, seed=seed))
-    yield Figure(f"expert {split}", _said(played))
+    played = _play_items(source, items, lambda item, seed: source.expert(item, seed=seed))
+    yield Figure(f"expert {split}", _played_text(played))
 
 
 def _overlap(found: Mapping[str, set[str]], published: Mapping[str, int]) -> Figure:
@@ -158,7 +160,7 @@ def _overlap(found: Mapping[str, set[str]], published: Mapping[str, int]) -> Fig
     return Figure("shared by splits", value, _pairs(published), shared == published)
 
 
-def _told(error: AgentRLError) -> str:
+def _error_text(error: AgentRLError) -> str:
     return with_hint(str(error), error.hint)
 
 
@@ -167,15 +169,15 @@ def _pairs(counts: Mapping[str, int]) -> str:
 
 
 def _few(source: TaskSource, settings: Settings) -> int:
-    return settings.limit or (CONTAINED_EPISODES if contained(source) else EPISODES)
+    return settings.limit or (CONTAINED_EPISODES if needs_container(source) else EPISODES)
 
 
 def _hosting(source: TaskSource, settings: Settings) -> AbstractContextManager[None]:
     peers = settings.peers
-    return hosting(source, peers.get("docker", ""), peers.get("image", ""))
+    return host_sandboxes(source, peers.get("docker", ""), peers.get("image", ""))
 
 
-def _played(
+def _play_items(
     source: TaskSource, items: Sequence[Item], agent: Callable[[Item, int], Expert]
 ) -> list[Outcome]:
     """One episode of each item, its place its seed."""
@@ -183,7 +185,7 @@ def _played(
     def one(seed: int) -> Outcome:
         return play(source, items[seed], agent(items[seed], seed))
 
-    with ThreadPoolExecutor(AT_ONCE if contained(source) else 1) as threads:
+    with ThreadPoolExecutor(AT_ONCE if needs_container(source) else 1) as threads:
         return list(threads.map(one, range(len(items))))
 
 
@@ -191,7 +193,7 @@ def _share(played: Sequence[Outcome]) -> float:
     return sum(each.done and each.score >= SOLVED for each in played) / len(played)
 
 
-def _said(played: Sequence[Outcome]) -> str:
+def _played_text(played: Sequence[Outcome]) -> str:
     rewards = [each.reward if each.done else 0.0 for each in played]
     solved = round(_share(played) * len(played))
     mean = sum(rewards) / len(rewards)

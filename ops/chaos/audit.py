@@ -9,42 +9,44 @@ from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.core.errors import BrokerError, EnvironmentFailure, MessageError
 from agentrl.db.audit import run_audit
-from agentrl.db.audit.run_audit import Finding, Rules
+from agentrl.db.audit.run_audit import AuditRules, Finding
 from agentrl.db.queries import liveness
 from agentrl.db.transitions import bodies
-from agentrl.envs.sandbox.inventory import Census
-from agentrl.ops.chaos.observer import Scene
+from agentrl.envs.sandbox.inventory import ContainerInventory
+from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.supervisor.hosts import hosts_envs
 
 GONE_S = 10.0  # for the engine to remove the last containers
 
 
-def audited(scene: Scene) -> list[Finding]:
+def audit_run(observer: RunObserver) -> list[Finding]:
     """All that is wrong with a run that is over. Raises StoreError."""
-    dispatch = scene.config.dispatch
-    rules = Rules(
+    dispatch = observer.config.dispatch
+    rules = AuditRules(
         max_attempts=dispatch.max_attempts,
         whole_stream=dispatch.retire_at is None and dispatch.window is None,
     )
 
     def read(session: Session) -> list[Finding]:
-        rows = run_audit.audit(session, scene.run_id, scene.claims, rules)
-        dated = _without_ambiguous(session, scene, rows)
-        return [*dated, *_bodies(session, scene.run_id)]
+        rows = run_audit.audit(session, observer.run_id, observer.claims, rules)
+        dated = _without_ambiguous(session, observer, rows)
+        return [*dated, *_bodies(session, observer.run_id)]
 
-    return [*scene.store.ask(read), *_left(scene)]
+    return [*observer.store.ask(read), *_leftovers(observer)]
 
 
-def _without_ambiguous(session: Session, scene: Scene, found: list[Finding]) -> list[Finding]:
+def _without_ambiguous(
+    session: Session, observer: RunObserver, found: list[Finding]
+) -> list[Finding]:
     """Without steps of which no clock can tell whether their checkpoint was served then."""
-    undated = liveness.steps_between(session, scene.run_id, scene.ambiguous)
+    undated = liveness.steps_between(session, observer.run_id, observer.ambiguous)
     return [each for each in found if each.kind != "unserved_step" or each.detail not in undated]
 
 
 def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
     """Every trained body decodes, has the hash that was trained and as many tokens."""
     members = run_audit.trained_members(session, run_id)
-    wires = bodies.bodies_of(session, [(member.episode_id, member.fence) for member in members])
+    wires = bodies.read_bodies(session, [(member.episode_id, member.fence) for member in members])
     for member in members:
         wire = wires.get((member.episode_id, member.fence))
         if wire is None:  # told by the audit of rows
@@ -64,28 +66,28 @@ def _bodies(session: Session, run_id: str) -> Iterator[Finding]:
             yield Finding("unbalanced", "body_differs", detail)
 
 
-def _left(scene: Scene) -> Iterator[Finding]:
+def _leftovers(observer: RunObserver) -> Iterator[Finding]:
     """Messages, containers and processes that outlive the run."""
     try:
-        link = broker.connect(scene.stage.direct.broker_url())
-        depths = link.depths(scene.run_id)
+        link = broker.connect(observer.cluster.direct.broker_url())
+        depths = link.depths(observer.run_id)
         link.close()
     except BrokerError:  # no queue is left, as it should be
         depths = {}
     for queue, messages in depths.items():
         if messages:
             yield Finding("lost", "messages_left", f"{messages} in {queue}")
-    for pid in scene.stage.left():
+    for pid in observer.cluster.left():
         yield Finding("unbalanced", "process_left", str(pid))
-    if hosts_envs(scene.config):
-        for container in _containers(scene):
+    if hosts_envs(observer.config):
+        for container in _containers(observer):
             yield Finding("unbalanced", "container_left", container[:12])
 
 
-def _containers(scene: Scene) -> list[str]:
-    census, deadline = Census(scene.stage.name), time.monotonic() + GONE_S
+def _containers(observer: RunObserver) -> list[str]:
+    inventory, deadline = ContainerInventory(observer.cluster.name), time.monotonic() + GONE_S
     try:
-        while (found := census.containers(all_of_them=True)) and time.monotonic() < deadline:
+        while (found := inventory.containers(all_of_them=True)) and time.monotonic() < deadline:
             time.sleep(0.5)
     except EnvironmentFailure:  # no engine, so none of its containers
         return []

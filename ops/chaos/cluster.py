@@ -17,8 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from agentrl.core import loading
-from agentrl.core.config import Config, with_secrets
+from agentrl.core import config_loading
+from agentrl.core.config import Config, fill_secrets
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.supervisor.exit_reasons import last_line
@@ -30,7 +30,7 @@ END_S = 75.0  # for `up` to end after SIGTERM
 Process = subprocess.Popen[bytes]
 
 
-class Stage:
+class Cluster:
     """A training of its own, begun from a configuration. Close it: its processes end with it."""
 
     def __init__(self, config: Config, name: str = "") -> None:
@@ -43,7 +43,9 @@ class Stage:
         self.home.mkdir(parents=True, exist_ok=True)
         self.proxies: dict[str, Proxy] = {}
         self._environment: dict[str, str] = {
-            key: value for key, value in os.environ.items() if not key.startswith(loading.PREFIX)
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(config_loading.PREFIX)
         }
         self.direct = self._own(config)
         self.config = self._by_proxies(self.direct)
@@ -59,7 +61,7 @@ class Stage:
         )
         self.config = msgspec.structs.replace(self.config, run=run)
         partial = self.path.with_suffix(".partial")
-        partial.write_text(loading.to_toml(self.config))
+        partial.write_text(config_loading.to_toml(self.config))
         partial.replace(self.path)
 
     def up(self) -> None:
@@ -162,7 +164,7 @@ class Stage:
 
         What is no server has no proxy. One service, one proxy.
         """
-        parts = urlsplit(with_secrets(url, service))
+        parts = urlsplit(fill_secrets(url, service))
         kind = parts.scheme.partition("+")[0]
         if kind not in PORTS or not parts.hostname:
             return url
@@ -212,7 +214,7 @@ class Command:
         return code == 0
 
 
-def connected(pid: int, port: int) -> bool:
+def is_connected(pid: int, port: int) -> bool:
     """Whether a process has a TCP connection to that port of this machine."""
     sockets = set()
     with contextlib.suppress(OSError):
@@ -231,7 +233,7 @@ def connected(pid: int, port: int) -> bool:
     )
 
 
-def answers(url: str, timeout_s: float = 1.0) -> bool:
+def is_answering(url: str, timeout_s: float = 1.0) -> bool:
     """Whether something accepts connections where the URL says."""
     parts = urlsplit(url)
     try:

@@ -12,10 +12,10 @@ import signal
 import time
 from collections.abc import Callable, Generator
 
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 
 Course = Generator[None, None, None]
-Injector = Callable[[Scene, random.Random], Course]
+Injector = Callable[[RunObserver, random.Random], Course]
 
 
 def hold_for(seconds: float) -> Course:

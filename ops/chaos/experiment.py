@@ -1,6 +1,6 @@
 """`agentrl chaos`: runs a real training, injects faults repeatedly, and audits the result.
 
-Stage.up ─▶ first update ─▶ Ordeal.suffer ─▶ an end in sight ─▶ audit ─▶ one line
+Cluster.up ─▶ first update ─▶ FaultInjector.inject ─▶ an end in sight ─▶ audit ─▶ one line
 """
 
 import json
@@ -14,17 +14,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError
 from agentrl.db.admin import fault_injection
 from agentrl.db.audit.run_audit import Finding
 from agentrl.db.store import open_store
 from agentrl.ops.chaos import audit
-from agentrl.ops.chaos.cluster import BROKER, STORE, Stage
-from agentrl.ops.chaos.fault_injector import Ordeal, Wound
+from agentrl.ops.chaos.cluster import BROKER, STORE, Cluster
+from agentrl.ops.chaos.fault_costs import FaultCosts
+from agentrl.ops.chaos.fault_injector import ActiveFault, FaultInjector
 from agentrl.ops.chaos.faults import Fault, Means, all_faults
-from agentrl.ops.chaos.observer import Scene
-from agentrl.ops.chaos.waste import Waste
+from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import begin
 
@@ -34,7 +34,7 @@ SHOWN = 40  # findings that are told
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ChaosRequest:
     """`only`: words that a fault's "kind target" must hold one of; every fault where empty."""
 
     path: Path
@@ -58,7 +58,7 @@ class Verdict:
     findings: Sequence[Finding]
     hangs: Sequence[str]
     recovery_s: Sequence[float]
-    waste: Waste = field(default_factory=Waste)
+    costs: FaultCosts = field(default_factory=FaultCosts)
 
     def line(self) -> str:
         """The one JSON line."""
@@ -72,9 +72,9 @@ class Verdict:
                 "trained_twice": among["trained_twice"],
                 "unbalanced": among["unbalanced"],
                 "hangs": len(self.hangs),
-                "rolled_back": self.waste.rolled_back,
-                "failed_without_fault": self.waste.failed_without_fault,
-                "idle_s": round(self.waste.idle_s, 1),
+                "rolled_back": self.costs.rolled_back,
+                "failed_without_fault": self.costs.failed_without_fault,
+                "idle_s": round(self.costs.idle_s, 1),
                 "recovery_s": {
                     "p50": round(median(times), 2) if times else None,
                     "max": max(times, default=None),
@@ -84,102 +84,104 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        wasted = self.waste.rolled_back or self.waste.failed_without_fault
+        wasted = self.costs.rolled_back or self.costs.failed_without_fault
         return not (self.findings or self.hangs or wasted)
 
 
-def chaos(wish: Wish, tell: Callable[[str], None]) -> Verdict:
+def chaos(request: ChaosRequest, tell: Callable[[str], None]) -> Verdict:
     """Break a training of the configuration; `tell` is called with lines for people.
 
     Raises AgentRLError before anything is broken where the run cannot begin.
     """
-    config = hub.resolved(loading.load(wish.path))
-    source = random.Random(wish.seed)
-    with closing(Stage(config)) as stage:
-        stage.aim(None)
-        run_id = begin(stage.direct)
-        url = stage.direct.store_url()
-        steps = fault_injection.is_postgres(url) and wish.includes("clock store")
+    config = hub.resolve_model(config_loading.load(request.path))
+    source = random.Random(request.seed)
+    with closing(Cluster(config)) as cluster:
+        cluster.aim(None)
+        run_id = begin(cluster.direct)
+        url = cluster.direct.store_url()
+        steps = fault_injection.is_postgres(url) and request.includes("clock store")
         with (
-            fault_injection.own_clock(url) if steps else nullcontext(),
+            fault_injection.use_own_clock(url) if steps else nullcontext(),
             closing(open_store(url)) as store,
-            closing(stage),  # before the clock is given back
+            closing(cluster),  # before the clock is given back
         ):
-            scene = Scene(stage, run_id, store)
-            stage.up()
-            ordeal = Ordeal(scene, source, (), wish.patience_s, tell)
-            ordeal.begin()
-            ordeal.faults = _chosen(scene, wish, tell)
-            tell(f"run {run_id} in {stage.home}: {len(ordeal.faults)} kinds of fault")
-            if not ordeal.hangs:
-                ordeal.suffer(wish.kills)
-            _finish(ordeal, config.run.stop_updates or 0, tell)
-            found = audit.audited(scene)
-            updates = scene.seen.version if scene.seen else 0
+            observer = RunObserver(cluster, run_id, store)
+            cluster.up()
+            injector = FaultInjector(observer, source, (), request.patience_s, tell)
+            injector.begin()
+            injector.faults = _choose_faults(observer, request, tell)
+            tell(f"run {run_id} in {cluster.home}: {len(injector.faults)} kinds of fault")
+            if not injector.hangs:
+                injector.inject(request.kills)
+            _finish(injector, config.run.stop_updates or 0, tell)
+            found = audit.audit_run(observer)
+            updates = observer.seen.version if observer.seen else 0
     verdict = Verdict(
-        len(ordeal.wounds),
+        len(injector.active_faults),
         updates,
         found,
-        ordeal.hangs,
-        [wound.recovery_s for wound in ordeal.wounds if wound.recovery_s is not None],
-        ordeal.waste,
+        injector.hangs,
+        [active.recovery_s for active in injector.active_faults if active.recovery_s is not None],
+        injector.costs,
     )
-    _report(stage.home, ordeal.wounds, verdict, tell)
+    _report(cluster.home, injector.active_faults, verdict, tell)
     return verdict
 
 
-def _chosen(scene: Scene, wish: Wish, tell: Callable[[str], None]) -> list[Fault]:
+def _choose_faults(
+    observer: RunObserver, request: ChaosRequest, tell: Callable[[str], None]
+) -> list[Fault]:
     for service in (STORE, BROKER):
-        if service in scene.stage.proxies and service not in wish.means.restarts:
+        if service in observer.cluster.proxies and service not in request.means.restarts:
             tell(f"the {service} is not restarted: --restart-{service} is not set")
-    if BROKER in scene.stage.proxies and not wish.means.rabbitmqctl:
+    if BROKER in observer.cluster.proxies and not request.means.rabbitmqctl:
         tell("no broker alarm and no message size limit: --rabbitmqctl is not set")
     faults = [
         fault
-        for fault in all_faults(scene, wish.means)
-        if wish.includes(f"{fault.kind} {fault.target}")
+        for fault in all_faults(observer, request.means)
+        if request.includes(f"{fault.kind} {fault.target}")
     ]
     if not faults:
         raise AgentRLError(
-            f"no fault has {' or '.join(wish.only)} in its name",
+            f"no fault has {' or '.join(request.only)} in its name",
             hint="omit --only to inject all faults",
         )
     return faults
 
 
-def _finish(ordeal: Ordeal, least: int, tell: Callable[[str], None]) -> None:
+def _finish(injector: FaultInjector, least: int, tell: Callable[[str], None]) -> None:
     """The run gets an end, which its trainer reads when it starts again; then that end comes."""
-    scene, stage = ordeal.scene, ordeal.scene.stage
-    version = scene.seen.version if scene.seen else 0
-    stage.aim(max(least, version + AFTER))
+    observer, cluster = injector.observer, injector.observer.cluster
+    version = observer.seen.version if observer.seen else 0
+    cluster.aim(max(least, version + AFTER))
     tell(
         f"all faults are over at version {version}; the run stops at {max(least, version + AFTER)}"
     )
-    stage.signal("trainer", signal.SIGTERM)
+    cluster.signal("trainer", signal.SIGTERM)
     deadline = time.monotonic() + FINISH_S
-    while (code := stage.exit_code()) is None:
-        time.sleep(ordeal.pace.tick_s)
-        scene.look()
-        ordeal.watch()
+    while (code := cluster.exit_code()) is None:
+        time.sleep(injector.pace.tick_s)
+        observer.look()
+        injector.watch()
         if time.monotonic() > deadline:
-            ordeal.hangs.append(f"the run does not end within {FINISH_S:.0f} s")
+            injector.hangs.append(f"the run does not end within {FINISH_S:.0f} s")
             return
     if code:
-        ordeal.hangs.append(f"the run ended with {code}: {stage.last_words()}")
-    scene.look()
+        injector.hangs.append(f"the run ended with {code}: {cluster.last_words()}")
+    observer.look()
 
 
 def _report(
-    home: Path, wounds: Sequence[Wound], verdict: Verdict, tell: Callable[[str], None]
+    home: Path, active_faults: Sequence[ActiveFault], verdict: Verdict, tell: Callable[[str], None]
 ) -> None:
     """chaos.json beside the logs: every fault with its times, every finding; the worst is told."""
     rows = [
         {
-            "fault": f"{wound.fault.kind} {wound.fault.target}",
-            "recovery_s": wound.recovery_s,
-            "outage_s": round(wound.outage_s, 2),
+            "fault": f"{active.fault.kind} {active.fault.target}",
+            "recovery_s": active.recovery_s,
+            "outage_s": round(active.outage_s, 2),
         }
-        for wound in wounds
+        for active in active_faults
     ]
     whole = json.loads(verdict.line()) | {
         "faults": rows,

@@ -21,11 +21,11 @@ from agentrl.ops.chaos.injectors import (
     processes,
     rabbitmq,
     restarts,
-    rivals,
+    rival_processes,
     store,
 )
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
-from agentrl.ops.chaos.observer import Scene, role_of
+from agentrl.ops.chaos.observer import RunObserver, role_of
 
 PROOF = {STORE: "any", BROKER: "recorder", TASKS: "worker"}  # whose work needs the service
 
@@ -64,23 +64,28 @@ OF_ALL = [
     Fault(
         "rival",
         "trainer",
-        rivals.start_rival_trainer,
+        rival_processes.start_rival_trainer,
         "trainer",
         alone=True,
         weight=2.0,
-        lasts_s=rivals.RIVAL_S,
+        lasts_s=rival_processes.RIVAL_S,
     ),
     Fault(
-        "rival", "dispatcher", rivals.start_rival_dispatcher, "dispatcher", alone=True, weight=2.0
+        "rival",
+        "dispatcher",
+        rival_processes.start_rival_dispatcher,
+        "dispatcher",
+        alone=True,
+        weight=2.0,
     ),
     Fault("kill", "everything", processes.kill_everything, "trainer", alone=True, weight=1.5),
 ]
 
 
-def all_faults(scene: Scene, means: Means) -> list[Fault]:
+def all_faults(observer: RunObserver, means: Means) -> list[Fault]:
     """What can be broken in this run."""
-    url = scene.stage.direct.store_url()
-    faults = [*_of_processes(scene), *_of_connections(scene), *OF_ALL]
+    url = observer.cluster.direct.store_url()
+    faults = [*_of_processes(observer), *_of_connections(observer), *OF_ALL]
     faults += [
         Fault(
             "restart",
@@ -93,14 +98,14 @@ def all_faults(scene: Scene, means: Means) -> list[Fault]:
         for service, command in means.restarts.items()
     ]
     if fault_injection.is_postgres(url):
-        faults += _of_postgres(scene, url, means)
+        faults += _of_postgres(observer, url, means)
     if means.rabbitmqctl:
-        faults += _of_rabbitmq(scene, means)
+        faults += _of_rabbitmq(observer, means)
     return faults
 
 
-def _of_processes(scene: Scene) -> Iterator[Fault]:
-    for name in sorted(scene.stage.pids()):
+def _of_processes(observer: RunObserver) -> Iterator[Fault]:
+    for name in sorted(observer.cluster.pids()):
         role = role_of(name)
         for kind, injector, weight in (
             ("kill", processes.kill_process, 4.0),
@@ -108,7 +113,7 @@ def _of_processes(scene: Scene) -> Iterator[Fault]:
             ("full_disk", processes.limit_files, 0.7),
         ):
             yield Fault(kind, name, partial(injector, name=name), role, name, weight=weight)
-    late_s = scene.config.dispatch.body_timeout_s + processes.LATE_S
+    late_s = observer.config.dispatch.body_timeout_s + processes.LATE_S
     late = partial(processes.pause_recorder, name="recorder")
     yield Fault("late", "recorder", late, "recorder", alone=True, weight=0.5, lasts_s=late_s)
     yield Fault(
@@ -119,12 +124,12 @@ def _of_processes(scene: Scene) -> Iterator[Fault]:
         weight=0.7,
         lasts_s=disks.SNAPSHOTS_S,
     )
-    if containers.uses_containers(scene.config):
+    if containers.uses_containers(observer.config):
         yield Fault("kill", "container", containers.kill_container, "envs", weight=2.0)
 
 
-def _of_connections(scene: Scene) -> Iterator[Fault]:
-    for service in sorted(scene.stage.proxies):
+def _of_connections(observer: RunObserver) -> Iterator[Fault]:
+    for service in sorted(observer.cluster.proxies):
         for kind, injector, weight in (
             ("cut", connections.cut, 2.0),
             ("stall", connections.stall, 1.0),
@@ -137,7 +142,7 @@ def _of_connections(scene: Scene) -> Iterator[Fault]:
         yield Fault("outage", service, outage, role, alone=True, weight=0.5, lasts_s=lasts_s)
 
 
-def _of_postgres(scene: Scene, url: str, means: Means) -> Iterator[Fault]:
+def _of_postgres(observer: RunObserver, url: str, means: Means) -> Iterator[Fault]:
     for kind, injector, alone, weight, lasts_s in (
         ("read_only", store.refuse_writes, False, 1.0, store.READ_ONLY_S[1]),
         ("lock", store.lock_episodes, True, 0.7, store.LOCK_S),
@@ -157,10 +162,10 @@ def _of_postgres(scene: Scene, url: str, means: Means) -> Iterator[Fault]:
     if lost_commits.is_local(server.walwriter):
         lose, lasts_s = lost_commits.lose_commits, lost_commits.COMMIT_S
         yield Fault("lose_commit", STORE, lose, "trainer", alone=True, weight=0.7, lasts_s=lasts_s)
-    yield from _of_disk(scene, STORE, server.folder, means)
+    yield from _of_disk(observer, STORE, server.folder, means)
 
 
-def _of_rabbitmq(scene: Scene, means: Means) -> Iterator[Fault]:
+def _of_rabbitmq(observer: RunObserver, means: Means) -> Iterator[Fault]:
     ctl = Rabbitmqctl(means.rabbitmqctl)
     folder = ctl.folder()
     for kind, injector, lasts_s in (
@@ -169,13 +174,13 @@ def _of_rabbitmq(scene: Scene, means: Means) -> Iterator[Fault]:
     ):
         course = partial(injector, rabbitmqctl=ctl)
         yield Fault(kind, BROKER, course, PROOF[BROKER], weight=0.7, lasts_s=lasts_s)
-    yield from _of_disk(scene, BROKER, folder, means)
+    yield from _of_disk(observer, BROKER, folder, means)
 
 
-def _of_disk(scene: Scene, service: str, folder: str, means: Means) -> Iterator[Fault]:
+def _of_disk(observer: RunObserver, service: str, folder: str, means: Means) -> Iterator[Fault]:
     """Of a service that keeps what it has on a small disk of its own, on this machine."""
     parent, restart = Path(folder).parent, means.restarts.get(service, "")
-    if disks.has_own_disk(parent, scene.stage.home) and (restart or service == STORE):
+    if disks.has_own_disk(parent, observer.cluster.home) and (restart or service == STORE):
         course = partial(disks.fill_disk, service=service, folder=parent, restart=restart)
         lasts_s = disks.FULL_S[1] + disks.ANSWER_S
         yield Fault("full_disk", service, course, PROOF[service], weight=0.7, lasts_s=lasts_s)

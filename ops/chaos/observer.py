@@ -14,16 +14,16 @@ from agentrl import broker
 from agentrl.core.config import Config
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
-from agentrl.db.queries.liveness import Claim, Vitals
+from agentrl.db.queries.liveness import Claim, Liveness
 from agentrl.db.store import Store
-from agentrl.ops.chaos.cluster import BROKER, Stage, connected
+from agentrl.ops.chaos.cluster import BROKER, Cluster, is_connected
 
 ANSWER_S = 1.0  # for a server to answer
 ENVS, POLICY = "envs", "policy"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ProcessMark:
     """Who a process was: its pid, and the name under which it wrote rows."""
 
     pid: int
@@ -31,29 +31,29 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Scene:
+class RunObserver:
     """One run under chaos; used by one thread. `seen`: the last look, None while nobody answers.
 
     `ambiguous`: from when to when the database's clock said times twice, or not at all.
     """
 
-    stage: Stage
+    cluster: Cluster
     run_id: str
     store: Store
-    seen: Vitals | None = None
+    seen: Liveness | None = None
     claims: set[Claim] = field(default_factory=set)
     ambiguous: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def config(self) -> Config:
-        return self.stage.config
+        return self.cluster.config
 
     def look(self) -> None:
         """Read the rows again; what they promise is remembered."""
 
-        def read(session: Session) -> tuple[Vitals, set[Claim]]:
+        def read(session: Session) -> tuple[Liveness, set[Claim]]:
             promised = liveness.claims_without_body(session, self.run_id)
-            return liveness.look(session, self.run_id), promised
+            return liveness.read_liveness(session, self.run_id), promised
 
         try:
             self.seen, promised = self.store.ask(read, patience_s=0.0)
@@ -63,11 +63,11 @@ class Scene:
         self.claims |= promised
 
     def pid(self, name: str) -> int | None:
-        return self.stage.pids().get(name)
+        return self.cluster.pids().get(name)
 
-    def mark(self, name: str) -> Mark:
+    def mark(self, name: str) -> ProcessMark:
         """Who the process is now."""
-        return Mark(self.pid(name) or 0, self.identity(name))
+        return ProcessMark(self.pid(name) or 0, self.identity(name))
 
     def identity(self, name: str) -> str:
         """The name under which the process of that name writes rows; empty: it has written none."""
@@ -84,7 +84,7 @@ class Scene:
                 return self.seen.dispatcher
         return str(self.pid(name) or "")
 
-    def healthy(self, name: str, before: Mark | None = None) -> bool:
+    def healthy(self, name: str, before: ProcessMark | None = None) -> bool:
         """Whether the process stands and answers; `before`: as another one than that."""
         pid = self.pid(name)
         if pid is None or self.seen is None:
@@ -100,8 +100,8 @@ class Scene:
                 task = next(iter(self.config.tasks))
                 return self._answers(f"http://{parts.netloc}/{task}/api/worker_status")
             case "recorder":
-                proxy = self.stage.proxies.get(BROKER)
-                return proxy is None or connected(pid, proxy.port)
+                proxy = self.cluster.proxies.get(BROKER)
+                return proxy is None or is_connected(pid, proxy.port)
         return True
 
     def worked(self, role: str, name: str, since: float) -> float | None:
@@ -119,7 +119,7 @@ class Scene:
 
     def broker_answers(self) -> bool:
         try:
-            broker.connect(self.stage.direct.broker_url()).close()
+            broker.connect(self.cluster.direct.broker_url()).close()
         except BrokerError:
             return False
         return True

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks
-from agentrl.db.registry.external import track_of
+from agentrl.db.registry.external_policies import track_of
 from agentrl.envs import registry
-from agentrl.envs.server.in_process import contained
+from agentrl.envs.server.in_process import needs_container
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.runs import hub
 from agentrl.ops.trackers import factory
 from agentrl.serving.engines import EXTERNAL, check_engine
-from agentrl.serving.external.upstream import checked
+from agentrl.serving.external.upstream import require_key
 from agentrl.trainer.algorithm import presets
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.dispatch import curriculum
@@ -26,17 +26,17 @@ from agentrl.workers.dispatch import curriculum
 
 def show(path: Path, *, as_json: bool) -> str:
     """Return all effective values as text for `load`, without secrets."""
-    config = loading.load(path)
+    config = config_loading.load(path)
     if as_json:
-        return msgspec.json.format(loading.dumps(config), indent=2) + "\n"
-    return loading.to_toml(config)
+        return msgspec.json.format(config_loading.dumps(config), indent=2) + "\n"
+    return config_loading.to_toml(config)
 
 
 def report(path: Path) -> str:
     """Return a line about a valid file; also creates the items of its tasks."""
-    config = loading.load(path)
+    config = config_loading.load(path)
     try:
-        items = check_all(hub.described(config))
+        items = check_all(hub.describe_model(config))
     except (ConfigError, ItemError) as error:
         raise ConfigError(f"{path}: {error}", hint=error.hint) from error
     tasks = f"{', '.join(config.tasks)} with {items} items" if items else ", ".join(config.tasks)
@@ -55,7 +55,7 @@ def check(config: Config) -> None:
         raise ConfigError(
             "the configuration has no task", hint="add one, for example [tasks.dbbench]"
         )
-    presets.settings(config.trainer)
+    presets.resolve_settings(config.trainer)
     presets.inbox_bytes(config.trainer, config.dispatch, config.sampling)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
         near = nearest(task, config.tasks)
@@ -86,7 +86,7 @@ def check_servers(servers: Sequence[PolicyServer]) -> None:
             raise ConfigError(f"policy.port: {times} policy servers use {host}:{port}")
     followed = {track for server in servers for track in server.tracks}
     for track in followed:
-        tracks.parse(track)
+        tracks.parse_track(track)
     if CURRENT not in followed:
         raise ConfigError(
             "policy.tracks: no server follows the track current",
@@ -99,7 +99,7 @@ def check_external(servers: Sequence[PolicyServer]) -> None:
     for server in servers:
         if server.engine != EXTERNAL:
             continue
-        checked(server.external)
+        require_key(server.external)
         if server.tracks != PolicyServer(name=server.name).tracks:
             raise ConfigError(
                 f"policy.tracks: {server.name} is external and cannot follow tracks",
@@ -163,7 +163,7 @@ def check_tasks(config: Config) -> None:
             source = registry.source(name, task.options)
         except ItemError as error:
             raise ConfigError(f"tasks.{name}: {error}", hint=error.hint) from error
-        if contained(source) and not config.envs.url:
+        if needs_container(source) and not config.envs.url:
             raise ConfigError(
                 f"tasks.{name} runs in containers, which need an env server",
                 hint="set envs.url to an env server",

@@ -48,7 +48,7 @@ PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", An
 UNITS = {"_s": "seconds", "_hours": "hours"}  # by the end of a number's key
 FORMS = {None: "[{}]", dict: "[{}.NAME]", list: "[[{}]]"}  # how a section opens in TOML
 
-Told = tuple[str, dict[str, str]]  # of a class, and of each of its keys
+KeyText = tuple[str, dict[str, str]]  # of a class, and of each of its keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeySection:
     """A section. `name`: empty for the top of the file; `opens`: its heading in TOML."""
 
     name: str
@@ -86,12 +86,12 @@ class Part:
     keys: tuple[Key, ...]
 
 
-def tell(section: str, *, as_json: bool, markdown: bool, width: int | None = None) -> None:
+def print_keys(section: str, *, as_json: bool, markdown: bool, width: int | None = None) -> None:
     """Print the keys that `chosen` returns. `width`: columns; by default the terminal's.
 
     Raises ConfigError.
     """
-    found = chosen(section)
+    found = choose_sections(section)
     if as_json:
         rows = [{"section": part.name} | asdict(key) for part in found for key in part.keys]
         print(json.dumps(rows))
@@ -108,12 +108,12 @@ def tell(section: str, *, as_json: bool, markdown: bool, width: int | None = Non
             console(width).print(f"{part.opens} {part.about}".strip(), table, "", sep="\n")
 
 
-def chosen(section: str) -> list[Part]:
+def choose_sections(section: str) -> list[KeySection]:
     """Return the section with this name, the one key SECTION.KEY, or every section if empty.
 
     The name may be in brackets. `tasks.X` is accepted for any X. Raises ConfigError.
     """
-    every = parts()
+    every = key_sections()
     name = section.strip("[]")
     sections = {part.name: part for part in every if part.name}
     rows = {
@@ -131,28 +131,28 @@ def chosen(section: str) -> list[Part]:
     return [known[name]] if name else every
 
 
-def parts(kind: type[Section] = Config) -> list[Part]:
+def key_sections(kind: type[Section] = Config) -> list[KeySection]:
     """Return all sections, the top of the file first, each before its subsections."""
-    said = told(inspect.getsource(sys.modules[kind.__module__]))
-    return list(_walk(kind, None, Part("", "", said[kind.__name__][0], ()), said))
+    said = read_key_texts(inspect.getsource(sys.modules[kind.__module__]))
+    return list(_walk(kind, None, KeySection("", "", said[kind.__name__][0], ()), said))
 
 
-def page(found: Sequence[Part]) -> str:
+def page(found: Sequence[KeySection]) -> str:
     """Return sections as Markdown, each with a table of its keys."""
     lines = []
     for part in found:
-        about = f"`{part.opens}` {_linked(part.about)}".removeprefix("`` ")
+        about = f"`{part.opens}` {_with_links(part.about)}".removeprefix("`` ")
         lines += [f"## {part.name or 'Top of the file'}", "", about, ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         for key in part.keys:
             anchor = key.within.replace(".", "")
             kind = f"[section](#{anchor})" if anchor else key.type.replace("|", r"\|")
-            lines.append(f"| `{key.key}` | {kind} | {key.shown()} | {_linked(key.meaning)} |")
+            lines.append(f"| `{key.key}` | {kind} | {key.shown()} | {_with_links(key.meaning)} |")
         lines.append("")
     return "\n".join(lines[:-1])
 
 
-def told(source: str) -> dict[str, Told]:
+def read_key_texts(source: str) -> dict[str, KeyText]:
     """Return the docstring of each class in a module, and of each of its keys.
 
     The docstring of a key is the string below it.
@@ -175,23 +175,23 @@ def _string(statement: ast.stmt) -> str:
     return ""
 
 
-def words(kind: Any) -> str:
+def type_text(kind: Any) -> str:
     """Describe a type in words. Raises KeyError for a type without a description."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _bounded(words(inner[0]), inner[1])
+        return _bounds_text(type_text(inner[0]), inner[1])
     if origin in (Union, UnionType):
-        return f"{words(inner[0])}, may be absent" if inner[1:] == (NoneType,) else PLAIN[kind]
+        return f"{type_text(inner[0])}, may be absent" if inner[1:] == (NoneType,) else PLAIN[kind]
     if origin is Literal:
         return " | ".join(map(json.dumps, inner))
     if origin is tuple:
-        return f"[{', '.join(map(words, inner))}]"
+        return f"[{', '.join(map(type_text, inner))}]"
     if origin in (list, dict):
-        return f"{'list' if origin is list else 'table'} of {words(inner[-1])}"
+        return f"{'list' if origin is list else 'table'} of {type_text(inner[-1])}"
     return PLAIN[kind]
 
 
-def _bounded(word: str, meta: msgspec.Meta) -> str:
+def _bounds_text(word: str, meta: msgspec.Meta) -> str:
     if meta.pattern == NAME:
         return "name"
     if meta.ge is not None and meta.le is not None:
@@ -201,10 +201,10 @@ def _bounded(word: str, meta: msgspec.Meta) -> str:
 
 
 def _walk(
-    kind: type[Section], value: Section | None, place: Part, said: Mapping[str, Told]
-) -> Iterator[Part]:
+    kind: type[Section], value: Section | None, place: KeySection, said: Mapping[str, KeyText]
+) -> Iterator[KeySection]:
     """Yield a section and its subsections. `value`: its default; None if it has none."""
-    keys, below = [], list[Iterator[Part]]()
+    keys, below = [], list[Iterator[KeySection]]()
     for each in msgspec.structs.fields(kind):
         made = each.default if each.default_factory is NODEFAULT else each.default_factory()
         default = getattr(value, each.name, made)
@@ -213,20 +213,20 @@ def _walk(
             type="",
             default=None if default is NODEFAULT or isinstance(default, Section) else default,
             meaning=said[kind.__name__][1][each.name],
-            by=presets.given(each.name) if kind is Trainer else {},
+            by=presets.preset_value(each.name) if kind is Trainer else {},
             required=default is NODEFAULT,
         )
         origin, path = get_origin(each.type), f"{place.name}.{each.name}".lstrip(".")
         inner = get_args(each.type)[-1] if origin in (list, dict) else each.type
         if isinstance(inner, type) and issubclass(inner, Section):
-            within = Part(path, FORMS[origin].format(path), said[inner.__name__][0], ())
+            within = KeySection(path, FORMS[origin].format(path), said[inner.__name__][0], ())
             own = default if isinstance(default, inner) else None
             below.append(_walk(inner, own, within, said))
             meaning = key.meaning or f"{within.about.partition('. ')[0].rstrip('.')}."
             keys.append(replace(key, type=f"section {within.opens}", meaning=meaning, within=path))
         else:
             unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "number")
-            shown = words(each.type).replace("number", unit, 1)
+            shown = type_text(each.type).replace("number", unit, 1)
             if names := _registered(kind, each.name):
                 shown = shown.replace("text", " | ".join(map(json.dumps, names)))
             keys.append(replace(key, type=shown))
@@ -247,6 +247,6 @@ def _toml(value: Any) -> str:
     return "absent" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _linked(text: str) -> str:
+def _with_links(text: str) -> str:
     """Turn pages of docs/ into links from there, and escape bars, which would end a cell."""
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text).replace("|", r"\|")

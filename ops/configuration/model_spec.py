@@ -33,7 +33,7 @@ NAMED = {  # models of the Hub that our configs name: their plan needs no networ
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelSpec:
     """A decoder. `queries`, `keys`: width of all query and all key heads of a layer.
 
     `parameters`: tied ones once. `linear`: those of the matrices in the layers. `tensors`: shape by
@@ -77,32 +77,32 @@ class Shape:
         return 2 * self.layers * self.keys
 
 
-def read(path: Path) -> Shape:
+def read_spec(path: Path) -> ModelSpec:
     """Read the properties of a transformers directory. Raises ConfigError."""
     try:
         described = (path / "config.json").read_bytes()
         config = msgspec.json.decode(described, type=dict[str, Any])
-        return _shape(config | config.get("text_config", {}), dict(_headers(path)))
+        return _spec(config | config.get("text_config", {}), dict(_headers(path)))
     except KeyError as error:
         raise ConfigError(f"{path}/config.json has no key {error.args[0]}") from error
     except (OSError, ValueError, TypeError, AttributeError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def named(repository: str) -> Shape | None:
+def known_spec(repository: str) -> ModelSpec | None:
     """Return the properties of a published model of the Hub, if known."""
     config = NAMED.get(repository)
-    return _shape(config, {}) if config else None
+    return _spec(config, {}) if config else None
 
 
-def _shape(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> Shape:
+def _spec(config: Mapping[str, Any], headers: Mapping[str, tuple[int, ...]]) -> ModelSpec:
     """`headers`: tensors of the weight files; empty where only the architecture is known."""
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     each = config.get("head_dim") or hidden // heads
-    tensors = dict(headers) or dict(_told(config, each))
+    tensors = dict(headers) or dict(_shapes_of_headers(config, each))
     if config.get("tie_word_embeddings", False):
         tensors.pop("lm_head.weight", None)
-    return Shape(
+    return ModelSpec(
         tensors,
         layers=int(config["num_hidden_layers"]),
         hidden=hidden,
@@ -134,7 +134,9 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield name, tuple(entry["shape"])
 
 
-def _told(config: Mapping[str, Any], each: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _shapes_of_headers(
+    config: Mapping[str, Any], each: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return the tensors of the architecture in config.json. Raises ValueError if unknown."""
     kind = config.get("model_type")
     if kind not in FAMILIES:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.core.config import Config
-from agentrl.db.registry.tracks import parse
-from agentrl.ops.configuration.model_spec import Shape
-from agentrl.ops.doctor.memory_items import GIB, element_bytes, trained
+from agentrl.db.registry.tracks import parse_track
+from agentrl.ops.configuration.model_spec import ModelSpec
+from agentrl.ops.doctor.memory_items import GIB, element_bytes, trained_parameters
 from agentrl.trainer.retention import SNAPSHOTS
 
 
@@ -37,9 +37,9 @@ class Estimate:
         )
 
 
-def estimate(config: Config, shape: Shape) -> Estimate:
+def estimate(config: Config, shape: ModelSpec) -> Estimate:
     """Estimate for a configuration. Checkpoint 0 and an adapter's base are links to the model."""
-    count = trained(config, shape)
+    count = trained_parameters(config, shape)
     moments = 2 if config.trainer.optimizer == "adamw" else 0
     return Estimate(
         checkpoints=most_checkpoints(config),
@@ -57,7 +57,7 @@ def most_checkpoints(config: Config) -> int:
     one being written.
     """
     every, keep = config.trainer.snapshot_every, config.trainer.keep_checkpoints
-    tracks = {parse(track) for server in config.policy_servers() for track in server.tracks}
+    tracks = {parse_track(track) for server in config.policy_servers() for track in server.tracks}
     lag = max((track.number for track in tracks if track.kind == "lagged"), default=0)
     refreshed = sum(track.kind == "refreshed" for track in tracks)
     return max(every + lag, keep) + 1 + (SNAPSHOTS - 1) + 2 * refreshed

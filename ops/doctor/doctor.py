@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.doctor import requirements as doctor_requirements
@@ -23,7 +23,7 @@ from agentrl.ops.doctor import services
 from agentrl.ops.doctor.findings import Finding, print_findings, try_finding
 
 if TYPE_CHECKING:
-    from agentrl.ops.configuration.model_spec import Shape
+    from agentrl.ops.configuration.model_spec import ModelSpec
 
 PACKAGE = "agentrl-system"
 LEAST_FREE = 2 * 1024**3  # bytes: a few checkpoints of a small model, and its history
@@ -33,7 +33,7 @@ Version = Callable[[str], str | None]
 
 def doctor(path: Path | None, *, as_json: bool) -> bool:
     """Print all findings; return whether nothing is missing. Raises ConfigError."""
-    config = loading.load(path) if path else None
+    config = config_loading.load(path) if path else None
     return print_findings(examine(config), as_json=as_json)
 
 
@@ -52,13 +52,13 @@ def examine(config: Config | None, version: Version = version_of) -> Iterator[Fi
     yield _torch(config, version)
     if config is None:
         return
-    yield try_finding("config", lambda: _checked(config))
+    yield try_finding("config", lambda: _check_config(config))
     yield from _deepspeed(config, version)
     yield from _ratios(config)
     shape = _shape(config)
     yield from _memory(config, shape)
     yield from _vllm(config)
-    yield disk(config.home(), *_taken(config, shape))
+    yield disk(config.home(), *_disk_use(config, shape))
     yield try_finding("store", lambda: services.store(config))
     yield try_finding("broker", lambda: services.broker(config.broker_url()))
     yield try_finding("tasks broker", lambda: services.tasks_broker(config.tasks_url()))
@@ -115,7 +115,7 @@ def disk(home: Path, least: int, plan: str = "") -> Finding:
     return Finding("disk", "ok", detail)
 
 
-def _taken(config: Config, shape: "Shape | AgentRLError") -> tuple[int, str]:
+def _disk_use(config: Config, shape: "ModelSpec | AgentRLError") -> tuple[int, str]:
     """Return the required free space and the plan; existing files count."""
     from agentrl.ops.doctor import disk as plans
 
@@ -140,11 +140,11 @@ def _torch(config: Config | None, version: Version) -> Finding:
     return Finding("torch", "ok", detail)
 
 
-def _checked(config: Config) -> str:
+def _check_config(config: Config) -> str:
     from agentrl.ops.configuration import configs
     from agentrl.ops.runs import hub
 
-    items = configs.check_all(hub.described(config))
+    items = configs.check_all(hub.describe_model(config))
     return f"valid; model and tasks can be used{f', {items} items' if items else ''}"
 
 
@@ -152,7 +152,7 @@ def _ratios(config: Config) -> Iterator[Finding]:
     """Warn about ratio bounds that the noise of bfloat16 exceeds."""
     from agentrl.trainer.algorithm import presets
 
-    chosen = presets.settings(config.trainer)
+    chosen = presets.resolve_settings(config.trainer)
     narrow = chosen.clip.low < NOISE or chosen.clip.high < NOISE
     if config.model.dtype == "bfloat16" and chosen.old == "behaviour" and narrow:
         yield Finding(
@@ -164,26 +164,26 @@ def _ratios(config: Config) -> Iterator[Finding]:
         )
 
 
-def _shape(config: Config) -> "Shape | AgentRLError":
+def _shape(config: Config) -> "ModelSpec | AgentRLError":
     """Return the model's properties, or the error."""
     from agentrl.ops.configuration import model_spec
     from agentrl.ops.runs import hub
 
     try:
-        known = model_spec.named(hub.repository(config.model.path))
-        return known or model_spec.read(Path(hub.described(config).model.path))
+        known = model_spec.known_spec(hub.repository(config.model.path))
+        return known or model_spec.read_spec(Path(hub.describe_model(config).model.path))
     except AgentRLError as error:
         return error
 
 
-def _memory(config: Config, shape: "Shape | AgentRLError") -> Iterator[Finding]:
+def _memory(config: Config, shape: "ModelSpec | AgentRLError") -> Iterator[Finding]:
     """Yield the memory of each process, and whether it fits."""
     from agentrl.ops.doctor import memory
 
     try:
         if isinstance(shape, AgentRLError):
             raise shape
-        plans = memory.plans(config, shape, memory.this_machine())
+        plans = memory.memory_plans(config, shape, memory.this_machine())
     except AgentRLError as error:
         yield Finding("memory", "absent", f"cannot be estimated: {error}", error.hint)
         return
@@ -210,8 +210,10 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
     from agentrl.trainer.engines import deepspeed_build
 
     section = config.trainer.deepspeed
-    if deepspeed_build.built(section.extensions):
-        yield Finding("deepspeed extension", "ok", str(deepspeed_build.folder(section.extensions)))
+    if deepspeed_build.is_built(section.extensions):
+        yield Finding(
+            "deepspeed extension", "ok", str(deepspeed_build.build_folder(section.extensions))
+        )
     else:
         hint = "run `agentrl deepspeed build CONFIG`"
         yield Finding("deepspeed extension", "missing", "not compiled; offload needs it", hint)
@@ -219,8 +221,8 @@ def _deepspeed(config: Config, version: Version) -> Iterator[Finding]:
 
 def _vllm(config: Config) -> Iterator[Finding]:
     """Check the Python environment of every vLLM."""
-    from agentrl.serving.vllm.launch import version
+    from agentrl.serving.vllm.launch import find_version
 
     for server in config.policy_servers():
         if server.engine == "vllm":
-            yield try_finding(f"vllm of {server.name}", partial(version, server.vllm))
+            yield try_finding(f"vllm of {server.name}", partial(find_version, server.vllm))

@@ -14,18 +14,18 @@ from pathlib import Path
 
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.ops.configuration.model_spec import Shape, read
+from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
+from agentrl.ops.doctor.deepspeed_memory import over_ranks
 from agentrl.ops.doctor.memory_items import (
     GIB,
     HOST,
     SHARE,
-    Part,
+    MemoryItem,
     gpu_share,
     least_of_vllm,
-    parts,
+    memory_items,
     vllm_devices,
 )
-from agentrl.ops.doctor.shards import over_ranks
 
 ASK_S = 10.0  # for nvidia-smi
 CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -42,7 +42,7 @@ class Plan:
 
     device: str
     room: int | None
-    parts: Sequence[Part]
+    parts: Sequence[MemoryItem]
     refusals: Sequence[str] = ()
 
     @property
@@ -89,21 +89,21 @@ class Machine:
     cards: Mapping[str, int]
 
 
-def require(config: Config) -> None:
+def require_memory(config: Config) -> None:
     """Raise ConfigError for a run that does not fit; unknown memory is not refused."""
     try:
-        shape = read(Path(config.model.path))
+        shape = read_spec(Path(config.model.path))
     except ConfigError:
         return
-    for plan in plans(config, shape, this_machine()):
+    for plan in memory_plans(config, shape, this_machine()):
         if not plan.fits:
             raise ConfigError(f"memory: {plan.words()}", hint=plan.hint())
 
 
-def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
+def memory_plans(config: Config, shape: ModelSpec, machine: Machine) -> list[Plan]:
     """Return a plan for each used GPU, then one for the machine. Raises ConfigError."""
-    placed: dict[str, list[Part]] = {}
-    every = list(parts(config, shape, machine.cards))
+    placed: dict[str, list[MemoryItem]] = {}
+    every = list(memory_items(config, shape, machine.cards))
     trainer = [part for part in every if part.process == TRAINER]
     for part in (*over_ranks(config, trainer), *(p for p in every if p.process != TRAINER)):
         placed.setdefault(part.device, []).append(part)
@@ -115,7 +115,7 @@ def plans(config: Config, shape: Shape, machine: Machine) -> list[Plan]:
     ]
 
 
-def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str, list[str]]:
+def refusals(config: Config, shape: ModelSpec, cards: Mapping[str, int]) -> dict[str, list[str]]:
     """Return GPU shares that are too small for their vLLM."""
     found: dict[str, list[str]] = {}
     measuring = [config.eval_server()] if config.eval.every else []
@@ -134,7 +134,7 @@ def refusals(config: Config, shape: Shape, cards: Mapping[str, int]) -> dict[str
 
 def this_machine() -> Machine:
     """Return this machine's memory, limited by the cgroup, and its GPUs by nvidia-smi."""
-    limits = [limit for limit in (_total(), _granted()) if limit is not None]
+    limits = [limit for limit in (_total(), _cgroup_limit()) if limit is not None]
     return Machine(min(limits, default=None), _cards())
 
 
@@ -146,7 +146,7 @@ def _total() -> int | None:
         return None
 
 
-def _granted() -> int | None:
+def _cgroup_limit() -> int | None:
     """Return the memory limit of our cgroup, if any."""
     try:
         return int(CGROUP.read_text())

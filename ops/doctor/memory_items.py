@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from agentrl.core.config import Config, PolicyServer
 from agentrl.core.errors import ConfigError
-from agentrl.ops.configuration.model_spec import Shape
-from agentrl.serving.vllm.launch import rank_bound
+from agentrl.ops.configuration.model_spec import ModelSpec
+from agentrl.serving.vllm.launch import max_rank
 from agentrl.trainer.algorithm import presets
 
 MIB, GIB = 2**20, 2**30
@@ -43,7 +43,7 @@ Sizes = Mapping[str, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryItem:
     """Bytes that a process holds on a device; `lower`: the key that makes it less, or nothing."""
 
     device: str
@@ -53,7 +53,9 @@ class Part:
     lower: str = ""
 
 
-def parts(config: Config, shape: Shape, cards: Mapping[str, int]) -> Iterator[Part]:
+def memory_items(
+    config: Config, shape: ModelSpec, cards: Mapping[str, int]
+) -> Iterator[MemoryItem]:
     """Of every process. `cards`: bytes by device, of those that are known. Raises ConfigError."""
     yield from _trainer(config, shape)
     for server in config.policy_servers():
@@ -68,8 +70,8 @@ def parts(config: Config, shape: Shape, cards: Mapping[str, int]) -> Iterator[Pa
         else:
             yield from _local(own, server, shape)
     for n in range(config.workers):
-        yield Part(HOST, f"worker-{n}", "process", WORKER, "workers")
-    yield Part(HOST, "the rest", "dispatcher, recorder, supervisor", 3 * PLAIN)
+        yield MemoryItem(HOST, f"worker-{n}", "process", WORKER, "workers")
+    yield MemoryItem(HOST, "the rest", "dispatcher, recorder, supervisor", 3 * PLAIN)
 
 
 def device_of(config: Config) -> str:
@@ -128,10 +130,10 @@ def _argument(server: PolicyServer, name: str) -> str | None:
     return (words[words.index(name) + 1 :] or [""])[0] if name in words else None
 
 
-def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
+def _trainer(config: Config, shape: ModelSpec) -> Iterator[MemoryItem]:
     """Masters, gradients and moments are fp32; a frozen base is held as it is served."""
     device, lora = device_of(config), config.trainer.lora.rank > 0
-    count = trained(config, shape)
+    count = trained_parameters(config, shape)
     hint = _RANK if lora else _LORA
     update = dict(_update(config, shape))
     moments = 8 * count if config.trainer.optimizer == "adamw" else 0
@@ -148,22 +150,22 @@ def _trainer(config: Config, shape: Shape) -> Iterator[Part]:
         sizes |= {"snapshot beyond that": (max(0, snapshot - during), hint), "torch": (TORCH, "")}
     else:
         sizes["CUDA"] = (CONTEXT, "")
-        yield Part(HOST, "trainer", "torch and CUDA", TORCH + CONTEXT)
-        yield Part(
+        yield MemoryItem(HOST, "trainer", "torch and CUDA", TORCH + CONTEXT)
+        yield MemoryItem(
             HOST,
             "trainer",
             "weights while read, or snapshot",
             max(snapshot, sizes["weights"][0]),
             hint,
         )
-    yield from _placed(device, "trainer", sizes)
+    yield from _place_sizes(device, "trainer", sizes)
 
 
-def _update(config: Config, shape: Shape) -> Iterator[tuple[str, tuple[int, str]]]:
+def _update(config: Config, shape: ModelSpec) -> Iterator[tuple[str, tuple[int, str]]]:
     """What is there beside weights and moments when the backward pass begins."""
     lora, width = config.trainer.lora.rank > 0, element_bytes(config)
     tokens, lower = _longest(config)
-    yield "gradients", (4 * trained(config, shape), _RANK if lora else _LORA)
+    yield "gradients", (4 * trained_parameters(config, shape), _RANK if lora else _LORA)
     kept = tokens * activations(config, shape)
     yield "activations", (kept, lower)
     most = presets.chunk_logits(config.trainer, config.model.device)
@@ -186,7 +188,7 @@ def _longest(config: Config) -> tuple[int, str]:
     return max(wished, trajectory), " and ".join(keys)
 
 
-def activations(config: Config, shape: Shape) -> int:
+def activations(config: Config, shape: ModelSpec) -> int:
     """Bytes that all layers keep of a token until the backward pass.
 
     As transformers' Llama, Qwen2 and Qwen3 save them: inputs of the norms, queries, keys, values
@@ -215,12 +217,12 @@ def activations(config: Config, shape: Shape) -> int:
     return shape.layers * layer + 4 * norm
 
 
-def _local(config: Config, server: PolicyServer, shape: Shape) -> Iterator[Part]:
+def _local(config: Config, server: PolicyServer, shape: ModelSpec) -> Iterator[MemoryItem]:
     """An upper bound: every policy has met as many requests at once as there can be."""
     device, width, lora = device_of(config), element_bytes(config), config.trainer.lora
     policies, token = len(server.tracks), width * 2 * shape.layers * shape.keys
     rows = min(server.max_batch, config.workers * config.worker.concurrency)
-    running = policies * _doubled(rows, 8) * _doubled(config.sampling.max_tokens, 128)
+    running = policies * _double_until(rows, 8) * _double_until(config.sampling.max_tokens, 128)
     own = sum(a * b for a, b in shape.targets(lora.targets)) if lora.rank else shape.parameters
     weights = width * ((policies + 1) * own + (shape.parameters if lora.rank else 0))
     work = width * PASS * (4 * shape.inner + 6 * shape.hidden) + 12 * rows * shape.vocabulary
@@ -231,46 +233,46 @@ def _local(config: Config, server: PolicyServer, shape: Shape) -> Iterator[Part]
         "a pass": (work, ""),
         **({"torch": (TORCH, "")} if device == HOST else {"CUDA": (CONTEXT, "")}),
     }
-    yield from _placed(device, f"policy {server.name}", sizes)
+    yield from _place_sizes(device, f"policy {server.name}", sizes)
     if device != HOST:
         read = TORCH + CONTEXT + width * shape.parameters
-        yield Part(HOST, f"policy {server.name}", "torch, CUDA, weights while read", read)
+        yield MemoryItem(HOST, f"policy {server.name}", "torch, CUDA, weights while read", read)
 
 
 def _vllm(
-    config: Config, server: PolicyServer, shape: Shape, cards: Mapping[str, int]
-) -> Iterator[Part]:
+    config: Config, server: PolicyServer, shape: ModelSpec, cards: Mapping[str, int]
+) -> Iterator[MemoryItem]:
     """Of each of its cards vLLM takes its share, whatever it needs of it."""
     process, width = f"policy {server.name}", element_bytes(config)
     devices, least = vllm_devices(config, server), least_of_vllm(config, server, shape)
-    yield Part(HOST, process, "vLLM and its proxy", len(devices) * VLLM_HOST + PLAIN)
+    yield MemoryItem(HOST, process, "vLLM and its proxy", len(devices) * VLLM_HOST + PLAIN)
     if config.trainer.lora.rank:
         kept = server.vllm.cpu_adapters * _slot(config, shape)
-        yield Part(HOST, process, "adapters", kept, "policy.vllm.cpu_adapters")
+        yield MemoryItem(HOST, process, "adapters", kept, "policy.vllm.cpu_adapters")
     if devices == [HOST]:
         key = "VLLM_CPU_KVCACHE_SPACE"
-        yield Part(HOST, process, "weights", width * shape.parameters)
+        yield MemoryItem(HOST, process, "weights", width * shape.parameters)
         text = server.vllm.env.get(key, "1")
         if not text.isdecimal():
             raise ConfigError(
                 f"policy {server.name}: policy.vllm.env: {key} {text} is not a number of GiB"
             )
         room = int(text) * GIB
-        yield Part(HOST, process, "keys and values", room, f"{key} in policy.vllm.env")
+        yield MemoryItem(HOST, process, "keys and values", room, f"{key} in policy.vllm.env")
         return
     for device in devices:
         if device not in cards:
-            yield Part(device, process, "at least", least)
+            yield MemoryItem(device, process, "at least", least)
             continue
         share = gpu_share(server)
         size = int(share * cards[device])
-        yield Part(
+        yield MemoryItem(
             device, process, f"{share:.0%} of the card", size, f"{SHARE} in policy.vllm.args"
         )
-        yield Part(device, process, "CUDA", CONTEXT)
+        yield MemoryItem(device, process, "CUDA", CONTEXT)
 
 
-def least_of_vllm(config: Config, server: PolicyServer, shape: Shape) -> int:
+def least_of_vllm(config: Config, server: PolicyServer, shape: ModelSpec) -> int:
     """Bytes of a card without which it cannot start: weights, adapters' slots, one full context,
     its work. Weights and context are split over its cards; adapters count whole on each.
     """
@@ -281,21 +283,21 @@ def least_of_vllm(config: Config, server: PolicyServer, shape: Shape) -> int:
     return (width * shape.parameters + kept) // tensor_parallel(server) + slots + VLLM_WORK
 
 
-def _slot(config: Config, shape: Shape) -> int:
+def _slot(config: Config, shape: ModelSpec) -> int:
     """Bytes of an adapter in vLLM, which rounds its rank up."""
     lora = config.trainer.lora
-    return element_bytes(config) * shape.adapter(rank_bound(lora.rank), lora.targets)
+    return element_bytes(config) * shape.adapter(max_rank(lora.rank), lora.targets)
 
 
-def trained(config: Config, shape: Shape) -> int:
+def trained_parameters(config: Config, shape: ModelSpec) -> int:
     """Parameters that are trained."""
     lora = config.trainer.lora
     return shape.adapter(lora.rank, lora.targets) if lora.rank else shape.parameters
 
 
-def _reference(config: Config, shape: Shape) -> int:
+def _reference(config: Config, shape: ModelSpec) -> int:
     """The KL term's model; without an adapter to leave out it is loaded a second time."""
-    anchored = presets.settings(config.trainer).kl_weight > 0
+    anchored = presets.resolve_settings(config.trainer).kl_weight > 0
     return 4 * shape.parameters if anchored and not config.trainer.lora.rank else 0
 
 
@@ -304,12 +306,12 @@ def element_bytes(config: Config) -> int:
     return 4 if config.model.dtype == "float32" else 2
 
 
-def _placed(device: str, process: str, sizes: Sizes) -> Iterator[Part]:
+def _place_sizes(device: str, process: str, sizes: Sizes) -> Iterator[MemoryItem]:
     for what, (size, lower) in sizes.items():
-        yield Part(device, process, what, size, lower)
+        yield MemoryItem(device, process, what, size, lower)
 
 
-def _doubled(need: int, least: int) -> int:
+def _double_until(need: int, least: int) -> int:
     """How far a cache grows that grows by doubling."""
     size = least
     while size < need:

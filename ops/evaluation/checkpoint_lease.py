@@ -28,7 +28,7 @@ JOIN_S = 3.0  # a beat that hangs is left to its time-outs
 log = get_logger()
 
 
-class Held(Protocol):
+class LeasedCheckpoint(Protocol):
     """The leased checkpoint; `run_id` is None if it is not in the database."""
 
     @property
@@ -39,7 +39,7 @@ class Held(Protocol):
 
 
 @contextmanager
-def held(store: Store, target: Held) -> Iterator[None]:
+def hold_checkpoint(store: Store, target: LeasedCheckpoint) -> Iterator[None]:
     """Lease a checkpoint. Raises CheckpointError if it was deleted meanwhile, StoreError."""
     if target.run_id is None:
         yield
@@ -65,7 +65,7 @@ def _release(store: Store, server_id: str) -> None:
         log.warning("Checkpoint lease not released; it expires by itself", error=str(error))
 
 
-def _register(session: Session, server_id: str, target: Held) -> None:
+def _register(session: Session, server_id: str, target: LeasedCheckpoint) -> None:
     """Register the lease under the run's lock, which retention takes, too. Safe to repeat."""
     if session.get(PolicyServer, server_id) is not None:
         return
@@ -81,7 +81,7 @@ def _register(session: Session, server_id: str, target: Held) -> None:
     )
     checkpoints.register_server(session, server, lease_s=LEASE_S)
     session.flush()
-    checkpoints.mark_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
+    checkpoints.begin_serving(session, server_id, f"pinned({row.checkpoint_id})", row)
 
 
 def _beat(store: Store, server_id: str, ended: threading.Event) -> None:

@@ -14,24 +14,24 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, nearest
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store
 from agentrl.envs.contract import TaskSource
-from agentrl.ops.evaluation.checkpoint_lease import held
-from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
-from agentrl.ops.evaluation.record import Record, forget
+from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
+from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
+from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord, forget_evaluations
 from agentrl.ops.evaluation.server import Servers
-from agentrl.ops.evaluation.target import Target, fitted, resolve, versions
+from agentrl.ops.evaluation.target import Target, fit_config, resolve, versions
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.tables import console, plain
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class EvalRequest:
     """What to evaluate. `checkpoints`: versions of the run, `latest` or `all`. `policies`: names
     for `resolve`. Neither: the run's latest.
 
@@ -53,49 +53,53 @@ class Interrupted(AgentRLError):
     """Ctrl-C: finished episodes are stored."""
 
 
-def evaluate(path: Path, wish: Wish, *, as_json: bool) -> None:
+def evaluate(path: Path, request: EvalRequest, *, as_json: bool) -> None:
     """Evaluate what is missing, and print all results.
 
     Raises ConfigError, ItemError, CheckpointError, StoreError, Interrupted.
     """
     logging.configure("eval", level="WARNING")
-    config = loading.load(path)
-    plans = planned(config, wish)
-    names = [*wish.policies, *versions(config, wish.checkpoints)]
+    config = config_loading.load(path)
+    plans = make_plans(config, request)
+    names = [*request.policies, *versions(config, request.checkpoints)]
     targets = [resolve(name, config) for name in names or versions(config, ["latest"])]
-    found = sources(only(config, plans))
+    found = task_sources(only(config, plans))
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     make_home(config)
     with closing(open_store(config.store_url())) as store:
         migrate.ensure(store)
-        if wish.again:
+        if request.again:
             for target in targets:
-                forget(store, fitted(config, target), target, plans)
+                forget_evaluations(store, fit_config(config, target), target, plans)
         with closing(Matrix(config, store, found, work)) as matrix:
             measured = matrix.measure(targets, quiet=as_json)
         results = [(target, one) for target, ones in measured for one in ones]
     if as_json:
-        print(msgspec.json.encode([described(target, one) for target, one in results]).decode())
+        print(
+            msgspec.json.encode([describe_result(target, one) for target, one in results]).decode()
+        )
     else:
         show(results)
 
 
-def planned(config: Config, wish: Wish) -> list[Plan]:
+def make_plans(config: Config, request: EvalRequest) -> list[Plan]:
     """Return one plan per task and split. Raises ConfigError for an unknown task."""
-    for task in wish.tasks:
+    for task in request.tasks:
         if task not in config.tasks:
             raise ConfigError(f"the configuration has no task {task}{nearest(task, config.tasks)}")
-    temperature = config.sampling.temperature if wish.temperature is None else wish.temperature
+    temperature = (
+        config.sampling.temperature if request.temperature is None else request.temperature
+    )
     return [
         Plan(
             task=task,
             split=split,
             temperature=temperature,
-            items=wish.items or 10**9,
-            repeats=wish.repeats,
+            items=request.items or 10**9,
+            repeats=request.repeats,
         )
-        for task in wish.tasks or config.tasks
-        for split in wish.splits or (config.tasks[task].eval_split,)
+        for task in request.tasks or config.tasks
+        for split in request.splits or (config.tasks[task].eval_split,)
     ]
 
 
@@ -123,7 +127,7 @@ class Matrix:
 
     def measure(
         self, targets: Sequence[Target], *, quiet: bool = False
-    ) -> list[tuple[Target, list[Measured]]]:
+    ) -> list[tuple[Target, list[PlanResult]]]:
         """Evaluate every target, with a progress bar unless `quiet`. Raises Interrupted."""
         results, each = [], sum(map(len, self._work.values()))
         total, done = each * len(targets), 0
@@ -148,12 +152,12 @@ class Matrix:
 
     def one(
         self, target: Target, tick: Callable[[int], None] = lambda _count: None
-    ) -> list[Measured]:
+    ) -> list[PlanResult]:
         """Evaluate one target. `tick`: called with the number of new episodes. Nothing is served if
         all episodes exist.
         """
-        own = fitted(self._config, target)
-        record = Record(self._store, own, target, self._work)
+        own = fit_config(self._config, target)
+        record = EvaluationRecord(self._store, own, target, self._work)
         todo = record.todo()
         tick(sum(map(len, self._work.values())) - len(todo))
         if todo:
@@ -163,17 +167,17 @@ class Matrix:
         return record.measured()
 
     def _play(
-        self, own: Config, target: Target, record: Record, tick: Callable[[int], None]
+        self, own: Config, target: Target, record: EvaluationRecord, tick: Callable[[int], None]
     ) -> None:
         with (
-            held(self._store, target),
+            hold_checkpoint(self._store, target),
             self._servers.served(own, target) as policy,
             closing(Evaluator(own, policy, self._sources, self._servers.ending)) as evaluator,
         ):
             record.fill(evaluator, tick)
 
 
-def described(target: Target, one: Measured) -> Mapping[str, object]:
+def describe_result(target: Target, one: PlanResult) -> Mapping[str, object]:
     """Return a flat JSON object of an evaluation."""
     over = one.over_repeats
     return {
@@ -187,7 +191,7 @@ def described(target: Target, one: Measured) -> Mapping[str, object]:
     }
 
 
-def show(results: Sequence[tuple[Target, Measured]]) -> None:
+def show(results: Sequence[tuple[Target, PlanResult]]) -> None:
     """Print the table."""
     every = [one for _, one in results]
     ks = sorted({k for one in every for k in one.pass_at if k > 1})

@@ -14,14 +14,14 @@ from statistics import fmean
 
 from sqlalchemy.orm import Session
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import SOLVED
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Evaluation
 from agentrl.db.transitions import evaluations
-from agentrl.ops.evaluation.paired import Compared, compared
+from agentrl.ops.evaluation.paired_comparison import PairedResult, compare_items
 from agentrl.ops.evaluation.target import find
 from agentrl.ops.tables import console, plain
 
@@ -29,7 +29,7 @@ SHOWN = 5  # items that changed, of each direction, in the table
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairRequest:
     """What to compare: B with A. No task, no split: all that both were evaluated on."""
 
     first: str
@@ -39,24 +39,24 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PlanComparison:
     """One comparison, by success of each item over its repeats."""
 
     task: str
     split: str
     temperature: float
-    compared: Compared
+    compared: PairedResult
 
 
-def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
+def compare(path: Path, pair: PairRequest, *, as_json: bool) -> None:
     """Print the comparison. Raises ConfigError without common evaluations, StoreError."""
-    config = loading.load(path)
+    config = config_loading.load(path)
     with closing(open_history(config.store_url())) as store, store.read() as session:
         found = findings(session, pair, config, store.url)
     if not found:
         raise ConfigError(
             f"{pair.first} and {pair.second} have no evaluated items in common",
-            hint=f"run `{loading.command('eval', path)} {_measuring(pair)}`",
+            hint=f"run `{config_loading.command('eval', path)} {_measuring(pair)}`",
         )
     if as_json:
         print(json.dumps([_flat(one) for one in found]))
@@ -64,7 +64,7 @@ def compare(path: Path, pair: Pair, *, as_json: bool) -> None:
         show(pair, found)
 
 
-def _measuring(pair: Pair) -> str:
+def _measuring(pair: PairRequest) -> str:
     """Return the options of `agentrl eval` that evaluate both."""
     names = (pair.first, pair.second)
     given = [f"--policy '{name}'" for name in names if not _of_this_run(name)]
@@ -78,10 +78,12 @@ def _of_this_run(name: str) -> bool:
     return name == "latest" or name.isdecimal()
 
 
-def findings(session: Session, pair: Pair, config: Config, where: str) -> list[Finding]:
+def findings(
+    session: Session, pair: PairRequest, config: Config, where: str
+) -> list[PlanComparison]:
     """Compare a pair by task, split and temperature. Raises ConfigError, StoreError."""
-    firsts = _measured(session, pair.first, config, where)
-    seconds = _measured(session, pair.second, config, where)
+    firsts = _read_evaluations(session, pair.first, config, where)
+    seconds = _read_evaluations(session, pair.second, config, where)
     return sorted(
         _findings(session, pair, firsts, seconds),
         key=lambda one: (one.task, one.split, one.temperature),
@@ -89,8 +91,8 @@ def findings(session: Session, pair: Pair, config: Config, where: str) -> list[F
 
 
 def _findings(
-    session: Session, pair: Pair, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
-) -> Iterator[Finding]:
+    session: Session, pair: PairRequest, firsts: Sequence[Evaluation], seconds: Sequence[Evaluation]
+) -> Iterator[PlanComparison]:
     """Compare; of several equal evaluations the newest counts."""
     before = {_alike(row): row for row in firsts}
     after = {_alike(row): row for row in seconds}
@@ -99,21 +101,21 @@ def _findings(
         wanted = not pair.tasks or first.task in pair.tasks
         if not wanted or (pair.splits and first.split not in pair.splits):
             continue
-        found = compared(_success(session, first), _success(session, second))
+        found = compare_items(_success(session, first), _success(session, second))
         if found is not None:
-            yield Finding(first.task, first.split, first.temperature, found)
+            yield PlanComparison(first.task, first.split, first.temperature, found)
 
 
-def _measured(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
+def _read_evaluations(session: Session, name: str, config: Config, where: str) -> list[Evaluation]:
     """Return all evaluations of a policy, by its name or as a checkpoint."""
-    if found := evaluations.of_policy(session, name):
+    if found := evaluations.evaluations_of_policy(session, name):
         return found
     full = f"{config.run.name}@{name}" if _of_this_run(name) else name
-    if found := evaluations.of_policy(session, full):
+    if found := evaluations.evaluations_of_policy(session, full):
         return found
     if "/" in full or "(" in full:
         return []
-    return evaluations.of_policy(session, find(session, full, where)[0].checkpoint_id)
+    return evaluations.evaluations_of_policy(session, find(session, full, where)[0].checkpoint_id)
 
 
 def _alike(row: Evaluation) -> tuple[str, str, float, str]:
@@ -123,19 +125,19 @@ def _alike(row: Evaluation) -> tuple[str, str, float, str]:
 def _success(session: Session, row: Evaluation) -> dict[str, float]:
     """Return {item: share of solved episodes}."""
     wins: dict[str, list[float]] = {}
-    for episode in evaluations.episodes(session, row.evaluation_id):
+    for episode in evaluations.evaluation_episodes(session, row.evaluation_id):
         wins.setdefault(episode.item_id, []).append(float(episode.score >= SOLVED))
     return {item: fmean(won) for item, won in wins.items()}
 
 
-def _flat(one: Finding) -> dict[str, object]:
+def _flat(one: PlanComparison) -> dict[str, object]:
     """Return a JSON object; NaN becomes null."""
     row = dataclasses.asdict(one)
     row |= row.pop("compared")
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def show(pair: Pair, found: Sequence[Finding]) -> None:
+def show(pair: PairRequest, found: Sequence[PlanComparison]) -> None:
     """Print the table and the changed items."""
     heads = ["B − A", "95 % interval", "p", "items", "gained", "lost"]
     table = plain("task", "split", "temperature", "A", "B", *heads)

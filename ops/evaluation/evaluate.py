@@ -22,12 +22,12 @@ from agentrl.core.statistics import Estimate, clustered_interval, estimate
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED, TRAINABLE, Status
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Environment, Item, TaskSource
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime
+from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop, OutOfTime
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
-from agentrl.workers.worker import Clock, kit
+from agentrl.workers.worker import Clock, make_context
 
 log = get_logger()
 
@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class EpisodeScore:
     """What is kept of an episode. `prompt_tokens`: read by the policy, over all its steps.
 
     `cost`: of its tokens at the prices of an external model, None without prices. `machine_s`: its
@@ -78,7 +78,7 @@ class Played:
     machine_s: float = 0.0
 
     @classmethod
-    def of(cls, body: Trajectory, repeat: int) -> "Played":
+    def of(cls, body: Trajectory, repeat: int) -> "EpisodeScore":
         return cls(
             item_id=body.item_id,
             repeat=repeat,
@@ -94,7 +94,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PlanResult:
     """Success of one plan. Failed episodes are in nothing but `failed`.
 
     `low`, `high`: 95 % for other items like these (`clustered_interval`). `by_repeat`: success of
@@ -137,7 +137,7 @@ class FixedPool:
         """Nothing else will come."""
 
 
-class Ending(threading.Event):
+class EndingEvent(threading.Event):
     """Set by itself, or by another event that it never sets."""
 
     def __init__(self, other: threading.Event | None) -> None:
@@ -167,13 +167,15 @@ class Evaluator:
         self._beat_s = beat_s
         self._pool = FixedPool(policy)
         self._sources = sources
-        self._stop = Ending(stop)
+        self._stop = EndingEvent(stop)
         self._client = PolicyClient(
             token_env=config.policy_token_env(), connections=config.worker.concurrency
         )
-        self._kit = kit(config.model, config.sampling, self._client, Clock(), self._stop)
+        self._context = make_context(
+            config.model, config.sampling, self._client, Clock(), self._stop
+        )
 
-    def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, Played | None]]]:
+    def play(self, work: Sequence[Work]) -> Iterator[list[tuple[Work, EpisodeScore | None]]]:
         """Episodes as they end, and nothing every `beat_s` until one does.
 
         None stands for one that the infrastructure failed `max_attempts` times.
@@ -190,7 +192,7 @@ class Evaluator:
                         continue
                     share, began = (time.monotonic() - began) / len(ended), time.monotonic()
                     found = [future.result() for future in ended]
-                    yield [(each, played and _shared(played, share)) for each, played in found]
+                    yield [(each, played and _share_cost(played, share)) for each, played in found]
             except BaseException:
                 self._stop.set()
                 threads.shutdown(cancel_futures=True)
@@ -201,36 +203,43 @@ class Evaluator:
         self._stop.set()
         self._client.close()
 
-    def _episode(self, work: Work) -> tuple[Work, Played | None]:
+    def _episode(self, work: Work) -> tuple[Work, EpisodeScore | None]:
         plan, item, repeat = work.plan, work.item, work.repeat
         source = self._sources[plan.task]
         sampling = msgspec.structs.replace(
             self._config.sampling, temperature=plan.temperature, strategy=CURRENT
         )
-        limits = Limits(
+        limits = EpisodeLimits(
             max_turns=self._config.tasks[plan.task].max_turns or source.max_turns,
             deadline_s=self._config.worker.attempt_deadline_s,
             policy_wait_s=self._config.worker.policy_wait_s,
             completion_timeout_s=self._config.worker.completion_timeout_s,
         )
         name = f"evaluation-{plan.task}-{item.item_id}-{plan.temperature}-{repeat}"
-        shared = dataclasses.replace(self._kit, sampling=sampling)
+        shared = dataclasses.replace(self._context, sampling=sampling)
         for attempt in range(1, self._config.dispatch.max_attempts + 1):
-            claimed = Claimed(name, item.item_id, repeat, plan.task, item.item_id, attempt, attempt)
+            claimed = ClaimedEpisode(
+                name, item.item_id, repeat, plan.task, item.item_id, attempt, attempt
+            )
             sampler = Sampler(self._pool, sampling, f"{self._config.run.seed}/{name}")
             try:
                 trajectory = self._attempt(source.make(item), claimed, sampler, shared, limits)
             except (EnvironmentFailure, PolicyError, OutOfTime) as error:
                 log.warning("Attempt failed", episode_id=name, attempt=attempt, error=str(error))
             else:
-                return work, None if trajectory is None else Played.of(trajectory, repeat)
+                return work, None if trajectory is None else EpisodeScore.of(trajectory, repeat)
         return work, None
 
     def _attempt(
-        self, environment: Environment, claimed: Claimed, sampler: Sampler, kit: Kit, limits: Limits
+        self,
+        environment: Environment,
+        claimed: ClaimedEpisode,
+        sampler: Sampler,
+        context: EpisodeContext,
+        limits: EpisodeLimits,
     ) -> Trajectory | None:
         try:
-            trajectory = EpisodeLoop(claimed, "", environment, sampler, kit).run(limits)
+            trajectory = EpisodeLoop(claimed, "", environment, sampler, context).run(limits)
         finally:
             environment.close()
         return trajectory if trajectory.status in TRAINABLE else None
@@ -244,11 +253,11 @@ def work_of(plan: Plan, source: TaskSource) -> list[Work]:
     return [Work(plan, item, n) for item in items[: plan.items] for n in range(plan.repeats)]
 
 
-def _shared(played: Played, share: float) -> Played:
+def _share_cost(played: EpisodeScore, share: float) -> EpisodeScore:
     return dataclasses.replace(played, machine_s=share)
 
 
-def summary(plan: Plan, found: Sequence[Played | None]) -> Measured:
+def summarise(plan: Plan, found: Sequence[EpisodeScore | None]) -> PlanResult:
     """What the episodes of one plan say; None: one that failed."""
     ended = [played for played in found if played is not None]
     by_item: dict[str, list[bool]] = {}
@@ -260,7 +269,7 @@ def summary(plan: Plan, found: Sequence[Played | None]) -> Measured:
     wins, count = list(by_item.values()), len(ended)
     low, high = clustered_interval(wins)
     costs = [played.cost for played in ended if played.cost is not None]
-    return Measured(
+    return PlanResult(
         plan=plan,
         episodes=count,
         failed=len(found) - count,

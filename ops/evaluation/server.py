@@ -1,7 +1,7 @@
 """Serves the evaluated policy: an engine in this process behind HTTP, or an external API.
 
 Target ─▶ engine: local, made for it · vLLM, kept for the next checkpoint of its run
-             └─▶ loaded, proven ─▶ Face ─▶ LivePolicy
+             └─▶ loaded, proven ─▶ PolicyApp ─▶ LivePolicy
 """
 
 import threading
@@ -16,14 +16,14 @@ from agentrl.core.logging import get_logger
 from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.ops.evaluation.evaluate import Ending
+from agentrl.ops.evaluation.evaluate import EndingEvent
 from agentrl.ops.evaluation.target import Target
-from agentrl.serving.checkpoint_loader import Loads, prove, tolerance
+from agentrl.serving.checkpoint_loader import LoadingEngine, tolerance, verify_weights
+from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.engines import make_engine
-from agentrl.serving.request import EngineAway
-from agentrl.serving.served import Served
-from agentrl.serving.server import Face, Server
-from agentrl.workers.episode import Stopped
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.serving.server import PolicyApp, Server
+from agentrl.workers.episode import EpisodeStopped
 
 LOOK_S = 0.5  # between two looks at a vLLM that starts, or that may have lost what it held
 PATIENCE_S = 30.0  # with a vLLM that answers and refuses what it lost
@@ -32,7 +32,7 @@ log = get_logger()
 
 
 @contextmanager
-def served(config: Config, target: Target) -> Iterator[LivePolicy]:
+def serve_target(config: Config, target: Target) -> Iterator[LivePolicy]:
     """One target. Raises what `Servers.served` raises."""
     with closing(Servers()) as servers, servers.served(config, target) as policy:
         yield policy
@@ -46,8 +46,8 @@ class Servers:
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
-        self.ending: threading.Event = Ending(self._stop)
-        self._kept: Loads | None = None
+        self.ending: threading.Event = EndingEvent(self._stop)
+        self._kept: LoadingEngine | None = None
         self._run_id: str | None = None  # whose checkpoints it was started with
 
     @contextmanager
@@ -57,9 +57,9 @@ class Servers:
         """
         self.ending.clear()
         if target.external is not None:
-            from agentrl.serving.external.engine import measured
+            from agentrl.serving.external.engine import serve_for_evaluation
 
-            with measured(serving_config(config), target.external) as policy:
+            with serve_for_evaluation(serving_config(config), target.external) as policy:
                 yield policy
             return
         lasting = config.eval.engine == "vllm"  # the local one is made for each, and stays
@@ -68,17 +68,17 @@ class Servers:
                 stack.callback(self.close)
             engine, name = self._loaded(config, target), target.checkpoint_id
             stack.callback(_forget, engine, name)
-            table = Served()
+            table = ServedCheckpoints()
             table.serve(CURRENT, name, target.version or 0)
-            face = Face(engine, table, "")
-            http = stack.enter_context(closing(Server(face, "127.0.0.1", 0, guarded=False)))
-            keeper = Keeper(engine, config, target, self.ending)
+            app = PolicyApp(engine, table, "")
+            http = stack.enter_context(closing(Server(app, "127.0.0.1", 0, guarded=False)))
+            keeper = ExternalTargets(engine, config, target, self.ending)
             if lasting:
                 stack.enter_context(closing(keeper))
                 keeper.start()
             try:
                 yield LivePolicy("eval", http.url, CURRENT, name, target.version or 0)
-            except (Stopped, PolicyError):
+            except (EpisodeStopped, PolicyError):
                 if keeper.error is not None:
                     raise keeper.error from None
                 raise
@@ -89,7 +89,7 @@ class Servers:
         if kept is not None:
             kept.close()
 
-    def _loaded(self, config: Config, target: Target) -> Loads:
+    def _loaded(self, config: Config, target: Target) -> LoadingEngine:
         """An engine that holds the target: the kept one, or one made for it.
 
         A vLLM that was lost meanwhile starts with what it held, whose files may be gone by now.
@@ -103,23 +103,23 @@ class Servers:
                 log.warning("vLLM restarted", error=str(error))
         self.close()
         self._run_id = target.run_id
-        own = Ending(self._stop)  # which its `close` sets
+        own = EndingEvent(self._stop)  # which its `close` sets
         made = self._kept = make_engine(serving_config(config), config.eval_server(), own)
         self._load(made, config, target)
         return made
 
-    def _load(self, engine: Loads, config: Config, target: Target) -> None:
+    def _load(self, engine: LoadingEngine, config: Config, target: Target) -> None:
         while not self._stop.is_set():
             with suppress(EngineAway):
-                _proven(engine, config, target)
+                _verify(engine, config, target)
                 return
             if not engine.alive():
-                raise _gone(config)
+                raise _gone_error(config)
             self._stop.wait(LOOK_S)
-        raise Stopped("the evaluator is stopping")
+        raise EpisodeStopped("the evaluator is stopping")
 
 
-class Keeper:
+class ExternalTargets:
     """A thread that loads the target again where its engine was started again and holds nothing.
 
     `error`: why it never will be, with `lost` set. What vLLM refuses is tried again for
@@ -128,7 +128,7 @@ class Keeper:
 
     def __init__(
         self,
-        engine: Loads,
+        engine: LoadingEngine,
         config: Config,
         target: Target,
         lost: threading.Event,
@@ -163,12 +163,12 @@ class Keeper:
 
     def _load(self, now: float) -> None:
         try:
-            _proven(self._engine, self._config, self._target)
+            _verify(self._engine, self._config, self._target)
         except CheckpointError as error:
             self.error = error
         except EngineAway:
             if not self._engine.alive():
-                self.error = _gone(self._config)
+                self.error = _gone_error(self._config)
         except PolicyError as error:
             if self._refused is None:
                 self._refused = now
@@ -177,19 +177,19 @@ class Keeper:
                 self.error = error
 
 
-def _gone(config: Config) -> PolicyError:
+def _gone_error(config: Config) -> PolicyError:
     file = config.home() / "logs" / f"vllm-{config.eval_server().name}.log"
     return PolicyError(f"eval.engine: vLLM does not start; see {file}")
 
 
-def _forget(engine: Loads, name: str) -> None:
+def _forget(engine: LoadingEngine, name: str) -> None:
     with suppress(PolicyError):
         engine.unload(name)
 
 
-def _proven(engine: Loads, config: Config, target: Target) -> None:
+def _verify(engine: LoadingEngine, config: Config, target: Target) -> None:
     engine.load(target.checkpoint_id, target.path)
     if target.run_id is not None:
         probe = manifest.read(target.path).probe
         bound = tolerance(config.model.dtype, config.eval_server().tolerance)
-        prove(engine, target.checkpoint_id, target.path, probe, bound)
+        verify_weights(engine, target.checkpoint_id, target.path, probe, bound)

@@ -17,7 +17,7 @@ from agentrl.core.types import CheckpointState
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Checkpoint, Run
 from agentrl.db.registry import checkpoints
-from agentrl.db.registry.external import track_of
+from agentrl.db.registry.external_policies import track_of
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle, runs
 from agentrl.ops.configuration.configs import check_external, check_model
@@ -59,7 +59,7 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
         files = identity.files if identity else manifest.digests(path)
         return Target(path, own, name=name, fingerprint=_digest(files))
     if name.startswith(hub.PREFIX):
-        path, own = hub.fetch(name), name.removeprefix(hub.PREFIX).replace("/", "--")
+        path, own = hub.fetch_model(name), name.removeprefix(hub.PREFIX).replace("/", "--")
         return Target(path, own, name=name, fingerprint=_digest(manifest.digests(path)))
     if match := re.fullmatch(r"external\((.*)\)", name):
         return _external(match[1], config)
@@ -69,16 +69,16 @@ def resolve(name: str, config: Config, store: Store | None = None) -> Target:
             hint="give a model or checkpoint directory, or RUN@VERSION",
         )
     if store is not None:
-        return _stored(store, name, config)
+        return _find_stored(store, name, config)
     with closing(open_history(config.store_url())) as history:
-        return _stored(history, name, config)
+        return _find_stored(history, name, config)
 
 
-def _stored(store: Store, name: str, config: Config) -> Target:
+def _find_stored(store: Store, name: str, config: Config) -> Target:
     """A checkpoint of the store, its files here."""
     found, own = store.ask(lambda session: find(session, name, store.url))
     stop = store.retry.stop
-    path = checkpoint_store.patience(stop).call(
+    path = checkpoint_store.make_patience(stop).call(
         lambda: checkpoint_store.fetch(found.path, config.cache(), stop)
     )
     manifest.verify(path)
@@ -114,9 +114,9 @@ def versions(config: Config, wished: Sequence[str]) -> list[str]:
         return [f"{run}@{row.version}" for row in live]
 
 
-def fitted(config: Config, target: Target) -> Config:
+def fit_config(config: Config, target: Target) -> Config:
     """The configuration with the target as its model and no servers. Raises ConfigError."""
-    path = manifest.base_of(target.path) or target.path
+    path = manifest.find_base(target.path) or target.path
     check_model(path, config.model)
     model = msgspec.structs.replace(config.model, path=str(path))
     return msgspec.structs.replace(config, model=model, policy=[])
@@ -129,7 +129,7 @@ def _external(name: str, config: Config) -> Target:
     if name not in servers:
         raise ConfigError(f"no external [[policy]] is named {name}{nearest(name, servers)}")
     model = config.model.path
-    path = hub.fetch(model) if model.startswith(hub.PREFIX) else Path(model)
+    path = hub.fetch_model(model) if model.startswith(hub.PREFIX) else Path(model)
     there = servers[name].external
     known = {"url": there.url, "model": there.model, "parameters": there.parameters}
     own = track_of(name)

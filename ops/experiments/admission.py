@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from agentrl.core.config import Config
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.experiments.simulator import Job
-from agentrl.workers.dispatch.curriculum import next_task, owed, shares
+from agentrl.workers.dispatch.curriculum import carry_debts, next_task, shares
 from agentrl.workers.dispatch.item_stream import ItemStream
 
 
@@ -24,7 +24,7 @@ class Admission:
 
     def group(self) -> list[Job]:
         """The episodes of the next group."""
-        task = next_task(self._shares, owed(self._shares, {}, self._admitted))
+        task = next_task(self._shares, carry_debts(self._shares, {}, self._admitted))
         position = self._admitted[task]
         self._admitted[task] += 1
         item = self._streams[task].at(position)

@@ -21,9 +21,9 @@ from agentrl.core.types import CURRENT
 from agentrl.ops.experiments.findings import Drift, Lag, Mixture
 from agentrl.ops.experiments.statistics import divergence, effective_share
 from agentrl.ops.experiments.training import SKILL, Arm, Rounds, Trainee, rounds
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.model.attention import pack, states
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
+from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.loading import load_model
 from agentrl.trainer.model.packing import micro_batches
 
@@ -37,8 +37,8 @@ def drift(trainee: Trainee, updates: int) -> Drift:
     began = time.monotonic()
     kept: dict[int, Mapping[str, Sequence[Trajectory]]] = {}
     with rounds(trainee, keep=True) as played:
-        while played.arena.version < updates:
-            version, groups = played.arena.version, played.next()
+        while played.simulator.version < updates:
+            version, groups = played.simulator.version, played.next()
             if version % EVERY == 0 and version + min(LAGS) <= updates:
                 kept.setdefault(version, groups)
             played.learn(groups)
@@ -67,11 +67,11 @@ def drift(trainee: Trainee, updates: int) -> Drift:
 
 def _together(trainee: Trainee, played: Rounds, lag: int) -> list[Mixture]:
     """One Mixture a task, on the items and with the seeds that final policies are measured on."""
-    arena = played.arena
+    simulator = played.simulator
     trainee.told(f"measuring with lag {lag}", played.tokens)
-    arena.serve([CURRENT, *([f"pinned(v{arena.version - lag})"] if lag else [])])
+    simulator.serve([CURRENT, *([f"pinned(v{simulator.version - lag})"] if lag else [])])
     sampling = msgspec.structs.replace(trainee.config.sampling, strategy="uniform")
-    arm = Arm("together", arena.tracks, sampling)
+    arm = Arm("together", simulator.tracks, sampling)
     found = trainee.solved(played, arm, trainee.design.items, SKILL)
     return [Mixture(task, lag, solved, seen) for task, (solved, seen) in found.items()]
 
@@ -89,9 +89,9 @@ def _scored(
     found = []
     for task in sorted({group.task for group in every}):
         own = [group for group in every if group.task == task]
-        batch = assemble(own, settings(trainee.config.trainer))
-        mu, at = log_probabilities(played.arena.path(version), batch)
-        pi, _ = log_probabilities(played.arena.path(version + lag), batch)
+        batch = assemble_batch(own, resolve_settings(trainee.config.trainer))
+        mu, at = log_probabilities(played.simulator.path(version), batch)
+        pi, _ = log_probabilities(played.simulator.path(version + lag), batch)
         rows = np.arange(at.size)
         ratios = (pi - mu)[rows, batch.tokens[at]].astype(np.float64)
         found.append(
@@ -119,7 +119,7 @@ def log_probabilities(path: Path, batch: Batch) -> tuple[NDArray[np.float32], ND
     with torch.inference_mode():
         for micro in micro_batches(batch, PIECE):
             read = torch.from_numpy(micro.predicts)
-            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths, read)
+            hidden = hidden_states(model, torch.from_numpy(micro.tokens), micro.lengths, read)
             logits = model.get_output_embeddings()(hidden)
             parts.append(torch.log_softmax(logits.float(), dim=-1).numpy())
             places.append(micro.sources)

@@ -7,7 +7,7 @@ from statistics import fmean
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.core.types import CURRENT
 from agentrl.ops.experiments.findings import Drift, Point, Skill, Training
-from agentrl.ops.experiments.statistics import paired, pass_curve
+from agentrl.ops.experiments.statistics import paired_estimate, pass_curve
 
 POLICY, MIXTURE = "policy", "mixture"
 CHECKED, WITHIN = "held-out success on the way", "histories a group"
@@ -18,7 +18,7 @@ Measure = Callable[[Training, str], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class ArmFigures:
     """One arm on one task. `passed`: pass@k by who acted. `curve`: held-out success by tokens.
 
     `histories`: distinct ones an item in all final attempts, by who acted. Of the training:
@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class PolicyShift:
     """Tokens of one policy scored by itself so many updates later; `span`: of KL over versions."""
 
     divergence: Estimate
@@ -80,9 +80,9 @@ class Figures:
     """By task and arm; `costs` by arm; `lags` and `together` by task and lag."""
 
     seeds: dict[str, list[int]]
-    trained: dict[str, dict[str, Trained]]
+    trained: dict[str, dict[str, ArmFigures]]
     costs: dict[str, Cost]
-    lags: dict[str, dict[int, Moved]]
+    lags: dict[str, dict[int, PolicyShift]]
     together: dict[str, dict[int, Together]]
 
 
@@ -96,19 +96,20 @@ def figures(trainings: Sequence[Training], drifts: Sequence[Drift]) -> Figures:
     return Figures(
         seeds={arm: sorted(seeds) for arm, seeds in arms.items()},
         trained={
-            task: {arm: trained(seeds, base, task) for arm, seeds in arms.items()} for task in tasks
+            task: {arm: arm_figures(seeds, base, task) for arm, seeds in arms.items()}
+            for task in tasks
         },
         costs={
             arm: cost(seeds)
             for arm, seeds in arms.items()
             if all(each.points for each in seeds.values())
         },
-        lags=moved(drifts),
+        lags=policy_shifts(drifts),
         together=together(drifts),
     )
 
 
-def trained(seeds: Seeds, base: Seeds, task: str) -> Trained:
+def arm_figures(seeds: Seeds, base: Seeds, task: str) -> ArmFigures:
     """An arm on a task; `base`: the arm to compare with."""
     passed, histories = {}, {}
     for acting in (POLICY, MIXTURE):
@@ -117,8 +118,8 @@ def trained(seeds: Seeds, base: Seeds, task: str) -> Trained:
             curves = [pass_curve(skill.solved, attempts(seeds)) for skill in skills]
             passed[acting] = {k: estimate([curve[k] for curve in curves]) for k in curves[0]}
             histories[acting] = estimate([fmean(skill.histories) for skill in skills])
-    versus = {} if seeds == base else compared(seeds, base, task)
-    return Trained(
+    versus = {} if seeds == base else compare_arms(seeds, base, task)
+    return ArmFigures(
         passed=passed,
         histories=histories,
         curve=_curve(seeds, task),
@@ -134,12 +135,12 @@ def attempts(seeds: Seeds) -> int:
     return next(iter(seeds.values())).design.attempts
 
 
-def compared(seeds: Seeds, base: Seeds, task: str) -> dict[str, Estimate]:
+def compare_arms(seeds: Seeds, base: Seeds, task: str) -> dict[str, Estimate]:
     """Differences of the trained policy's measures, seed by seed."""
     found = {}
     for name in COMPARED:
         mine, theirs = _measured(seeds, task, name), _measured(base, task, name)
-        difference = paired(mine, theirs)
+        difference = paired_estimate(mine, theirs)
         if difference is not None:
             found[name] = difference
     return found
@@ -162,13 +163,13 @@ def cost(seeds: Seeds) -> Cost:
     )
 
 
-def moved(drifts: Sequence[Drift]) -> dict[str, dict[int, Moved]]:
+def policy_shifts(drifts: Sequence[Drift]) -> dict[str, dict[int, PolicyShift]]:
     """Means over the versions of a training, estimated over trainings."""
-    found: dict[str, dict[int, Moved]] = {}
+    found: dict[str, dict[int, PolicyShift]] = {}
     for task, lag in sorted({(each.task, each.lag) for one in drifts for each in one.lags}):
         own = [[x for x in one.lags if (x.task, x.lag) == (task, lag)] for one in drifts]
         own = [lags for lags in own if lags]
-        found.setdefault(task, {})[lag] = Moved(
+        found.setdefault(task, {})[lag] = PolicyShift(
             divergence=estimate([fmean(x.divergence for x in lags) for lags in own]),
             span=(
                 min(x.divergence for lags in own for x in lags),
@@ -205,7 +206,7 @@ def together(drifts: Sequence[Drift]) -> dict[str, dict[int, Together]]:
 def _difference(
     seeds: Mapping[int, Mapping[int, float]], others: Mapping[int, Mapping[int, float]], k: int
 ) -> Estimate | None:
-    return paired(
+    return paired_estimate(
         {seed: curve[k] for seed, curve in seeds.items()},
         {seed: curve[k] for seed, curve in others.items()},
     )

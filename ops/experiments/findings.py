@@ -13,7 +13,7 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of what a file holds."""
 
 
-class Kept(Finding, frozen=True):
+class SavedFinding(Finding, frozen=True):
     """What one file holds. `design`: what all files of a study agree on."""
 
     design: Any
@@ -88,7 +88,7 @@ class Skill(Finding, frozen=True):
     histories: list[int]
 
 
-class Training(Kept, frozen=True):
+class Training(SavedFinding, frozen=True):
     """One arm with one seed. `within`: mean distinct histories of a group, by task."""
 
     design: Design
@@ -134,7 +134,7 @@ class Mixture(Finding, frozen=True):
     histories: list[int]
 
 
-class Drift(Kept, frozen=True):
+class Drift(SavedFinding, frozen=True):
     """One long training of the arm `current`, its trajectories scored by later checkpoints."""
 
     design: Design
@@ -149,10 +149,10 @@ class Drift(Kept, frozen=True):
         return f"drift-{self.seed}.json"
 
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=SavedFinding)
 
 
-def keep(directory: Path, found: Kept) -> None:
+def keep(directory: Path, found: SavedFinding) -> None:
     """Write its file whole or not at all."""
     path = directory / found.file
     partial = path.with_name(f".{path.name}.partial")
@@ -179,7 +179,7 @@ def read(directory: Path, prefix: str, kind: type[K]) -> list[K]:
     return found
 
 
-def studied(directory: Path, kind: type[K]) -> list[K]:
+def read_study(directory: Path, kind: type[K]) -> list[K]:
     """All trainings of a folder.
 
     Raises ConfigError where there are none, and where two were made with different designs.
@@ -196,7 +196,9 @@ def studied(directory: Path, kind: type[K]) -> list[K]:
     return found
 
 
-def agreed(directory: Path, design: Finding, kind: type[Kept], prefix: str = "training") -> None:
+def require_same_design(
+    directory: Path, design: Finding, kind: type[SavedFinding], prefix: str = "training"
+) -> None:
     """Raise ConfigError where a file of that prefix was made with another design."""
     if name := differing(read(directory, prefix, kind), design):
         raise ConfigError(
@@ -205,7 +207,7 @@ def agreed(directory: Path, design: Finding, kind: type[Kept], prefix: str = "tr
         )
 
 
-def differing(found: Sequence[Kept], design: Finding) -> str:
+def differing(found: Sequence[SavedFinding], design: Finding) -> str:
     """What was made with another design, as ARM-SEED; empty where all agree."""
     names = [each.file for each in found if each.design != design]
     return names[0].removeprefix("training-").removesuffix(".json") if names else ""

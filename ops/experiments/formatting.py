@@ -43,7 +43,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
-def drawn(tasks: Mapping[str, Any]) -> Iterator[str]:
+def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
     """The tasks of a configuration: what their items are, and how many of the groups are theirs."""
     total = sum(task["weight"] for task in tasks.values())
     rows = []

@@ -1,6 +1,6 @@
 """Runs many episodes in lockstep: the real episode loop, one thread at a time, deterministic.
 
-    Strand ─ask─▶ all open ones wait ─▶ serve(questions, in order) ─▶ Strand goes on to its next ask
+    LockstepEpisode ─ask─▶ all open ones wait ─▶ serve(questions, in order) ─▶ the next ask
 
 Each episode has a thread that runs only while its owner waits for it, like a coroutine around
 blocking code. So the batches depend only on the order of the episodes.
@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.workers.episode import Stopped
+from agentrl.workers.episode import EpisodeStopped
 from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 T = TypeVar("T")
@@ -37,14 +37,16 @@ class _Client(PolicyClient):
     """Asks the strand's owner instead of a server."""
 
     def __init__(
-        self, asked: "SimpleQueue[Question | None]", answers: "SimpleQueue[Completion | Stopped]"
+        self,
+        asked: "SimpleQueue[Question | None]",
+        answers: "SimpleQueue[Completion | EpisodeStopped]",
     ) -> None:
         self._asked, self._answers = asked, answers
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:  # noqa: ARG002 - nobody else computes meanwhile
         self._asked.put(Question(policy, ask))
         answer = self._answers.get()
-        if isinstance(answer, Stopped):
+        if isinstance(answer, EpisodeStopped):
             raise answer
         return answer
 
@@ -52,13 +54,13 @@ class _Client(PolicyClient):
         """Nothing is open."""
 
 
-class Strand(Generic[T]):
+class LockstepEpisode(Generic[T]):
     """Runs `work` to its first question at once, then from answer to question until it returns."""
 
     def __init__(self, work: Work[T]) -> None:
         self._work = work
         self._asked: SimpleQueue[Question | None] = SimpleQueue()
-        self._answers: SimpleQueue[Completion | Stopped] = SimpleQueue()
+        self._answers: SimpleQueue[Completion | EpisodeStopped] = SimpleQueue()
         self._found: list[T] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="strand", daemon=True)
@@ -78,9 +80,9 @@ class Strand(Generic[T]):
         return self._found[0]
 
     def stop(self) -> None:
-        """End the work where it waits; its `Stopped` is nobody's concern."""
+        """End the work where it waits; its `EpisodeStopped` is nobody's concern."""
         if self.question is not None:
-            self._answers.put(Stopped("the experiment is stopping"))
+            self._answers.put(EpisodeStopped("the experiment is stopping"))
             self._thread.join()
 
     def _run(self) -> None:
@@ -97,17 +99,19 @@ def play(works: Iterable[Work[T]], serve: Serve, at_once: int = OPEN_EPISODES) -
     Raises what a work raises; the other open ones are stopped then, and on an interrupt.
     """
     waiting = iter(works)
-    strands: list[Strand[T]] = []
+    episodes: list[LockstepEpisode[T]] = []
     try:
         while True:
-            strands.extend(Strand(work) for work in islice(waiting, at_once - len(strands)))
-            yield from (strand.result() for strand in strands if strand.question is None)
-            strands = [strand for strand in strands if strand.question is not None]
-            if not strands:
+            episodes.extend(
+                LockstepEpisode(work) for work in islice(waiting, at_once - len(episodes))
+            )
+            yield from (episode.result() for episode in episodes if episode.question is None)
+            episodes = [episode for episode in episodes if episode.question is not None]
+            if not episodes:
                 return
-            questions = [strand.question for strand in strands if strand.question is not None]
-            for strand, completion in zip(strands, serve(questions), strict=True):
-                strand.answer(completion)
+            questions = [episode.question for episode in episodes if episode.question is not None]
+            for episode, completion in zip(episodes, serve(questions), strict=True):
+                episode.answer(completion)
     finally:
-        for strand in strands:
-            strand.stop()
+        for episode in episodes:
+            episode.stop()

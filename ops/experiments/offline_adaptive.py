@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from agentrl.core.config import Sampling
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import SOLVED
-from agentrl.ops.experiments.simulator import Arena, Job
-from agentrl.workers.policies.adaptive import Attempt, Beliefs, OffPolicy, Weigh, learn, weigher
+from agentrl.ops.experiments.simulator import Job, Simulator
+from agentrl.workers.policies.adaptive import (
+    Attempt,
+    Beliefs,
+    OffPolicy,
+    Weigh,
+    learn,
+    make_weigher,
+)
 from agentrl.workers.policies.pool import Sampler
 from agentrl.workers.policies.statistics import shares
 
@@ -20,7 +27,7 @@ OFF_POLICY = {
 }
 
 
-class Weighing:
+class OfflineWeights:
     """What is known of each task; learned anew after every round."""
 
     def __init__(self, sampling: Sampling, group_size: int) -> None:
@@ -42,15 +49,15 @@ class Weighing:
             self._beliefs[task] = learn(list(window))
             self._off[task] = off_policy(task, metrics, self._off.get(task))
 
-    def draws(self, arena: Arena, sampling: Sampling, job: Job) -> Sampler:
+    def draws(self, simulator: Simulator, sampling: Sampling, job: Job) -> Sampler:
         """The sampler of one episode."""
-        return Sampler(arena, sampling, job.seed, self._weigh(job.item.task))
+        return Sampler(simulator, sampling, job.seed, self._weigh(job.item.task))
 
     def _weigh(self, task: str) -> Weigh | None:
         """None before anything is known: all tracks weigh the same."""
         if task not in self._beliefs:
             return None
-        return weigher(self._beliefs[task], self._off[task], self._sampling, self._group_size)
+        return make_weigher(self._beliefs[task], self._off[task], self._sampling, self._group_size)
 
 
 def steps_by_track(trajectory: Trajectory) -> dict[str, int]:

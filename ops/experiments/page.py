@@ -8,8 +8,8 @@ from agentrl.ops.experiments.figures import POLICY, Figures
 from agentrl.ops.experiments.findings import Design
 from agentrl.ops.experiments.formatting import (
     chance,
+    describe_tasks,
     difference,
-    drawn,
     image,
     number,
     reading,
@@ -83,7 +83,7 @@ def _design(out: Path, found: Figures, design: Design) -> Iterator[str]:
         size=config["dispatch"]["group_size"],
         seeds=seeds,
     )
-    yield from drawn(config["tasks"])
+    yield from describe_tasks(config["tasks"])
     yield ARMS.format(refresh=design.refresh, share=config["sampling"]["stale_share"])
     yield MEASURED.format(
         items=design.items,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.statistics import Estimate
-from agentrl.ops.experiments.figures import MIXTURE, POLICY, Figures, Trained
+from agentrl.ops.experiments.figures import MIXTURE, POLICY, ArmFigures, Figures
 
 COLOURS = {"start": "0.5", "current": "C0", "mixed": "C1", "uniform": "C2", "adaptive": "C3"}
 STYLES = {POLICY: "-", MIXTURE: "--"}
@@ -46,7 +46,7 @@ def picture(path: Path, panels: Mapping[str, Any], paint: Paint) -> str:
     return path.name
 
 
-def _pass_at_k(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
+def _pass_at_k(axes: Any, task: str, arms: Mapping[str, ArmFigures]) -> None:
     for arm, trained in arms.items():
         for acting, curve in trained.passed.items():
             if acting == MIXTURE and arm in ("start", "current"):
@@ -59,7 +59,7 @@ def _pass_at_k(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
     axes.legend(fontsize=6)
 
 
-def _learning(axes: Any, task: str, arms: Mapping[str, Trained]) -> None:
+def _learning(axes: Any, task: str, arms: Mapping[str, ArmFigures]) -> None:
     for arm, trained in arms.items():
         if len(trained.curve) > 1:
             tokens = [at for at, _ in trained.curve]

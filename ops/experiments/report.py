@@ -8,7 +8,7 @@ from pathlib import Path
 from agentrl.core.types import CURRENT
 from agentrl.ops.experiments import page, plots
 from agentrl.ops.experiments.figures import figures
-from agentrl.ops.experiments.findings import Drift, Training, as_json, read, studied
+from agentrl.ops.experiments.findings import Drift, Training, as_json, read, read_study
 from agentrl.ops.experiments.formatting import place
 
 ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
@@ -16,7 +16,7 @@ ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
 
 def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
-    trainings, drifts = studied(out, Training), read(out, "drift", Drift)
+    trainings, drifts = read_study(out, Training), read(out, "drift", Drift)
     ordered = sorted(trainings, key=lambda each: (place(each.arm, ORDER), each.seed))
     found = figures(ordered, drifts)
     (out / "figures.json").write_bytes(as_json(found))

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentrl.core.config import Config
-from agentrl.ops.experiments.findings import Design, Kept, keep
+from agentrl.ops.experiments.findings import Design, SavedFinding, keep
 from agentrl.ops.experiments.training import Told
 from agentrl.ops.processes.entry import stop_on_signals
 
@@ -90,7 +90,7 @@ class Work:
 
     path: Path
     tokens: int
-    make: Callable[[Told, threading.Event], Kept]
+    make: Callable[[Told, threading.Event], SavedFinding]
 
 
 def make_missing(works: Sequence[Work], threads: int) -> None:

@@ -20,17 +20,17 @@ from agentrl.core.config import Config, Sampling
 from agentrl.core.errors import AgentRLError
 from agentrl.core.trajectory import Trajectory
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.db.registry.tracks import wanted
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.registry.tracks import select_checkpoint
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.experiments.lockstep_episode import Question, Work, play
+from agentrl.serving.engine_api import Completion as Answer
+from agentrl.serving.engine_api import Request
 from agentrl.serving.local.batch import Batch, Row
-from agentrl.serving.local.kv import Prefixes
-from agentrl.serving.local.model import load
-from agentrl.serving.request import Completion as Answer
-from agentrl.serving.request import Request
+from agentrl.serving.local.kv_cache import Prefixes
+from agentrl.serving.local.model import load_model
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits, Stopped
+from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop, EpisodeStopped
 from agentrl.workers.policies.client import Completion, PolicyClient
 from agentrl.workers.policies.pool import Sampler
 
@@ -39,12 +39,12 @@ MAX_ROWS = 512  # of one policy's batch
 DEADLINE_S = 3600.0  # of an episode; it waits while others compute
 
 
-class Interrupted(AgentRLError):
+class SimulationInterrupted(AgentRLError):
     """Ctrl-C or SIGTERM: what was finished is kept."""
 
 
-def interrupted() -> Interrupted:
-    return Interrupted(
+def interruption_error() -> SimulationInterrupted:
+    return SimulationInterrupted(
         "interrupted: finished trainings are kept", hint="run the same command to continue"
     )
 
@@ -68,11 +68,11 @@ class Wave:
     prompt: int
 
 
-Draws = Callable[["Arena", Sampling, Job], Sampler]  # the sampler of one episode
+Draws = Callable[["Simulator", Sampling, Job], Sampler]  # the sampler of one episode
 
 
 @dataclass
-class Arena:
+class Simulator:
     """One lineage of checkpoints and the policies that follow it; a pool for samplers.
 
     `folder`: of checkpoints; `keep` leaves there those that no track wants. `tracks`: as policy
@@ -95,7 +95,7 @@ class Arena:
         self.wave = Wave(0, 0, 0)  # the last one
         template = ChatTemplate.load(path)
         template.check_append_only()
-        self._kit = Kit(
+        self._context = EpisodeContext(
             template=template,
             style=self.config.model.call_style,
             stop_ids=sorted(template.stop_ids),
@@ -138,7 +138,7 @@ class Arena:
         return [
             LivePolicy("arena", "", track, name, versions[name])
             for track in self.tracks
-            for name in [wanted(track, self.lineage)]
+            for name in [select_checkpoint(track, self.lineage)]
         ]
 
     def refresh(self, timeout_s: float = 1.0) -> None:
@@ -151,25 +151,27 @@ class Arena:
         works = (self.work(job, sampling, draws) for job in jobs)
         try:
             yield from play(works, self.answer)
-        except Stopped as error:
-            raise interrupted() from error
+        except EpisodeStopped as error:
+            raise interruption_error() from error
 
     def work(self, job: Job, sampling: Sampling, draws: Draws) -> Work[tuple[Job, Trajectory]]:
         """One episode, for a strand."""
 
         def work(client: PolicyClient) -> tuple[Job, Trajectory]:
             source = self.sources[job.item.task]
-            limits = Limits(
+            limits = EpisodeLimits(
                 max_turns=self.config.tasks[job.item.task].max_turns or source.max_turns,
                 deadline_s=DEADLINE_S,
                 policy_wait_s=DEADLINE_S,
             )
-            kit = replace(self._kit, sampling=sampling, client=client)
+            context = replace(self._context, sampling=sampling, client=client)
             name = f"{job.group_id}-{job.member}"
-            claimed = Claimed(name, job.group_id, job.member, job.item.task, job.item.item_id, 1, 1)
+            claimed = ClaimedEpisode(
+                name, job.group_id, job.member, job.item.task, job.item.item_id, 1, 1
+            )
             environment = source.make(job.item)
             try:
-                loop = EpisodeLoop(claimed, "", environment, draws(self, sampling, job), kit)
+                loop = EpisodeLoop(claimed, "", environment, draws(self, sampling, job), context)
                 return job, loop.run(limits)
             finally:
                 environment.close()
@@ -193,7 +195,7 @@ class Arena:
                 batch.waiting.extend(rows[name])
                 while batch.busy:
                     if self.stop.is_set():
-                        raise interrupted()
+                        raise interruption_error()
                     batch.step()
         answers = [future.result() for future in futures]
         self.wave = Wave(
@@ -211,7 +213,7 @@ class Arena:
 
     def _follow(self, asked: Collection[str] = ()) -> None:
         """Load what the tracks want, let go of what none wants."""
-        wants = {wanted(track, self.lineage) for track in self.tracks}.union(asked)
+        wants = {select_checkpoint(track, self.lineage) for track in self.tracks}.union(asked)
         for name in sorted(self._batches.keys() - wants):
             del self._batches[name]
             self._prefixes.drop(name)
@@ -219,7 +221,7 @@ class Arena:
                 remove(self._paths[name])
         for name in sorted(wants - self._batches.keys()):
             dtype: torch.dtype = getattr(torch, self.config.model.dtype)
-            model = load(self._paths[name], self.config.model.device, dtype)
+            model = load_model(self._paths[name], self.config.model.device, dtype)
             self._batches[name] = Batch(name, model, self._prefixes, MAX_ROWS)
 
 

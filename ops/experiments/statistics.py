@@ -12,7 +12,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.ops.evaluation.evaluate import pass_at
 
 
-def paired(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:
+def paired_estimate(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:
     """The difference values − others over the seeds that both have; None without any."""
     common = sorted(values.keys() & others.keys())
     return estimate([values[seed] - others[seed] for seed in common]) if common else None
@@ -47,7 +47,7 @@ def divergence(log_mu: NDArray[np.float32], log_pi: NDArray[np.float32]) -> NDAr
 
 
 @dataclass
-class Visited:
+class VisitedStates:
     """What the episodes of a training run saw, by task.
 
     A state is what the environment's last answer shows, within its item; a history is all its

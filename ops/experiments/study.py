@@ -14,17 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.ops.configuration.configs import check
 from agentrl.ops.experiments import report
 from agentrl.ops.experiments.drift import LAGS, drift
-from agentrl.ops.experiments.findings import Drift, Training, agreed
+from agentrl.ops.experiments.findings import Drift, Training, require_same_design
 from agentrl.ops.experiments.runner import Sizes, Work, in_order, make_missing
 from agentrl.ops.experiments.training import Arm, Told, Trainee
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 START = "start"  # the policy that all arms begin with, measured and not trained
 ARMS = (CURRENT, "mixed", "uniform", "adaptive")
@@ -33,7 +33,7 @@ SIZES = Sizes(seeds=5, items=10, attempts=64, checks=4, check_items=16)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CrossPolicyRequest:
     """What to study. `tokens`: sampled ones of one training. `tasks` empty: all of the file.
 
     `drift_seeds`: of the long trainings of `drift_updates` updates.
@@ -50,31 +50,32 @@ class Wish:
     drift_updates: int = 60
 
 
-def study(wish: Wish) -> Path:
+def study(request: CrossPolicyRequest) -> Path:
     """Make what is missing, then the page; its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
     logging.configure("experiment", level="WARNING")
-    config = configured(wish)
+    config = study_config(request)
     check(config)
-    design = wish.sizes.design(config, tokens=wish.tokens, refresh=REFRESH)
-    wish.out.mkdir(parents=True, exist_ok=True)
-    agreed(wish.out, design, Training)
-    made = sources(config)
+    design = request.sizes.design(config, tokens=request.tokens, refresh=REFRESH)
+    request.out.mkdir(parents=True, exist_ok=True)
+    require_same_design(request.out, design, Training)
+    made = task_sources(config)
 
     def found(arm: str, seed: int, told: Told, stop: threading.Event) -> Training | Drift:
-        trainee = Trainee(config, made, design, chosen(arm, config), seed, told, stop)
-        return drift(trainee, wish.drift_updates) if arm == "drift" else trained(trainee)
+        trainee = Trainee(config, made, design, arm_config(arm, config), seed, told, stop)
+        return drift(trainee, request.drift_updates) if arm == "drift" else train_arm(trainee)
 
     works = [
-        Work(path, design.tokens, partial(found, arm, seed)) for path, arm, seed in planned(wish)
+        Work(path, design.tokens, partial(found, arm, seed))
+        for path, arm, seed in plan_works(request)
     ]
-    make_missing(works, wish.sizes.threads)
-    return report.write(wish.out)
+    make_missing(works, request.sizes.threads)
+    return report.write(request.out)
 
 
-def trained(trainee: Trainee) -> Training:
+def train_arm(trainee: Trainee) -> Training:
     """The training of an arm; of START the policy that all begin with, measured."""
     if trainee.arm.name != START:
         return trainee.train()
@@ -83,31 +84,31 @@ def trained(trainee: Trainee) -> Training:
     return msgspec.structs.replace(trainee.train(), design=design)
 
 
-def planned(wish: Wish) -> Iterator[tuple[Path, str, int]]:
+def plan_works(request: CrossPolicyRequest) -> Iterator[tuple[Path, str, int]]:
     """File, arm and seed of everything, the first seeds of all arms first."""
-    yield from in_order(wish.out, wish.sizes.seeds, (START, *wish.arms))
-    for seed in range(wish.drift_seeds if wish.drift_updates >= min(LAGS) else 0):
-        yield wish.out / f"drift-{seed}.json", "drift", seed
+    yield from in_order(request.out, request.sizes.seeds, (START, *request.arms))
+    for seed in range(request.drift_seeds if request.drift_updates >= min(LAGS) else 0):
+        yield request.out / f"drift-{seed}.json", "drift", seed
 
 
-def configured(wish: Wish) -> Config:
+def study_config(request: CrossPolicyRequest) -> Config:
     """The file's configuration with the wishes in it. Raises ConfigError."""
-    config = loading.load(wish.config)
-    for arm in wish.arms:
+    config = config_loading.load(request.config)
+    for arm in request.arms:
         if arm not in ARMS:
             raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
-    for task in wish.tasks:
+    for task in request.tasks:
         if task not in config.tasks:
-            raise ConfigError(f"{wish.config} has no task {task}{nearest(task, config.tasks)}")
-    tasks = {name: config.tasks[name] for name in wish.tasks or config.tasks}
-    trainer = msgspec.structs.replace(config.trainer, threads=wish.sizes.threads)
+            raise ConfigError(f"{request.config} has no task {task}{nearest(task, config.tasks)}")
+    tasks = {name: config.tasks[name] for name in request.tasks or config.tasks}
+    trainer = msgspec.structs.replace(config.trainer, threads=request.sizes.threads)
     model = config.model
-    if wish.model is not None:
-        model = msgspec.structs.replace(model, path=str(wish.model))
+    if request.model is not None:
+        model = msgspec.structs.replace(model, path=str(request.model))
     return msgspec.structs.replace(config, tasks=tasks, trainer=trainer, model=model)
 
 
-def chosen(arm: str, config: Config) -> Arm:
+def arm_config(arm: str, config: Config) -> Arm:
     """Every arm that mixes draws from the same pool, so that only the weights differ."""
     tracks = [CURRENT] if arm not in ARMS[1:] else [CURRENT, f"refreshed({REFRESH})"]
     strategy = arm if arm in ARMS else CURRENT

@@ -22,11 +22,11 @@ from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.experiments.admission import Admission
 from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Training
 from agentrl.ops.experiments.gradients import Gauge
-from agentrl.ops.experiments.offline_adaptive import Weighing
-from agentrl.ops.experiments.simulator import Arena, Job
-from agentrl.ops.experiments.statistics import Visited
-from agentrl.trainer.algorithm.presets import Settings, settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble, spread
+from agentrl.ops.experiments.offline_adaptive import OfflineWeights
+from agentrl.ops.experiments.simulator import Job, Simulator
+from agentrl.ops.experiments.statistics import VisitedStates
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch, has_spread
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -91,7 +91,7 @@ class Trainee:
         self.told("checked", played.tokens)
         return Check(
             tokens=played.tokens,
-            version=played.arena.version,
+            version=played.simulator.version,
             success={
                 task: sum(counts) / len(counts) / self.design.check_attempts
                 for task, (counts, _) in solved.items()
@@ -144,7 +144,7 @@ class Trainee:
 
 def distinct(members: Sequence[Trajectory]) -> int:
     """Distinct histories that episodes of one item saw."""
-    seen = Visited()
+    seen = VisitedStates()
     seen.add(members)
     return sum(len(histories) for histories in seen.histories.values())
 
@@ -161,14 +161,14 @@ class Rounds:
 
     def __init__(self, trainee: Trainee, folder: Path, *, keep: bool) -> None:
         config = trainee.config
-        self.arena = Arena(
+        self.simulator = Simulator(
             config, trainee.sources, folder, trainee.arm.tracks, trainee.stop, keep=keep
         )
-        self.visited = Visited()
+        self.visited = VisitedStates()
         self.tokens = self.episodes = 0
-        self._weighing = Weighing(trainee.arm.sampling, config.dispatch.group_size)
+        self._weighing = OfflineWeights(trainee.arm.sampling, config.dispatch.group_size)
         self._trainee = trainee
-        self._settings: Settings = settings(config.trainer)
+        self._settings: Settings = resolve_settings(config.trainer)
         hardware = Hardware.configured(config.model, config.trainer)
         made = Path(config.model.path), self._settings, hardware
         self._learner = TorchLearner(*made)
@@ -189,7 +189,7 @@ class Rounds:
     def groups(self, jobs: Sequence[Job], arm: Arm) -> dict[str, list[Trajectory]]:
         """Members of each group in their order, groups in the order of the jobs."""
         found: dict[str, list[Trajectory]] = {job.group_id: [] for job in jobs}
-        for job, trajectory in self.arena.play(jobs, arm.sampling, self._weighing.draws):
+        for job, trajectory in self.simulator.play(jobs, arm.sampling, self._weighing.draws):
             found[job.group_id].append(trajectory)
         return {name: sorted(all_, key=lambda each: each.member) for name, all_ in found.items()}
 
@@ -203,25 +203,25 @@ class Rounds:
         candidates = [
             TrainableGroup(name, group[0].task, tuple(group)) for name, group in played.items()
         ]
-        lessons = [one for one in candidates if spread(one, self._settings.abnormal_reward)]
+        lessons = [one for one in candidates if has_spread(one, self._settings.abnormal_reward)]
         metrics: Mapping[str, float] = {}
         gradients: Mapping[str, float] = {}
         if lessons:
-            batch = assemble(lessons, self._settings)
+            batch = assemble_batch(lessons, self._settings)
             gradients = self._gradients(batch)
             update = self._learner.update(batch)
             metrics = update.values
             if not update.skipped:
-                self.arena.publish(self._learner.save)
+                self.simulator.publish(self._learner.save)
         self._weighing.note(list(played.values()), metrics)
         point = self._point(candidates, lessons, metrics)
         point = replace(point, gradients={name: round(gradients[name], 6) for name in gradients})
-        self._trainee.told(shown(point), self.tokens)
+        self._trainee.told(point_text(point), self.tokens)
         return point
 
     def _gradients(self, batch: Batch) -> Mapping[str, float]:
         """The norm of each task's part, at every update that is due; else nothing."""
-        every, version = self._trainee.design.gradients, self.arena.version
+        every, version = self._trainee.design.gradients, self.simulator.version
         if self._gauge is None or version % every:
             return {}
         return self._gauge.norms(batch, self._learner.state())
@@ -236,7 +236,7 @@ class Rounds:
         groups = {task: [g for g in candidates if g.task == task] for task in tasks}
         taught = {task: sum(g.task == task for g in lessons) for task in tasks}
         return Point(
-            version=self.arena.version,
+            version=self.simulator.version,
             tokens=self.tokens,
             success={task: _success(groups[task]) for task in tasks},
             spread={task: taught[task] / len(groups[task]) for task in tasks},
@@ -258,7 +258,7 @@ def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
     return {track: tokens[track] / total for track in sorted(tokens)}
 
 
-def shown(point: Point) -> str:
+def point_text(point: Point) -> str:
     """One line."""
     success = " · ".join(f"{task} {share:.0%}" for task, share in point.success.items())
     return f"update {point.version} · {success}"

@@ -23,7 +23,7 @@ from agentrl.envs.contract import (
 )
 
 
-class Scaled:
+class ScaledEnvironment:
     """An environment whose rewards are multiplied; scores are as they were."""
 
     def __init__(self, environment: Environment, scale: float) -> None:
@@ -45,7 +45,7 @@ class Scaled:
         self._environment.close()
 
 
-class Variant:
+class VariantSource:
     """A TaskSource: another one's items and environments under the name of this task."""
 
     def __init__(self, name: str, source: TaskSource, scale: float) -> None:
@@ -62,7 +62,7 @@ class Variant:
         return [replace(item, task=self.name) for item in self._source.items(split)]
 
     def make(self, item: Item) -> Environment:
-        return Scaled(self._source.make(self._own(item)), self._scale)
+        return ScaledEnvironment(self._source.make(self._own(item)), self._scale)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         return self._source.expert(self._own(item), seed=seed, noise=noise)
@@ -81,4 +81,4 @@ def _variant(name: str, options: Mapping[str, Any]) -> TaskSource:
     base, scale = rest.pop("source", name), rest.pop("reward_scale", 1.0)
     if not isinstance(scale, int | float) or not scale > 0:
         raise ConfigError(f"tasks.{name}.options.reward_scale: {scale!r} is not a number above 0")
-    return Variant(name, registry.source(base, rest), float(scale))
+    return VariantSource(name, registry.source(base, rest), float(scale))

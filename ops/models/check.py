@@ -94,7 +94,7 @@ def _memory(path: Path) -> Iterator[Finding]:
     """Estimate the memory of one trainer and one local policy server here, full and with LoRA."""
     machine = memory.this_machine()
     try:
-        described = model_spec.read(path)
+        described = model_spec.read_spec(path)
     except ConfigError as error:
         yield Finding("memory", "absent", f"cannot be estimated: {error}", error.hint)
         return
@@ -104,6 +104,6 @@ def _memory(path: Path) -> Iterator[Finding]:
             config, trainer=structs.replace(config.trainer, lora=Lora(rank=rank))
         )
         kind = f"LoRA, rank {rank}" if rank else "all weights"
-        for plan in memory.plans(config, described, machine):
+        for plan in memory.memory_plans(config, described, machine):
             state: Literal["ok", "missing"] = "ok" if plan.fits else "missing"
             yield Finding(f"training {kind}", state, plan.words(), plan.hint())

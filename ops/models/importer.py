@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentrl.checkpoints import manifest
-from agentrl.checkpoints.directories import whole_directory
+from agentrl.checkpoints.directories import write_directory
 from agentrl.core.config import Dtype
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration import model_spec
@@ -32,7 +32,7 @@ def import_model(source: str, out: Path, *, dtype: Dtype, chat_template: Path | 
     no usable template, and CheckpointError if `out` exists or cannot be written.
     """
     found = sources.resolve(source)
-    with whole_directory(out) as partial:
+    with write_directory(out) as partial:
         if found.is_gguf:
             _convert(found, partial, dtype)
         else:
@@ -50,7 +50,7 @@ def _convert(found: ModelSource, out: Path, dtype: Dtype) -> None:
 
     from agentrl.trainer.model import gguf
 
-    gguf.convert(found.path, out, getattr(torch, dtype))
+    gguf.convert_gguf(found.path, out, getattr(torch, dtype))
 
 
 def _copy(found: ModelSource, out: Path) -> None:
@@ -94,7 +94,7 @@ def _supply_template(directory: Path, named: Path | None) -> str:
 
 def _card(found: ModelSource, directory: Path, template: str, out: Path) -> str:
     """Return the card: contents, source, and the configuration for the directory."""
-    parameters = model_spec.read(directory).parameters
+    parameters = model_spec.read_spec(directory).parameters
     style = ChatTemplate.load(directory).call_style() or "json"
     weights = manifest.digests(directory)
     dtype = _dtype(directory)

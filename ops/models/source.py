@@ -37,7 +37,7 @@ def resolve(source: str) -> ModelSource:
     if source.startswith(PACKAGE):
         return _package(source)
     if source.startswith(hub.PREFIX):
-        path = hub.fetch(source)
+        path = hub.fetch_model(source)
         return ModelSource(source, path, _front_matter(path / "README.md"))
     path = Path(source).expanduser()
     if path.is_dir():

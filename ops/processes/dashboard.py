@@ -6,8 +6,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentrl.core import loading, logging
-from agentrl.core.access import loopback, origin
+from agentrl.core import config_loading, logging
+from agentrl.core.access import is_loopback, origin
 from agentrl.core.config import secret
 from agentrl.core.errors import AgentRLError, ConfigError
 
@@ -21,12 +21,12 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
     Raises AgentRLError for a missing package, database or free port, and ConfigError for a missing
     token if the address is not loopback.
     """
-    if len(secret(token_env)) < LEAST and not loopback(host):
+    if len(secret(token_env)) < LEAST and not is_loopback(host):
         raise ConfigError(
             f"the dashboard needs a token of {LEAST} or more characters: {host} is not loopback",
             hint="create one with `openssl rand -hex 16`, export it, and pass --token-env VARIABLE",
         )
-    config = loading.load(path)
+    config = config_loading.load(path)
     logging.configure(
         "dashboard", level=config.logs.level, form=config.logs.format, run=config.run.name
     )
@@ -36,10 +36,10 @@ def run(path: Path, port: int, host: str = HOST, token_env: str = "") -> None:
             "the dashboard needs streamlit",
             hint="run `pip install 'agentrl-system[dashboard]'`, or in a clone `make setup`",
         )
-    from agentrl.dashboard.serve import history, serve, trust
+    from agentrl.dashboard.streamlit_server import history, serve, trust_proxies
 
     check_proxies(config.dashboard.proxies)
-    trust(config.dashboard.proxies)
+    trust_proxies(config.dashboard.proxies)
     history(config.store_url())
     refuse_taken(port, host)
     print(f"{origin(host, port)} shows run {config.run.name}; press Ctrl-C to stop", flush=True)

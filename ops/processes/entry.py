@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import (
     AgentRLError,
@@ -26,14 +26,14 @@ from agentrl.core.errors import (
     StoreUnavailable,
     with_hint,
 )
-from agentrl.core.process import SUPERVISOR, TOLD, place
+from agentrl.core.process import SUPERVISOR, TOLD, find_rank_place
 from agentrl.core.telemetry import exposition, otlp
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
 from agentrl.db.transitions.updates import TrainerReplaced
 from agentrl.ops.runs import hub
-from agentrl.ops.runs.begin import RunOver, begin, queues_stand
+from agentrl.ops.runs.begin import RunOver, begin, require_queues
 from agentrl.ops.supervisor.restarts import AWAY
 
 PR_SET_PDEATHSIG = 1
@@ -49,13 +49,13 @@ AWAY_ERRORS = (StoreUnavailable, BrokerUnavailable, WeightsAway)
 log = logging.get_logger()
 
 
-class Away(AgentRLError):
+class ServiceAway(AgentRLError):
     """A service is unavailable. The supervisor restarts this process until it is available."""
 
     exit_code = AWAY
 
 
-class Unwell(AgentRLError):
+class RoleUnhealthy(AgentRLError):
     """A service refuses us although `up` reached it at the start. The supervisor tries again."""
 
     exit_code = 1  # the supervisor starts it again, and gives up after some tries
@@ -69,18 +69,18 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
     run is over; after a signal they exit with another code, so that a container engine restarts
     them.
     """
-    config = loading.load(path)
+    config = config_loading.load(path)
     if role not in NO_RUN:
-        config = hub.resolved(config)  # before signals are only noted: it may take long
+        config = hub.resolve_model(config)  # before signals are only noted: it may take long
     stop = stop_on_signals()
     if supervised:
         end_with_parent()
     logs = config.logs
     logging.configure(name or role, level=logs.level, form=logs.format, run=config.run.name)
     deepspeed = role == "trainer" and config.trainer.engine == "deepspeed"
-    own = place(os.environ) if deepspeed else None  # of a rank that a launcher started
+    own = find_rank_place(os.environ) if deepspeed else None  # of a rank that a launcher started
     others = own is not None and own.rank  # who hear from the first of them whether it is over
-    if not (supervised or role in NO_RUN or others or _begun(config, role, stop)):
+    if not (supervised or role in NO_RUN or others or _begin(config, role, stop)):
         if own is not None:
             from agentrl.ops.processes.trainer import send_home
 
@@ -88,16 +88,16 @@ def run_role(role: str, path: Path, *, supervised: bool, name: str = "") -> None
         return
     alone = not supervised and own is None
     if deepspeed and own is None:
-        from agentrl.ops.processes.launch_ranks import run_ranks
+        from agentrl.ops.processes.launch_ranks import launch_ranks
 
-        code = run_ranks(config, path, stop, supervised=supervised)
+        code = launch_ranks(config, path, stop, supervised=supervised)
         replaced = alone and code == TrainerReplaced.exit_code
         if code and not replaced:
             sys.exit(code)
     else:
         work = _root(role, name)
-        with _watched(config, role, name, first=own is None or not own.rank):
-            replaced = _replaced(
+        with _watch_process(config, role, name, first=own is None or not own.rank):
+            replaced = _run_until_replaced(
                 partial(work, config, stop), stop, supervised=supervised, alone=alone
             )
     if replaced:
@@ -117,7 +117,7 @@ def _root(role: str, name: str) -> Callable[[Config, threading.Event], None]:
     return partial(run, name=name) if name else run
 
 
-def _begun(config: Config, role: str, stop: threading.Event) -> bool:
+def _begin(config: Config, role: str, stop: threading.Event) -> bool:
     """Begin the run; False if the run is over and the role has nothing to do."""
     try:
         if not _has_work(config, role, stop):
@@ -141,7 +141,7 @@ def _has_work(config: Config, role: str, stop: threading.Event) -> bool:
             text = f"{role}: {error}; there is nothing left to do"
             print(with_hint(text, error.hint), flush=True)
             return False
-        if role not in CONSUME or queues_stand(config, error.run_id, stop):
+        if role not in CONSUME or require_queues(config, error.run_id, stop):
             return True
         log.warning("Run is over and its queues are deleted; waiting for a signal")
         stop.wait()
@@ -157,7 +157,7 @@ def _name_others(config: Config) -> None:
         log.warning("trackers.use is set; start a tracker exporter, too", verb="track")
 
 
-def _replaced(
+def _run_until_replaced(
     work: Callable[[], None], stop: threading.Event, *, supervised: bool, alone: bool
 ) -> bool:
     """Run the role; return whether it was a trainer (`alone`) that another one replaced."""
@@ -174,7 +174,7 @@ def _replaced(
         if not supervised or error.exit_code != AgentRLError.exit_code:
             raise
         away = isinstance(error, StoreUnavailable | BrokerError)
-        raise (Away if away else Unwell)(str(error), hint=error.hint) from error
+        raise (ServiceAway if away else RoleUnhealthy)(str(error), hint=error.hint) from error
     return False
 
 
@@ -191,19 +191,19 @@ def _rest(config: Config, stop: threading.Event) -> None:
             if time.monotonic() - told > REMIND_S:
                 log.warning("Replaced by another trainer; waiting for the run to end")
                 told = time.monotonic()
-            run = store.ask(lambda session: runs.run_named(session, config.run.name))
+            run = store.ask(lambda session: runs.find_run(session, config.run.name))
             if run is None or run.state in RUN_OVER:
                 return
 
 
 @contextmanager
-def _watched(config: Config, role: str, name: str, *, first: bool) -> Iterator[None]:
+def _watch_process(config: Config, role: str, name: str, *, first: bool) -> Iterator[None]:
     """Serve metrics and traces of the role; of several ranks only the first."""
     run, process = config.run.name, f"{role}-{name}" if name else role
     with ExitStack() as stack:
         if first:
-            stack.enter_context(exposition.exported(config.metrics, run, role, process))
-            stack.enter_context(otlp.exported(config.tracing, run, role, process))
+            stack.enter_context(exposition.serve_metrics(config.metrics, run, role, process))
+            stack.enter_context(otlp.export_spans(config.tracing, run, role, process))
         yield
 
 

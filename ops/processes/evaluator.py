@@ -1,4 +1,6 @@
-"""The evaluator process: builds the evaluation matrix and runs ops/evaluation/evaluator.py."""
+"""The evaluator process: builds the evaluation matrix and runs
+ops/evaluation/checkpoint_evaluator.py.
+"""
 
 import os
 import threading
@@ -8,15 +10,15 @@ from contextlib import closing
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.core.process import TOLD, weigh_session
+from agentrl.core.process import TOLD, set_session_nice
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import evaluations, runs
-from agentrl.ops.evaluation.command import Matrix, only, planned
+from agentrl.ops.evaluation.checkpoint_evaluator import LOOK_S, eval_request, follow
+from agentrl.ops.evaluation.command import Matrix, make_plans, only
 from agentrl.ops.evaluation.evaluate import work_of
-from agentrl.ops.evaluation.evaluator import LOOK_S, follow, wish
 from agentrl.ops.evaluation.target import resolve
-from agentrl.ops.runs.begin import opened
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.runs.begin import open_run
+from agentrl.ops.tasks.task_sources import task_sources
 
 GRACE_S = 3.5  # between SIGTERM and leaving whatever an environment still waits for
 
@@ -26,7 +28,7 @@ log = get_logger()
 def run(config: Config, stop: threading.Event) -> None:
     """Evaluate checkpoints until the run is over or SIGTERM, with low CPU priority."""
     os.nice(config.eval.nice)
-    weigh_session(config.eval.nice)  # also where Linux weighs whole sessions (autogroup)
+    set_session_nice(config.eval.nice)  # also where Linux weighs whole sessions (autogroup)
     evaluate_run(config, stop)
 
 
@@ -39,11 +41,11 @@ def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) 
     ended = threading.Event()
     threading.Thread(target=_leave_in_time, args=(stop, ended), daemon=True).start()
     own = config.as_evaluated()
-    plans = planned(own, wish(config))
-    found = sources(only(own, plans))
+    plans = make_plans(own, eval_request(config))
+    found = task_sources(only(own, plans))
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     with (
-        opened(own, stop) as here,
+        open_run(own, stop) as here,
         closing(Matrix(own, here.store, found, work, stop)) as matrix,
     ):
 
@@ -51,7 +53,8 @@ def evaluate_run(config: Config, stop: threading.Event, look_s: float = LOOK_S) 
             every = config.eval.every
             return here.store.ask(
                 lambda session: [
-                    row.checkpoint_id for row in evaluations.due(session, here.run_id, every)
+                    row.checkpoint_id
+                    for row in evaluations.due_checkpoints(session, here.run_id, every)
                 ]
             )
 

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, secret
 from agentrl.core.errors import AgentRLError, ConfigError, nearest
 from agentrl.db.admin import probe
@@ -33,7 +33,7 @@ class Unhealthy(AgentRLError):
 
 def health(path: Path, role: str, name: str = "") -> str:
     """Return a line about a healthy process. Raises Unhealthy, ConfigError."""
-    config = loading.load(path)
+    config = config_loading.load(path)
     if role not in PROBES:
         near = nearest(role, PROBES) or f"; known: {', '.join(sorted(PROBES))}"
         raise ConfigError(f"there is no process {role}{near}")
@@ -63,13 +63,13 @@ def _recorder(config: Config, _: str) -> str:
 
     if probe.run_over(config.store_url(), config.run.name):
         return OVER
-    return _consumed(config, recorder_queue)
+    return _require_consumer(config, recorder_queue)
 
 
 def _trainer(config: Config, _: str) -> str:
     from agentrl.broker.topology import trainer_queue
 
-    return _consumed(config, trainer_queue)
+    return _require_consumer(config, trainer_queue)
 
 
 def _policy(config: Config, name: str) -> str:
@@ -101,7 +101,7 @@ PROBES: Mapping[str, Callable[[Config, str], str]] = {
 }
 
 
-def _consumed(config: Config, queue_of: Callable[[str], str]) -> str:
+def _require_consumer(config: Config, queue_of: Callable[[str], str]) -> str:
     """Check the consumer of a queue. Raises Unhealthy, StoreError, BrokerError."""
     from agentrl.broker.rabbit import RabbitBroker
 

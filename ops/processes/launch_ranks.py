@@ -40,11 +40,11 @@ class Rank:
     log: Path | None
 
 
-def run_ranks(config: Config, path: Path, stop: threading.Event, *, supervised: bool) -> int:
+def launch_ranks(config: Config, path: Path, stop: threading.Event, *, supervised: bool) -> int:
     """Run `trainer.ranks` processes until all have ended; return the exit code. Raises RankLost."""
     with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
         ranks = [
-            _started(config, path, number, Path(folder) / "meeting")
+            _start_rank(config, path, number, Path(folder) / "meeting")
             for number in range(config.trainer.ranks)
         ]
         try:
@@ -56,7 +56,7 @@ def run_ranks(config: Config, path: Path, stop: threading.Event, *, supervised: 
                 rank.process.wait()
 
 
-def _started(config: Config, path: Path, number: int, meeting: Path) -> Rank:
+def _start_rank(config: Config, path: Path, number: int, meeting: Path) -> Rank:
     output = config.home() / "logs" / f"trainer-rank-{number}.log" if number else None
     environment = os.environ | {
         SUPERVISOR: str(os.getpid()),
@@ -69,13 +69,13 @@ def _started(config: Config, path: Path, number: int, meeting: Path) -> Rank:
     }
     command = [sys.executable, "-m", "agentrl.cli.main", "trainer", str(path), "--supervised"]
     if output is None:
-        return Rank(number, _spawned(command, environment, None), None)
+        return Rank(number, _spawn(command, environment, None), None)
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("ab") as file:
-        return Rank(number, _spawned(command, environment, file.fileno()), output)
+        return Rank(number, _spawn(command, environment, file.fileno()), output)
 
 
-def _spawned(
+def _spawn(
     command: Sequence[str], environment: dict[str, str], output: int | None
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(

@@ -6,8 +6,8 @@ from agentrl.broker.topology import recorder_queue
 from agentrl.core.config import Config
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import runs
-from agentrl.ops.runs.begin import opened
-from agentrl.workers.recorder import record
+from agentrl.ops.runs.begin import open_run
+from agentrl.workers.recorder import record_bodies
 
 DRAIN_S = 3.0  # how long a recorder that stops may still store
 LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it later
@@ -15,13 +15,13 @@ LAST_DRAIN_S = 55.0  # the same once the run is over, when nobody would do it la
 
 def run(config: Config, stop: threading.Event) -> None:
     """Store bodies until SIGTERM, then the rest of the queue."""
-    with opened(config, stop) as here:
+    with open_run(config, stop) as here:
         consumer = here.broker.consumer(recorder_queue(here.run_id))
-        record(here.store, consumer, here.run_id, stop)
+        record_bodies(here.store, consumer, here.run_id, stop)
         late = threading.Event()
         state = here.store.ask(lambda session: runs.run_state(session, here.run_id), patience_s=1.0)
         timer = threading.Timer(LAST_DRAIN_S if state in RUN_OVER else DRAIN_S, late.set)
         timer.daemon = True
         timer.start()
-        record(here.store, consumer, here.run_id, late, drain=True)
+        record_bodies(here.store, consumer, here.run_id, late, drain=True)
         consumer.close()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.telemetry.exposition import address
 from agentrl.core.types import RUN_OVER, RunState
@@ -20,7 +20,7 @@ from agentrl.ops.tables import console, plain
 
 def status(path: Path, *, as_json: bool) -> None:
     """Print the status."""
-    found = look(loading.load(path))
+    found = look(config_loading.load(path))
     if as_json:
         print(json.dumps(found))
         return
@@ -46,7 +46,7 @@ def status(path: Path, *, as_json: bool) -> None:
     if found["metrics"]:
         processes.add_row("supervisor", "", "", found["metrics"]["supervisor"])
     over = totals["state"] in RUN_OVER
-    start = "" if over else f"; start them with: {loading.command('up', path)}"
+    start = "" if over else f"; start them with: {config_loading.command('up', path)}"
     out.print(processes if found["processes"] else f"no processes{start}")
     policies = plain("track", "version", "checkpoint", "server")
     for row in found["policies"]:
@@ -85,7 +85,7 @@ def look(config: Config) -> dict[str, Any]:
                 ],
                 "problems": checkpoints.server_problems(session, run.run_id),
                 "alarms": [
-                    dataclasses.asdict(alarm) for alarm in alarms.raised(session, run.run_id)
+                    dataclasses.asdict(alarm) for alarm in alarms.raised_alarms(session, run.run_id)
                 ],
                 "processes": (processes := _processes(config.home())),
                 "metrics": _metrics(config.metrics.host, processes),

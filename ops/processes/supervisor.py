@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.telemetry import exposition
 from agentrl.core.types import RUN_OVER
@@ -43,7 +43,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
     )
     supervisor = Supervisor(config.home(), children(config, path), say, settings)
     try:
-        with exposition.exported(config.metrics, config.run.name, "supervisor"):
+        with exposition.serve_metrics(config.metrics, config.run.name, "supervisor"):
             logs_seen = LogWatcher(config.home() / "logs")
             supervisor.start()
             say(f"run {run_id}: {len(supervisor.pids())} processes, logs in {config.home()}/logs")
@@ -55,7 +55,7 @@ def run(config: Config, stop: threading.Event, path: Path) -> None:
     finally:
         supervisor.stop()
         store.close()
-    again = "" if last.state in RUN_OVER else f"; resume with: {loading.command('up', path)}"
+    again = "" if last.state in RUN_OVER else f"; resume with: {config_loading.command('up', path)}"
     say(f"run {config.run.name}: {end}{again}")
     if last.state in RUN_OVER and (kept := clear_queues(config, run_id)):
         say(f"{kept} messages are left in the queues of the run")

@@ -11,7 +11,7 @@ import time
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
-from agentrl.ops.trackers.exporter import Follower
+from agentrl.ops.trackers.exporter import TrackerExporter
 from agentrl.ops.trackers.factory import make
 
 LEAVE_S = 3.5  # for the last rows and `finish` once told to stop
@@ -23,7 +23,7 @@ def run(config: Config, stop: threading.Event) -> None:
     """Export until the run is over and exported, or `stop`. Raises ConfigError."""
     if not config.trackers.use:
         raise ConfigError("trackers.use is empty", hint='set it, for example to ["tensorboard"]')
-    followers = [Follower(config, make(name, config), name) for name in config.trackers.use]
+    followers = [TrackerExporter(config, make(name, config), name) for name in config.trackers.use]
     threads = [threading.Thread(target=f.follow, args=(stop,), daemon=True) for f in followers]
     for thread in threads:
         thread.start()

@@ -11,18 +11,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.broker.events import EventPublisher
 from agentrl.broker.topology import trainer_queue
-from agentrl.broker.wake import Announcer
 from agentrl.checkpoints import checkpoint_store
 from agentrl.checkpoints.checkpoint_store import TransferLimits
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.core.process import place
+from agentrl.core.process import find_rank_place
 from agentrl.core.retry import FOREVER
 from agentrl.db.registry import checkpoints
-from agentrl.ops.runs.begin import Opened, opened, shelf
-from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, settings
-from agentrl.trainer.inbox import Bounds
+from agentrl.ops.runs.begin import OpenRun, open_checkpoint_store, open_run
+from agentrl.trainer.algorithm.presets import Settings, batch_groups, inbox_bytes, resolve_settings
+from agentrl.trainer.inbox import InboxBounds
 from agentrl.trainer.ledger_config import LedgerConfig
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ def run(config: Config, stop: threading.Event) -> None:
     if config.trainer.engine == "deepspeed":
         _rank(config, stop)
         return
-    with opened(config, stop) as here:
-        path = _fetched(_first(here), config, stop)
+    with open_run(config, stop) as here:
+        path = _fetch_checkpoint(_first(here), config, stop)
         hardware = Hardware.configured(config.model, config.trainer)
-        _train(config, here, TorchLearner(path, settings(config.trainer), hardware), stop)
+        _train(config, here, TorchLearner(path, resolve_settings(config.trainer), hardware), stop)
 
 
-def bounds(config: Config, filled: Settings) -> Bounds:
+def bounds(config: Config, filled: Settings) -> InboxBounds:
     """Return the limits of a batch."""
     fewest, most = batch_groups(config.trainer, config.dispatch)
-    return Bounds(
+    return InboxBounds(
         min_groups=fewest,
         max_groups=most,
         max_staleness=config.dispatch.max_staleness,
@@ -78,36 +78,36 @@ def ledger_config(config: Config) -> LedgerConfig:
 
 def send_home(config: Config) -> None:
     """Stop the other ranks of a finished run; they cannot read the database."""
-    with _joined(config) as ranks:
-        ranks.tell(OVER)
+    with _join_ranks(config) as ranks:
+        ranks.broadcast(OVER)
 
 
-def _joined(config: Config) -> AbstractContextManager["Ranks"]:
+def _join_ranks(config: Config) -> AbstractContextManager["Ranks"]:
     """Connect the ranks. Raises RankLost, ConfigError."""
-    from agentrl.trainer.engines.ranks import joined
+    from agentrl.trainer.engines.ranks import join_ranks
 
-    own = place(os.environ)
+    own = find_rank_place(os.environ)
     if own is None:
         raise ConfigError(
             "RANK and WORLD_SIZE are not set", hint="start all ranks with `agentrl trainer CONFIG`"
         )
-    return joined(own, config.trainer.deepspeed.timeout_s, config.model.device)
+    return join_ranks(own, config.trainer.deepspeed.timeout_s, config.model.device)
 
 
 def _rank(config: Config, stop: threading.Event) -> None:
     """Run one rank. A signal stops the first, which stops the others."""
-    from agentrl.trainer.engines.rank0 import follow, leading
+    from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
 
-    with _joined(config) as ranks:
+    with _join_ranks(config) as ranks:
         if ranks.rank:
-            told = ranks.hear()
+            told = ranks.receive()
             if told != OVER:
-                follow(_part(config, told.decode(), ranks, stop), ranks)
+                follow_rank0(_part(config, told.decode(), ranks, stop), ranks)
             return
-        with opened(config, stop) as here:
+        with open_run(config, stop) as here:
             first = _first(here)
-            ranks.tell(first.encode())
-            with leading(_part(config, first, ranks, stop), ranks) as learner:
+            ranks.broadcast(first.encode())
+            with coordinate_ranks(_part(config, first, ranks, stop), ranks) as learner:
                 _train(config, here, learner, stop)
 
 
@@ -116,38 +116,38 @@ def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> 
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Hardware
 
-    path = _fetched(first, config, stop)
+    path = _fetch_checkpoint(first, config, stop)
     kind = config.model.device.partition(":")[0]
     device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
     hardware = Hardware.configured(config.model, config.trainer, device)
     return DeepSpeedLearner(
-        path, settings(config.trainer), hardware, config.trainer.deepspeed, ranks
+        path, resolve_settings(config.trainer), hardware, config.trainer.deepspeed, ranks
     )
 
 
-def _first(run: Opened) -> str:
+def _first(run: OpenRun) -> str:
     return run.store.ask(lambda session: checkpoints.live_checkpoints(session, run.run_id)[0].path)
 
 
-def _fetched(first: str, config: Config, stop: threading.Event) -> Path:
+def _fetch_checkpoint(first: str, config: Config, stop: threading.Event) -> Path:
     """Return the first checkpoint's directory; wait for an unavailable storage until `stop`."""
     patient = TransferLimits(fetch_s=FOREVER)
-    return checkpoint_store.patience(stop).call(
+    return checkpoint_store.make_patience(stop).call(
         lambda: checkpoint_store.fetch(first, config.cache(), stop, patient)
     )
 
 
-def _train(config: Config, run: Opened, learner: "Learner", stop: threading.Event) -> None:
+def _train(config: Config, run: OpenRun, learner: "Learner", stop: threading.Event) -> None:
     from agentrl.trainer.inbox import Inbox
     from agentrl.trainer.lease import trainer_lease
     from agentrl.trainer.ledger import Ledger
     from agentrl.trainer.loop import train
 
-    filled = settings(config.trainer)
-    announcer = Announcer(run.broker, run.run_id)
+    filled = resolve_settings(config.trainer)
+    announcer = EventPublisher(run.broker, run.run_id)
     consumer = run.broker.consumer(trainer_queue(run.run_id))
     inbox = Inbox(run.store, consumer, run.run_id, bounds(config, filled))
-    kept_in = shelf(config, run.run_id, stop)
+    kept_in = open_checkpoint_store(config, run.run_id, stop)
     ledger = Ledger(ledger_config(config), run.run_id, run.store, announcer.announce, kept_in)
     try:
         with trainer_lease(run.store, run.run_id, lambda: ledger.epoch):

@@ -5,31 +5,31 @@ of workers/worker.py.
 import threading
 from contextlib import ExitStack, closing
 
+from agentrl.broker.events import EventListener
 from agentrl.broker.messages import PoolChanged
-from agentrl.broker.wake import Waker
 from agentrl.core.config import Config
-from agentrl.ops.runs.begin import opened
-from agentrl.ops.tasks.sources import sources
-from agentrl.workers.app import celery_app, serve
+from agentrl.ops.runs.begin import open_run
+from agentrl.ops.tasks.task_sources import task_sources
+from agentrl.workers.celery_app import celery_app, run_celery
 from agentrl.workers.policies.statistics import PoolConfig
-from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig, leave_in_time
+from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig, exit_in_time
 
 
 def run(config: Config, stop: threading.Event) -> None:
     """Run episodes until SIGTERM."""
-    with opened(config, stop) as here, ExitStack() as stack:
+    with open_run(config, stop) as here, ExitStack() as stack:
         publisher = stack.enter_context(closing(here.broker.publisher()))
         own = worker_config(config)
-        episodes = EpisodeWorker(own, here.run_id, here.store, publisher, sources(config))
-        waker = Waker(here.broker, here.run_id, (PoolChanged,), episodes.pool_changed)
+        episodes = EpisodeWorker(own, here.run_id, here.store, publisher, task_sources(config))
+        waker = EventListener(here.broker, here.run_id, (PoolChanged,), episodes.pool_changed)
         stack.callback(waker.close)
         stack.callback(episodes.close)
         stack.callback(stop.set)
         episodes.start()
-        watch = threading.Thread(target=leave_in_time, args=(episodes, stop), daemon=True)
+        watch = threading.Thread(target=exit_in_time, args=(episodes, stop), daemon=True)
         watch.start()
         app = celery_app(config.tasks_url(), here.run_id)
-        serve(app, episodes.run, stop, config.worker.concurrency)
+        run_celery(app, episodes.run, stop, config.worker.concurrency)
 
 
 def worker_config(config: Config) -> EpisodeWorkerConfig:

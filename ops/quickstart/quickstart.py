@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from sqlalchemy.orm import Session
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.types import RunState
@@ -27,29 +27,29 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.evaluation.evaluate import Evaluator, Measured, Plan, Work, work_of
-from agentrl.ops.evaluation.record import Record
-from agentrl.ops.evaluation.target import Target, fitted, resolve
+from agentrl.ops.evaluation.evaluate import Evaluator, Plan, PlanResult, Work, work_of
+from agentrl.ops.evaluation.evaluation_rows import EvaluationRecord
+from agentrl.ops.evaluation.target import Target, fit_config, resolve
 from agentrl.ops.processes.entry import stop_on_signals
+from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.recipes import Recipe
 from agentrl.ops.quickstart.report import (
     BINS,
     ByTask,
     Outcome,
     agentrl,
-    measured,
-    near,
+    eval_command,
+    relative_path,
     report,
     require_picture,
-    resumed,
+    resume_command,
 )
-from agentrl.ops.quickstart.start import make_start
-from agentrl.ops.quickstart.view import View
+from agentrl.ops.quickstart.starting_policy import make_start
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
 from agentrl.ops.supervisor.screen import Screen, StallGuard, watch
 from agentrl.ops.supervisor.supervisor import Supervisor, children
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 POLL_S = 0.1
 FIRST, LAST = "0", "latest"  # versions that are measured
@@ -106,7 +106,7 @@ class Quickstart:
         self._run_id = run_id
         self._store = store
         self._stop = stop
-        self._sources = sources(config)
+        self._sources = task_sources(config)
         self._work: dict[Plan, list[Work]] = {}
         # what an interruption is told
         self._hint = "run the same command to start again" if recipe.begin_anew else GOES_ON
@@ -131,14 +131,17 @@ class Quickstart:
         def tell(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-        tell(f"run folder: {near(home)}; in another terminal: {agentrl()} status {near(path)}")
+        tell(
+            f"run folder: {relative_path(home)}; "
+            f"in another terminal: {agentrl()} status {relative_path(path)}"
+        )
         supervisor = Supervisor(home, children(self._config, path), tell)
         screen = Screen(tell, lambda _totals: None, LogWatcher(home / "logs"))
         try:
             supervisor.start()
             if is_over:
                 supervisor.run_is_over()
-            with View(console, self._config) as view:
+            with LivePanel(console, self._config) as view:
                 self._measure(supervisor, view, FIRST)
                 if not is_over:
                     self._train(supervisor, view, path, screen)
@@ -149,7 +152,10 @@ class Quickstart:
             supervisor.stop()
 
     def _outcome(
-        self, before: tuple[Target, Record], after: tuple[Target, Record], seconds: float
+        self,
+        before: tuple[Target, EvaluationRecord],
+        after: tuple[Target, EvaluationRecord],
+        seconds: float,
     ) -> Outcome:
         run_id = self._run_id
         with self._store.read() as session:
@@ -166,7 +172,7 @@ class Quickstart:
                 curve=progress.success_over_time(session, run_id, bins=BINS),
             )
 
-    def _train(self, supervisor: Supervisor, view: View, path: Path, screen: Screen) -> None:
+    def _train(self, supervisor: Supervisor, view: LivePanel, path: Path, screen: Screen) -> None:
         """Train to the last update.
 
         Raises Interrupted, and AgentRLError if training makes no progress.
@@ -181,12 +187,12 @@ class Quickstart:
 
         store.transact(lambda session: runs.move_run(session, run_id, RunState.RUNNING))
         if self._recipe.begin_anew:
-            self._hint = resumed(path)
+            self._hint = resume_command(path)
         watch(supervisor, store, run_id, self._stop, dataclasses.replace(screen, show=show))
         if self._stop.is_set():
             raise Interrupted("interrupted", hint=self._hint)
         if self._recipe.begin_anew:
-            self._hint = measured(path)
+            self._hint = eval_command(path)
 
     def _planned(self, items: int) -> dict[Plan, list[Work]]:
         tasks, sampled = self._config.tasks, self._config.sampling.temperature
@@ -197,12 +203,14 @@ class Quickstart:
         ]
         return {plan: work_of(plan, self._sources[plan.task]) for plan in plans}
 
-    def _record(self, version: str) -> tuple[Target, Record]:
+    def _record(self, version: str) -> tuple[Target, EvaluationRecord]:
         """Return the evaluation record of a version, and the attempts still to do."""
         target = resolve(f"{self._config.run.name}@{version}", self._config)
-        return target, Record(self._store, fitted(self._config, target), target, self._work)
+        return target, EvaluationRecord(
+            self._store, fit_config(self._config, target), target, self._work
+        )
 
-    def _measure(self, supervisor: Supervisor, view: View, version: str) -> None:
+    def _measure(self, supervisor: Supervisor, view: LivePanel, version: str) -> None:
         """Play the remaining attempts with the policy server that serves this version."""
         target, record = self._record(version)
         total = sum(map(len, self._work.values()))
@@ -245,9 +253,9 @@ class Quickstart:
             raise Interrupted("interrupted during the evaluation", hint=self._hint)
 
 
-def by_task(found: Sequence[Measured]) -> ByTask:
+def by_task(found: Sequence[PlanResult]) -> ByTask:
     """Return {task: {temperature: Measured}}."""
-    tasks: dict[str, dict[float, Measured]] = {}
+    tasks: dict[str, dict[float, PlanResult]] = {}
     for one in found:
         tasks.setdefault(one.plan.task, {})[one.plan.temperature] = one
     return tasks
@@ -255,8 +263,8 @@ def by_task(found: Sequence[Measured]) -> ByTask:
 
 def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config, Path]:
     """Write the recipe's configuration with the choices, and return it with its file."""
-    home = runs_folder / _named(recipe, choices)
-    written = loading.load(recipe.file, {})
+    home = runs_folder / _run_name(recipe, choices)
+    written = config_loading.load(recipe.file, {})
     size = recipe.size(fast=choices.fast)
     model = home / "start" if size.clones else recipe.model_path(written)
     overrides: dict[str, str] = {
@@ -276,15 +284,15 @@ def prepare(recipe: Recipe, choices: Choices, runs_folder: Path) -> tuple[Config
         overrides["SAMPLING__STRATEGY"] = '"current"'
     if not choices.task_norm:
         overrides["TRAINER__NORMALISE"] = '"none"'
-    prefixed = {loading.PREFIX + key: value for key, value in overrides.items()}
-    config = loading.load(recipe.file, prefixed | dict(os.environ))
+    prefixed = {config_loading.PREFIX + key: value for key, value in overrides.items()}
+    config = config_loading.load(recipe.file, prefixed | dict(os.environ))
     home.mkdir(parents=True, exist_ok=not recipe.begin_anew)
     path = home / "config.toml"
-    path.write_text(loading.to_toml(config))
+    path.write_text(config_loading.to_toml(config))
     return config, path
 
 
-def _named(recipe: Recipe, choices: Choices) -> str:
+def _run_name(recipe: Recipe, choices: Choices) -> str:
     """Return the chosen run name, or a new one."""
     if recipe.begin_anew:
         return f"quickstart-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

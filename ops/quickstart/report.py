@@ -13,11 +13,11 @@ from rich.table import Table
 
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
-from agentrl.ops.evaluation.evaluate import Measured
+from agentrl.ops.evaluation.evaluate import PlanResult
 
 BINS = 24  # of the curve
 
-ByTask = Mapping[str, Mapping[float, Measured]]
+ByTask = Mapping[str, Mapping[float, PlanResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ def report(
     )
     console.print(_accounting(outcome))
     console.print(
-        f"start: {near(Path(config.model.path))}, {outcome.model}\n"
+        f"start: {relative_path(Path(config.model.path))}, {outcome.model}\n"
         "       made with `agentrl warmstart` on other items than the evaluated ones",
         soft_wrap=True,
         highlight=False,
     )
     console.print(
-        f"curve: {near(picture)}\nnext:  {agentrl()} eval compare {path} 0 latest\n"
+        f"curve: {relative_path(picture)}\nnext:  {agentrl()} eval compare {path} 0 latest\n"
         f"       {agentrl()} sql {path}\n"
         f"       {'' if find_spec('streamlit') else 'make setup && '}{agentrl()} dashboard {path}",
         soft_wrap=True,
@@ -80,27 +80,27 @@ def agentrl() -> str:
     """Return the agentrl command for this shell; `make quickstart` calls it in .venv."""
     own = Path(sys.argv[0])
     named = own.name == "agentrl" and not shutil.which("agentrl")
-    return str(near(own.absolute())) if named else "agentrl"
+    return str(relative_path(own.absolute())) if named else "agentrl"
 
 
-def resumed(path: Path) -> str:
+def resume_command(path: Path) -> str:
     """Return the commands that continue an interrupted run and print its table.
 
     `path`: its file.
     """
-    return f"{agentrl()} up {near(path)} resumes the run; then {measured(path)}"
+    return f"{agentrl()} up {relative_path(path)} resumes the run; then {eval_command(path)}"
 
 
-def measured(path: Path) -> str:
+def eval_command(path: Path) -> str:
     """Return the commands that print the table of a finished run. `path`: its file."""
-    command, file = agentrl(), near(path)
+    command, file = agentrl(), relative_path(path)
     return (
         f"{command} eval {file} --checkpoints 0,latest and {command} eval compare {file} 0 latest "
         "print the table"
     )
 
 
-def near(path: Path) -> Path:
+def relative_path(path: Path) -> Path:
     """Return the shortest form of a path from the working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
@@ -161,7 +161,7 @@ def _table(outcome: Outcome) -> Table:
     return table
 
 
-def _rate(measured: Measured) -> str:
+def _rate(measured: PlanResult) -> str:
     return f"{measured.success:.3f} ({measured.low:.2f}–{measured.high:.2f})"
 
 

@@ -1,7 +1,7 @@
 """`agentrl replay --policy`: another policy continues a recorded episode from a step.
 
 target ─▶ served here ─┐
-stored body ─▶ Tape up to the step ─▶ EpisodeLoop ─▶ the rest, sampled anew, so often as asked
+stored body ─▶ RecordedEpisode up to the step ─▶ EpisodeLoop ─▶ the rest, sampled anew
 """
 
 import dataclasses
@@ -27,19 +27,19 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import open_store
 from agentrl.db.transitions.recordings import Recording
 from agentrl.ops.configuration.configs import check_model
-from agentrl.ops.evaluation.checkpoint_lease import held
-from agentrl.ops.evaluation.server import served
+from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
+from agentrl.ops.evaluation.server import serve_target
 from agentrl.ops.evaluation.target import Target, resolve
 from agentrl.ops.replay.command import LOOSE
-from agentrl.ops.replay.recorded_episode import Successor, Tape
-from agentrl.ops.replay.replayer import Replayer, opened, recorded, replaying
+from agentrl.ops.replay.recorded_episode import RecordedEpisode, Successor
+from agentrl.ops.replay.replayer import Replayer, open_replay, open_replayer, read_recorded
 from agentrl.ops.tables import console, plain
 
 SHOWN = 60  # characters of a call or an answer in a table
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BranchRequest:
     """Options of a continuation. `policy`: as for `agentrl eval`. `step`: the first sampled one.
 
     `temperature`: None: as configured; 0: greedy. `out`: a file for the encoded trajectory.
@@ -52,46 +52,46 @@ class Wish:
     out: Path | None = None
 
 
-def go_on(path: Path, episode_id: str, wish: Wish, *, as_json: bool) -> None:
+def branch_episode(path: Path, episode_id: str, request: BranchRequest, *, as_json: bool) -> None:
     """Continue the episode and print it; only the requested file is written.
 
     Raises StoreError, MessageError, ConfigError, ItemError, PolicyError, and EnvironmentFailure if
     the fresh environment does not reach the recorded state.
     """
-    with opened(path) as (config, store):
-        recording, body = recorded(store, episode_id)
-        if not 0 <= wish.step < len(body.steps):
+    with open_replay(path) as (config, store):
+        recording, body = read_recorded(store, episode_id)
+        if not 0 <= request.step < len(body.steps):
             last = len(body.steps) - 1
-            raise ConfigError(f"--from-step {wish.step}: the episode has the steps 0 to {last}")
-        target = resolve(wish.policy, config)
+            raise ConfigError(f"--from-step {request.step}: the episode has the steps 0 to {last}")
+        target = resolve(request.policy, config)
         own = _for(config, target)
         with (
-            _held(config, target),
-            served(own, target) as policy,
-            replaying(config) as replayer,
+            _hold(config, target),
+            serve_target(own, target) as policy,
+            open_replayer(config) as replayer,
         ):
-            found = _continued(replayer, recording, body, policy, wish)
-    if wish.out is not None:
-        wish.out.write_bytes(encode(EpisodeFinished(trajectory=found[0])))
-    told = described(body, found, wish, target.checkpoint_id)
+            found = _continue_episode(replayer, recording, body, policy, request)
+    if request.out is not None:
+        request.out.write_bytes(encode(EpisodeFinished(trajectory=found[0])))
+    told = describe_branch(body, found, request, target.checkpoint_id)
     if as_json:
         print(msgspec.json.encode(told).decode())
     else:
-        _show(body, found, wish, told)
+        _show(body, found, request, told)
 
 
 @contextmanager
-def _held(config: Config, target: Target) -> Iterator[None]:
+def _hold(config: Config, target: Target) -> Iterator[None]:
     """Keep retention from deleting a checkpoint of the run; other targets need no lease."""
     if target.run_id is None:
         yield
         return
-    with closing(open_store(config.store_url())) as store, held(store, target):
+    with closing(open_store(config.store_url())) as store, hold_checkpoint(store, target):
         yield
 
 
-def described(
-    body: Trajectory, found: Sequence[Trajectory], wish: Wish, checkpoint_id: str
+def describe_branch(
+    body: Trajectory, found: Sequence[Trajectory], request: BranchRequest, checkpoint_id: str
 ) -> Mapping[str, object]:
     """Return the result as a JSON object.
 
@@ -104,16 +104,16 @@ def described(
         "episode_id": body.episode_id,
         "task": body.task,
         "item_id": body.item_id,
-        "from_step": wish.step,
+        "from_step": request.step,
         "checkpoint_id": checkpoint_id,
-        "temperature": found[0].steps[wish.step].temperature,
+        "temperature": found[0].steps[request.step].temperature,
         "recorded": _end(body),
         "reward": mean,
         "reward_low": None if around is None else mean - around,
         "reward_high": None if around is None else mean + around,
         "success": fmean(each.score >= SOLVED for each in found),
         "continuations": [
-            {**_end(each), "steps": [_step(each, step) for step in each.steps[wish.step :]]}
+            {**_end(each), "steps": [_step(each, step) for step in each.steps[request.step :]]}
             for each in found
         ],
     }
@@ -121,7 +121,7 @@ def described(
 
 def _for(config: Config, target: Target) -> Config:
     """Serve the target. Raises ConfigError if its tokenizer differs."""
-    model = manifest.base_of(target.path) or target.path
+    model = manifest.find_base(target.path) or target.path
     check_model(model, config.model)
     ours = Path(config.model.path) / "tokenizer.json"
     if (model / "tokenizer.json").read_bytes() != ours.read_bytes():
@@ -133,42 +133,46 @@ def _for(config: Config, target: Target) -> Config:
     return msgspec.structs.replace(config, model=section, policy=[])
 
 
-def _continued(
-    replayer: Replayer, recording: Recording, body: Trajectory, policy: LivePolicy, wish: Wish
+def _continue_episode(
+    replayer: Replayer,
+    recording: Recording,
+    body: Trajectory,
+    policy: LivePolicy,
+    request: BranchRequest,
 ) -> Sequence[Trajectory]:
     limits = replayer.limits(recording)
-    sampling, temperature = replayer.kit.sampling, wish.temperature
+    sampling, temperature = replayer.context.sampling, request.temperature
     if temperature is not None:
         sampling = msgspec.structs.replace(sampling, temperature=temperature)
-    own = dataclasses.replace(replayer.kit, sampling=sampling)
+    own = dataclasses.replace(replayer.context, sampling=sampling)
 
     def one(repeat: int) -> Trajectory:
-        successor = Successor(policy, replayer.kit.client)
-        tape = Tape(body, own.template, successor, wish.step)
-        name = f"{body.episode_id}+{wish.step}.{repeat}"
-        played = replayer.play(tape, recording, own, limits, name)
-        _refuse_other(tape, wish.step)
-        steps = (*body.steps[: wish.step], *played.steps[wish.step :])
+        successor = Successor(policy, replayer.context.client)
+        recorded_episode = RecordedEpisode(body, own.template, successor, request.step)
+        name = f"{body.episode_id}+{request.step}.{repeat}"
+        played = replayer.play(recorded_episode, recording, own, limits, name)
+        _refuse_other(recorded_episode, request.step)
+        steps = (*body.steps[: request.step], *played.steps[request.step :])
         return msgspec.structs.replace(played, steps=steps)
 
     with ThreadPoolExecutor(replayer.config.worker.concurrency) as pool:
         try:
-            return list(pool.map(one, range(wish.repeats)))
+            return list(pool.map(one, range(request.repeats)))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _refuse_other(tape: Tape, step: int) -> None:
+def _refuse_other(recorded_episode: RecordedEpisode, step: int) -> None:
     """Raise if the replay did not reach the recorded state."""
-    body = tape.recorded
-    for each in tape.differences:
+    body = recorded_episode.recorded
+    for each in recorded_episode.differences:
         if each.field == "done" or (each.field == "messages" and body.task not in LOOSE):
             raise EnvironmentFailure(
                 f"episode {body.episode_id}: the environment differs before step {step}",
                 hint=f"see the difference with `agentrl replay CONFIG {body.episode_id}`",
             )
-    if not tape.succeeded:
+    if not recorded_episode.succeeded:
         raise ConfigError(
             f"the limits of the configuration end episode {body.episode_id} before step {step}",
             hint="raise sampling.max_tokens or max_turns of the task",
@@ -199,15 +203,18 @@ def _step(body: Trajectory, step: StepRecord) -> Mapping[str, object]:
 
 
 def _show(
-    body: Trajectory, found: Sequence[Trajectory], wish: Wish, told: Mapping[str, object]
+    body: Trajectory,
+    found: Sequence[Trajectory],
+    request: BranchRequest,
+    told: Mapping[str, object],
 ) -> None:
-    print(f"{body.task} {body.item_id}, {told['checkpoint_id']} from step {wish.step}")
+    print(f"{body.task} {body.item_id}, {told['checkpoint_id']} from step {request.step}")
     if len(found) > 1:
         _show_rewards(found, told)
         return
     table = plain("step", "recorded", "answer", "now", "answer")
     for number, (then, now) in enumerate(zip_longest(body.steps, found[0].steps)):
-        cells = ("=", "") if number < wish.step else _cells(now)
+        cells = ("=", "") if number < request.step else _cells(now)
         table.add_row(str(number), *_cells(then), *cells)
     console().print(table)
     print(f"recorded: {_words(body)}\nnow:      {_words(found[0])}")

@@ -17,7 +17,7 @@ from agentrl.core.errors import EnvironmentFailure, ItemError, MessageError, Sto
 from agentrl.db.transitions import recordings, runs
 from agentrl.db.transitions.recordings import Recording
 from agentrl.ops.replay.recorded_episode import PROMPT, Difference
-from agentrl.ops.replay.replayer import opened, recorded, replaying
+from agentrl.ops.replay.replayer import open_replay, open_replayer, read_recorded
 from agentrl.ops.tables import console, plain
 from agentrl.workers.episode import OutOfTime
 
@@ -31,7 +31,7 @@ SHOWN = 300  # characters of a difference in a table
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """One replayed episode. `compared`: the fields that must be equal.
 
     `error`: why the replay failed; otherwise empty.
@@ -56,13 +56,13 @@ def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
     Raises ItemError, EnvironmentFailure, and StoreError or MessageError for a missing or damaged
     body.
     """
-    with opened(path) as (config, store):
-        recording, body = recorded(store, episode_id)
-        with replaying(config) as replayer:
+    with open_replay(path) as (config, store):
+        recording, body = read_recorded(store, episode_id)
+        with open_replayer(config) as replayer:
             differences = replayer.replay(recording, body)
-    found = _replayed(recording, len(body.steps), differences)
+    found = _make_result(recording, len(body.steps), differences)
     if as_json:
-        print(msgspec.json.encode(described(found)).decode())
+        print(msgspec.json.encode(describe_replay(found)).decode())
     else:
         _show(found)
     return found.equal
@@ -70,46 +70,48 @@ def replay(path: Path, episode_id: str, *, as_json: bool) -> bool:
 
 def replay_all(path: Path, run: str, limit: int, *, as_json: bool) -> bool:
     """Replay the newest episodes of a run; return whether all were replayed and are equal."""
-    with opened(path) as (config, store):
+    with open_replay(path) as (config, store):
         with store.read() as session:
             run_id = runs.require_run(session, run).run_id
-            names = recordings.latest_finished(session, run_id, limit)
+            names = recordings.latest_finished_episodes(session, run_id, limit)
         if not names:
             raise StoreError(f"run {run} has no finished episode")
-        with replaying(config) as replayer:
+        with open_replayer(config) as replayer:
 
-            def one(episode_id: str) -> Replayed:
+            def one(episode_id: str) -> ReplayResult:
                 recording = Recording(episode_id, run_id, "", "", None, "", b"")
                 try:
-                    recording, body = recorded(store, episode_id)
+                    recording, body = read_recorded(store, episode_id)
                     differences = replayer.replay(recording, body)
                 except OF_ONE as error:
-                    failed = _replayed(recording, 0, ())
+                    failed = _make_result(recording, 0, ())
                     return dataclasses.replace(failed, error=str(error))
-                return _replayed(recording, len(body.steps), differences)
+                return _make_result(recording, len(body.steps), differences)
 
             found = _each(one, names, config.worker.concurrency, quiet=as_json)
     if as_json:
-        print(msgspec.json.encode([described(each) for each in found]).decode())
+        print(msgspec.json.encode([describe_replay(each) for each in found]).decode())
     else:
         _show_all(found)
     return all(each.equal for each in found)
 
 
-def described(found: Replayed) -> Mapping[str, object]:
+def describe_replay(found: ReplayResult) -> Mapping[str, object]:
     """Return the result as a JSON object."""
     return {**msgspec.to_builtins(found), "equal": found.equal}
 
 
-def _replayed(recording: Recording, steps: int, differences: Sequence[Difference]) -> Replayed:
+def _make_result(
+    recording: Recording, steps: int, differences: Sequence[Difference]
+) -> ReplayResult:
     task = recording.task
     compared = [field for field in FIELDS if not (field == "messages" and task in LOOSE)]
-    return Replayed(recording.episode_id, task, recording.item_id, steps, compared, differences)
+    return ReplayResult(recording.episode_id, task, recording.item_id, steps, compared, differences)
 
 
 def _each(
-    one: Callable[[str], Replayed], names: Sequence[str], threads: int, *, quiet: bool
-) -> Sequence[Replayed]:
+    one: Callable[[str], ReplayResult], names: Sequence[str], threads: int, *, quiet: bool
+) -> Sequence[ReplayResult]:
     """Yield the results in order, with a progress bar on stderr."""
     with (
         Progress(console=Console(stderr=True), disable=quiet, transient=True) as bar,
@@ -117,7 +119,7 @@ def _each(
     ):
         line = bar.add_task("episodes", total=len(names))
 
-        def counted(name: str) -> Replayed:
+        def counted(name: str) -> ReplayResult:
             found = one(name)
             bar.advance(line)
             return found
@@ -129,8 +131,8 @@ def _each(
             raise
 
 
-def _show(found: Replayed) -> None:
-    print(f"{found.task} {found.item_id}, {found.steps} steps; compared: {_compared(found)}")
+def _show(found: ReplayResult) -> None:
+    print(f"{found.task} {found.item_id}, {found.steps} steps; compared: {_compared_text(found)}")
     if found.differences:
         table = plain("step", "field", "recorded", "found")
         for each in found.differences:
@@ -140,27 +142,27 @@ def _show(found: Replayed) -> None:
     print("equal" if found.equal else "different")
 
 
-def _show_all(found: Sequence[Replayed]) -> None:
+def _show_all(found: Sequence[ReplayResult]) -> None:
     table = plain("task", "episodes", "equal", "different", "not replayed", "compared")
     for task in sorted({each.task for each in found}):
         own = [each for each in found if each.task == task]
         equal, failed = sum(e.equal for e in own), sum(bool(e.error) for e in own)
         counts = (len(own), equal, len(own) - equal - failed, failed)
-        table.add_row(task or "?", *map(str, counts), _compared(own[0]))
+        table.add_row(task or "?", *map(str, counts), _compared_text(own[0]))
     console().print(table)
     for each in found:
         if not each.equal:
             print(f"{each.episode_id}: {each.error or _first(each)}")
 
 
-def _first(found: Replayed) -> str:
+def _first(found: ReplayResult) -> str:
     """Return the first difference in a compared field."""
     each = next(d for d in found.differences if d.field in found.compared)
     step = "the prompt" if each.step == PROMPT else f"step {each.step}"
     return f"{step}, {each.field}: {_short(each.recorded)} is now {_short(each.found)}"
 
 
-def _compared(found: Replayed) -> str:
+def _compared_text(found: ReplayResult) -> str:
     loose = LOOSE.get(found.task, "")
     return ", ".join(found.compared) + (f" (not messages: {loose})" if loose else "")
 

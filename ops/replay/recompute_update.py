@@ -17,10 +17,10 @@ from agentrl.core.types import GroupState
 from agentrl.ops.processes.trainer import bounds
 from agentrl.trainer.algorithm import presets
 from agentrl.trainer.algorithm.alarms import group_metrics
-from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.presets import Settings
-from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble
-from agentrl.trainer.inbox import verdict
+from agentrl.trainer.batch import Batch, Bools, TrainableGroup, assemble_batch
+from agentrl.trainer.inbox import classify_group
 
 if TYPE_CHECKING:
     from agentrl.trainer.model.scoring import Scorer
@@ -31,7 +31,7 @@ MISMATCH = "mismatch_"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenGroups:
     """The trainer's input to the update from `version`. `forks`: see trainer/inbox.py."""
 
     version: int
@@ -40,7 +40,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskRow:
     """Figures of a task or of the whole update. The last three are None without a policy.
 
     `share`: of the loss. `advantage`: mean |Ã| of the loss tokens. `effective_sample_size`: of the
@@ -61,29 +61,29 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class RecomputedUpdate:
     """An update under one configuration. `metrics`: named as in `updates.metrics`."""
 
-    rows: Mapping[str, Row]
+    rows: Mapping[str, TaskRow]
     metrics: Mapping[str, float]
 
 
-def learned(seen: Seen, config: Config, scorer: "Scorer | None") -> Learned:
+def recompute_update(seen: SeenGroups, config: Config, scorer: "Scorer | None") -> RecomputedUpdate:
     """Recompute an update. Raises ConfigError for an invalid configuration."""
-    settings = presets.settings(config.trainer)
+    settings = presets.resolve_settings(config.trainer)
     limits = bounds(config, settings)
-    verdicts = [verdict(group, seen.version, limits, seen.forks) for group in seen.groups]
+    verdicts = [classify_group(group, seen.version, limits, seen.forks) for group in seen.groups]
     ready = [g for g, state in zip(seen.groups, verdicts, strict=True) if state == GroupState.READY]
     chosen = ready[: limits.max_groups]
     taken = {group.group_id for group in chosen}
-    batch = assemble(chosen, settings)
+    batch = assemble_batch(chosen, settings)
     recorded = scorer.score(batch, settings) if scorer and chosen else None
     counts: dict[str, dict[GroupState, int]] = {}
     for group, state in zip(seen.groups, verdicts, strict=True):
         if state != GroupState.READY or group.group_id in taken:
             by_state = counts.setdefault(group.task, {})
             by_state[state] = by_state.get(state, 0) + 1
-    metrics = measure(batch, recorded or Recorded.empty(batch.tokens.size))
+    metrics = measure(batch, recorded or TokenRecord.empty(batch.tokens.size))
     if recorded is None:
         metrics = {name: value for name, value in metrics.items() if not of_policy(name)}
     rows = {
@@ -94,7 +94,7 @@ def learned(seen: Seen, config: Config, scorer: "Scorer | None") -> Learned:
         state: sum(by_state.get(state, 0) for by_state in counts.values()) for state in GroupState
     }
     rows[ALL] = _row(batch, recorded, settings, total, ALL)
-    return Learned(rows, metrics | group_metrics(counts))
+    return RecomputedUpdate(rows, metrics | group_metrics(counts))
 
 
 def of_policy(name: str) -> bool:
@@ -105,19 +105,19 @@ def of_policy(name: str) -> bool:
 
 def _row(
     batch: Batch,
-    recorded: Recorded | None,
+    recorded: TokenRecord | None,
     settings: Settings,
     counts: Mapping[GroupState, int],
     task: str,
-) -> Row:
+) -> TaskRow:
     tokens = batch.loss_mask.copy()
     members = np.ones(batch.lengths.size, np.bool_)
     if task != ALL:
         index = batch.tasks.index(task) if task in batch.tasks else -1
         tokens &= batch.token_tasks == index
         members = batch.task_ids == index
-    scored = _scored(batch, recorded, settings, tokens) if recorded is not None else None
-    return Row(
+    scored = _measure_mismatch(batch, recorded, settings, tokens) if recorded is not None else None
+    return TaskRow(
         groups=counts.get(GroupState.READY, 0),
         filtered=counts.get(GroupState.FILTERED, 0),
         stale=counts.get(GroupState.STALE, 0),
@@ -131,8 +131,8 @@ def _row(
     )
 
 
-def _scored(
-    batch: Batch, recorded: Recorded, settings: Settings, tokens: Bools
+def _measure_mismatch(
+    batch: Batch, recorded: TokenRecord, settings: Settings, tokens: Bools
 ) -> tuple[float, float, float]:
     """Return (Σw)² / NΣw² of the weights, the share changed by a bound, and the clipped share.
 

@@ -1,6 +1,6 @@
 """Replaces policy and environment of the episode loop by a recorded episode, up to a step.
 
-    Tape ─▶ pool and client: the tokens that each step sampled, and after them another policy
+    RecordedEpisode ─▶ pool and client: the tokens of each step, then another policy
          ─▶ environment: the recorded calls go to a fresh one, its answers are compared
          ─▶ conversation: what stood between the recorded tokens stands there again
 
@@ -29,7 +29,7 @@ from agentrl.envs.contract import (
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import ANSWER_KEPT
-from agentrl.workers.policies.client import Ask, Completes, Completion
+from agentrl.workers.policies.client import Ask, Completion, CompletionClient
 
 PROMPT = -1  # the step of what differs before any
 
@@ -52,10 +52,10 @@ class Successor:
     """The policy that continues after the last replayed step."""
 
     policy: LivePolicy
-    client: Completes
+    client: CompletionClient
 
 
-class Tape:
+class RecordedEpisode:
     """One recording, played once. `differences`: in order."""
 
     def __init__(
@@ -109,11 +109,11 @@ class Tape:
         self, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
     ) -> Conversation:
         """Return a conversation that uses the recorded tokens up to the end of the tape."""
-        return _Kept(self, template, tools, first)
+        return _RecordedConversation(self, template, tools, first)
 
-    def compared(self, environment: Environment) -> "Compared":
+    def compared(self, environment: Environment) -> "ComparingEnvironment":
         """Return a fresh environment that gets the recorded calls up to the end of the tape."""
-        return Compared(self, environment)
+        return ComparingEnvironment(self, environment)
 
     def calls(self, found: Sequence[ToolCall] | str) -> Sequence[ToolCall] | str:
         """Return the recorded calls of this turn.
@@ -121,7 +121,7 @@ class Tape:
         `found`: the calls parsed from its tokens today.
         """
         step = self.steps[self.played - 1]
-        if (text := _written(found)) == step.call:
+        if (text := _calls_text(found)) == step.call:
             return found
         self._note("call", step.call, text)
         try:
@@ -157,7 +157,7 @@ class Tape:
             self._note("messages", self._template.decode(kept), self._template.decode(found))
         return kept
 
-    def _next(self) -> Completes:
+    def _next(self) -> CompletionClient:
         if self._successor is None:
             raise EnvironmentFailure(
                 f"the episode did not end after its {len(self.steps)} recorded steps"
@@ -169,11 +169,11 @@ class Tape:
         self.differences.append(Difference(self.played - 1, field, recorded, found))
 
 
-class Compared:
+class ComparingEnvironment:
     """An Environment that wraps a fresh one and compares it."""
 
-    def __init__(self, tape: Tape, inner: Environment) -> None:
-        self._tape, self._inner = tape, inner
+    def __init__(self, recorded_episode: RecordedEpisode, inner: Environment) -> None:
+        self._recorded_episode, self._inner = recorded_episode, inner
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -188,30 +188,34 @@ class Compared:
             self._inner.sampled(prompt, completion, finish_reason)
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        if self._tape.succeeded:
+        if self._recorded_episode.succeeded:
             return self._inner.call(calls)
-        outcome = self._inner.call(self._tape.calls(calls))
-        self._tape.answered(outcome)
+        outcome = self._inner.call(self._recorded_episode.calls(calls))
+        self._recorded_episode.answered(outcome)
         return outcome
 
     def close(self) -> None:
         self._inner.close()
 
 
-class _Kept(Conversation):
+class _RecordedConversation(Conversation):
     """A conversation that uses recorded tokens wherever it would add its own."""
 
     def __init__(
-        self, tape: Tape, template: ChatTemplate, tools: Sequence[Tool], first: Sequence[Message]
+        self,
+        recorded_episode: RecordedEpisode,
+        template: ChatTemplate,
+        tools: Sequence[Tool],
+        first: Sequence[Message],
     ) -> None:
-        self._tape = tape
+        self._recorded_episode = recorded_episode
         super().__init__(template, tools, first)
 
     def _append(self, token_ids: Sequence[int]) -> None:
-        super()._append(self._tape.stood(len(self), token_ids))
+        super()._append(self._recorded_episode.stood(len(self), token_ids))
 
 
-def _written(calls: Sequence[ToolCall] | str) -> str:
+def _calls_text(calls: Sequence[ToolCall] | str) -> str:
     """Return messages in the form of a step record."""
     return calls if isinstance(calls, str) else msgspec.json.encode(calls).decode()
 

@@ -1,6 +1,6 @@
 """Replays recorded episodes in fresh environments.
 
-store ─▶ body ─▶ Tape ─▶ EpisodeLoop ◀─ environment of the configuration's task, made anew
+store ─▶ body ─▶ RecordedEpisode ─▶ EpisodeLoop ◀─ environment of the task, made anew
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
 from agentrl.core.trajectory import Trajectory, body_of
@@ -19,17 +19,17 @@ from agentrl.core.types import CURRENT
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.store import Store
 from agentrl.db.transitions import recordings
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.recordings import Recording
 from agentrl.envs.contract import Item, TaskSource
-from agentrl.envs.server.in_process import hosting
-from agentrl.ops.replay.recorded_episode import Difference, Tape
+from agentrl.envs.server.in_process import host_sandboxes
+from agentrl.ops.replay.recorded_episode import Difference, RecordedEpisode
 from agentrl.ops.runs import hub
-from agentrl.ops.tasks.sources import sources
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.ops.tasks.task_sources import task_sources
+from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
-from agentrl.workers.worker import Clock, kit
+from agentrl.workers.worker import Clock, make_context
 
 UNBOUNDED = 1 << 30  # tokens: what was sampled has its place
 
@@ -37,9 +37,9 @@ UNBOUNDED = 1 << 30  # tokens: what was sampled has its place
 class Replayer:
     """Creates fresh environments for recorded episodes; thread-safe."""
 
-    def __init__(self, config: Config, own: Kit) -> None:
+    def __init__(self, config: Config, own: EpisodeContext) -> None:
         self.config = config
-        self.kit = own
+        self.context = own
         self._sources: dict[str, TaskSource] = {}
         self._items: dict[str, Mapping[str, Item]] = {}
         self._undo = ExitStack()
@@ -51,17 +51,22 @@ class Replayer:
 
     def replay(self, recording: Recording, body: Trajectory) -> Sequence[Difference]:
         """Replay and return the differences. Raises ItemError, EnvironmentFailure."""
-        tape = Tape(body, self.kit.template)
+        recorded_episode = RecordedEpisode(body, self.context.template)
         sampling = msgspec.structs.replace(
-            self.kit.sampling, max_tokens=UNBOUNDED, max_step_tokens=UNBOUNDED
+            self.context.sampling, max_tokens=UNBOUNDED, max_step_tokens=UNBOUNDED
         )
-        own = dataclasses.replace(self.kit, sampling=sampling, client=tape)
-        limits = Limits(body.turns, self.config.worker.attempt_deadline_s, policy_wait_s=0.0)
-        self.play(tape, recording, own, limits)
-        return tape.differences
+        own = dataclasses.replace(self.context, sampling=sampling, client=recorded_episode)
+        limits = EpisodeLimits(body.turns, self.config.worker.attempt_deadline_s, policy_wait_s=0.0)
+        self.play(recorded_episode, recording, own, limits)
+        return recorded_episode.differences
 
     def play(
-        self, tape: Tape, recording: Recording, own: Kit, limits: Limits, name: str = ""
+        self,
+        recorded_episode: RecordedEpisode,
+        recording: Recording,
+        own: EpisodeContext,
+        limits: EpisodeLimits,
+        name: str = "",
     ) -> Trajectory:
         """Play the tape, then the policy that continues.
 
@@ -69,24 +74,28 @@ class Replayer:
         PolicyError, OutOfTime, ConfigError.
         """
         source, item = self._found(recording)
-        body, name = tape.recorded, name or recording.episode_id
-        claimed = Claimed(name, body.group_id, body.member, item.task, item.item_id, 1, 1)
+        body, name = recorded_episode.recorded, name or recording.episode_id
+        claimed = ClaimedEpisode(name, body.group_id, body.member, item.task, item.item_id, 1, 1)
         sampling = msgspec.structs.replace(own.sampling, strategy=CURRENT)
-        own = dataclasses.replace(own, sampling=sampling, client=tape, converse=tape.converse)
+        own = dataclasses.replace(
+            own, sampling=sampling, client=recorded_episode, converse=recorded_episode.converse
+        )
         environment = source.make(item)
         try:
-            sampler = Sampler(tape, sampling, f"{self.config.run.seed}/{name}")
-            loop = EpisodeLoop(claimed, body.run_id, tape.compared(environment), sampler, own)
+            sampler = Sampler(recorded_episode, sampling, f"{self.config.run.seed}/{name}")
+            loop = EpisodeLoop(
+                claimed, body.run_id, recorded_episode.compared(environment), sampler, own
+            )
             return loop.run(limits)
         finally:
             environment.close()
 
-    def limits(self, recording: Recording) -> Limits:
+    def limits(self, recording: Recording) -> EpisodeLimits:
         """Return the episode limits of the run: the task's turns within the group's horizon."""
         source, _ = self._found(recording)
         turns = self.config.tasks[recording.task].max_turns or source.max_turns
         worker = self.config.worker
-        return Limits(
+        return EpisodeLimits(
             max_turns=min(turns, recording.horizon or turns),
             deadline_s=worker.attempt_deadline_s,
             policy_wait_s=worker.policy_wait_s,
@@ -119,33 +128,33 @@ class Replayer:
         only = msgspec.structs.replace(config, tasks={task: config.tasks[task]})
         if not config.envs.names_worker():
             only = msgspec.structs.replace(only, envs=msgspec.structs.replace(config.envs, url=""))
-        source = sources(only)[task]
-        self._undo.enter_context(hosting(source, "", config.envs.docker_image))
+        source = task_sources(only)[task]
+        self._undo.enter_context(host_sandboxes(source, "", config.envs.docker_image))
         return source
 
 
 @contextmanager
-def replaying(config: Config) -> Iterator[Replayer]:
+def open_replayer(config: Config) -> Iterator[Replayer]:
     """Yield a replayer with the shared parts. Raises ConfigError for an unfit model."""
     with closing(PolicyClient()) as client:
-        own = kit(config.model, config.sampling, client, Clock(), threading.Event())
+        own = make_context(config.model, config.sampling, client, Clock(), threading.Event())
         with closing(Replayer(config, own)) as replayer:
             yield replayer
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Config, Store]]:
+def open_replay(path: Path) -> Iterator[tuple[Config, Store]]:
     """Yield the configuration with a local model, and its store, read-only."""
     logging.configure("replay", level="WARNING")
-    config = hub.resolved(loading.load(path))
+    config = hub.resolve_model(config_loading.load(path))
     with closing(open_history(config.store_url())) as store:
         yield config, store
 
 
-def recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:
+def read_recorded(store: Store, episode_id: str) -> tuple[Recording, Trajectory]:
     """Return an episode and its body. Raises StoreError if missing, MessageError if damaged."""
     with store.read() as session:
-        found = recordings.recording(session, episode_id)
+        found = recordings.read_recording(session, episode_id)
     if not found.wire:
         raise StoreError(
             f"episode {episode_id}: the trajectory is not stored",

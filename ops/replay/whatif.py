@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from agentrl.checkpoints import checkpoint_store, manifest
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import MessageError, StoreError
 from agentrl.core.trajectory import Trajectory, body_of
@@ -26,7 +26,13 @@ from agentrl.db.queries import recorded_updates
 from agentrl.db.queries.recorded_updates import SeenMember
 from agentrl.db.registry import checkpoints
 from agentrl.db.transitions import bodies, runs, updates
-from agentrl.ops.replay.recompute_update import ALL, Learned, Row, Seen, learned
+from agentrl.ops.replay.recompute_update import (
+    ALL,
+    RecomputedUpdate,
+    SeenGroups,
+    TaskRow,
+    recompute_update,
+)
 from agentrl.ops.tables import console, plain
 from agentrl.trainer.batch import TrainableGroup
 
@@ -49,7 +55,7 @@ HEADS = {"loss_tokens": "tokens", "advantage": "mean |A|", "effective_sample_siz
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StoredUpdate:
     """A stored update. `paths`: of its starting checkpoint and of the run's first.
 
     `lost`: closed groups whose bodies were deleted. `stored`: its metrics.
@@ -58,7 +64,7 @@ class Asked:
     version: int
     update_id: str
     was: Config
-    seen: Seen
+    seen: SeenGroups
     lost: int
     paths: tuple[str, str] | None
     stored: Mapping[str, float]
@@ -77,8 +83,8 @@ class WhatIf:
     scored: bool
     lost: int
     off: tuple[str, float]
-    was: Learned
-    now: Learned
+    was: RecomputedUpdate
+    now: RecomputedUpdate
 
 
 def whatif(
@@ -86,13 +92,13 @@ def whatif(
 ) -> None:
     """Recompute updates and print them. Raises StoreError, MessageError, ConfigError."""
     logging.configure("whatif", level="WARNING")
-    file = loading.load(path)
-    config = loading.changed(file, changes)
+    file = config_loading.load(path)
+    config = config_loading.with_changes(file, changes)
     with closing(open_history(file.store_url())) as store:
         found = []
         for name in names:
             with store.read() as session:
-                asked = _asked(session, runs.require_run(session, file.run.name), name)
+                asked = _read_update(session, runs.require_run(session, file.run.name), name)
             found.append(_answer(asked, config, score=score))
     if as_json:
         print(msgspec.json.encode(found).decode())
@@ -101,10 +107,10 @@ def whatif(
         _show(each)
 
 
-def _asked(session: Session, run: Run, name: str) -> Asked:
-    update = recorded_updates.update_named(session, run, name)
+def _read_update(session: Session, run: Run, name: str) -> StoredUpdate:
+    update = recorded_updates.find_update(session, run, name)
     members = recorded_updates.seen_members(session, update)
-    wires = bodies.bodies_of(session, [(each.episode_id, each.fence) for each in members])
+    wires = bodies.read_bodies(session, [(each.episode_id, each.fence) for each in members])
     groups: list[TrainableGroup] = []
     lost = 0
     for group_id, rows in groupby(members, key=lambda member: member.group_id):
@@ -114,11 +120,11 @@ def _asked(session: Session, run: Run, name: str) -> Asked:
     # a line that was left before the update was made is left by now, and none but those count
     forked = update.state != UpdateState.ROLLED_BACK
     forks = updates.forks(session, run.run_id) if forked else {}
-    return Asked(
+    return StoredUpdate(
         version=update.version,
         update_id=update.update_id,
-        was=loading.from_json(run.config, f"run {run.name}"),
-        seen=Seen(update.version - 1, groups, forks),
+        was=config_loading.from_json(run.config, f"run {run.name}"),
+        seen=SeenGroups(update.version - 1, groups, forks),
         lost=lost,
         paths=_paths(session, run, update),
         stored=update.metrics,
@@ -153,20 +159,20 @@ def _paths(session: Session, run: Run, update: Update) -> tuple[str, str] | None
     return (kept[0].path, kept[1].path) if len(kept) == 2 else None
 
 
-def _answer(asked: Asked, config: Config, *, score: bool) -> WhatIf:
+def _answer(asked: StoredUpdate, config: Config, *, score: bool) -> WhatIf:
     scorer = _scorer(asked, config) if score else None
-    was = learned(asked.seen, asked.was, scorer)
-    now = learned(asked.seen, config, scorer)
+    was = recompute_update(asked.seen, asked.was, scorer)
+    now = recompute_update(asked.seen, config, scorer)
     off = _off(asked.stored, was.metrics)
     return WhatIf(asked.version, asked.update_id, scorer is not None, asked.lost, off, was, now)
 
 
-def _scorer(asked: Asked, config: Config) -> "Scorer | None":
+def _scorer(asked: StoredUpdate, config: Config) -> "Scorer | None":
     """Return a scorer; None if the policy is unavailable: deleted files, or an adapter."""
     if asked.paths is None:
         return None
     path, first = (checkpoint_store.fetch(each, config.cache()) for each in asked.paths)
-    if not path.is_dir() or manifest.base_of(path) is not None:
+    if not path.is_dir() or manifest.find_base(path) is not None:
         return None
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.model.scoring import Scorer
@@ -206,10 +212,10 @@ def _show(found: WhatIf) -> None:
         print("ESS, weighted and clipped need the weights of the previous checkpoint")
 
 
-def _cell(name: str, form: str, was: Row, now: Row) -> str:
-    then, value = (_written(getattr(row, name), form) for row in (was, now))
+def _cell(name: str, form: str, was: TaskRow, now: TaskRow) -> str:
+    then, value = (_format_value(getattr(row, name), form) for row in (was, now))
     return value if then == value else f"{then} → {value}"
 
 
-def _written(value: float | None, form: str) -> str:
+def _format_value(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)

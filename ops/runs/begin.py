@@ -19,8 +19,8 @@ from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.broker.topology import trainer_queue
 from agentrl.checkpoints import checkpoint_store, directories
-from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway
-from agentrl.core import disk, loading
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway
+from agentrl.core import config_loading, disk_errors
 from agentrl.core.config import Config, Model
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.logging import bind_process, get_logger
@@ -33,7 +33,7 @@ from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration import configs
 from agentrl.ops.runs import hub, relocation
-from agentrl.workers.app import celery_app, purge
+from agentrl.workers.celery_app import celery_app, purge_queue
 from agentrl.workers.conversation.template import TEMPLATE
 
 LOOK_S = 0.05  # between two tries to be the one who begins the run
@@ -53,7 +53,7 @@ class RunOver(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenRun:
     """The connections that every process of a run holds."""
 
     run_id: str
@@ -62,7 +62,7 @@ class Opened:
 
 
 @contextmanager
-def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Opened]:
+def open_run(config: Config, stop: threading.Event | None = None) -> Iterator[OpenRun]:
     """Open store and broker of an existing run. Raises StoreError, BrokerError.
 
     `stop`: set it to end waiting for an unavailable service, here and during later use.
@@ -77,7 +77,7 @@ def opened(config: Config, stop: threading.Event | None = None) -> Iterator[Open
                 config.broker_url(), compress_above=config.broker.compress_above, stop=stop
             )
         ) as link:
-            yield Opened(run_id, store, link)
+            yield OpenRun(run_id, store, link)
     finally:
         store.close()
 
@@ -91,18 +91,18 @@ def begin(config: Config, *, paused: str = "", stop: threading.Event | None = No
     Raises ConfigError, ItemError, BrokerError, StoreError before anything is written, RunOver, and
     WeightsAway if the checkpoint store or disk is unavailable.
     """
-    config = hub.resolved(config)
+    config = hub.resolve_model(config)
     configs.check(config)
     for url in (config.store_url, config.broker_url):
         url()  # a variable that is not set is told of before the folder is made
-    checkpoints_retry = checkpoint_store.patience(stop)
+    checkpoints_retry = checkpoint_store.make_patience(stop)
     if config.run.checkpoints:
         checkpoints_retry.call(partial(checkpoint_store.check, config.run.checkpoints))
     make_home(config)
     with closing(broker.connect(config.broker_url(), stop=stop)) as link:
         with closing(open_store(config.store_url(), stop=stop)) as store:
             migrate.ensure(store)
-            run_id = _found_or_made(store, config, paused)
+            run_id = _find_or_make_run(store, config, paused)
             checkpoints_retry.call(partial(_settle, store, config, run_id, stop))
         link.declare_run(run_id)
     return run_id
@@ -125,12 +125,12 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
     """Update paths in rows to this home, and the first checkpoint. Raises CheckpointError."""
     home = config.home()
     try:
-        with _alone(home, stop):
+        with _lock_home(home, stop):
             if former := relocation.settle(store, run_id, home):
                 log.warning("The run was moved", former=former, home=str(home))
             _first_checkpoint(store, config, run_id, stop)
     except OSError as error:
-        kind = WeightsAway if disk.is_transient(error.errno) else CheckpointError
+        kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointError
         raise kind(
             f"run.home: {home}: {error.strerror or error}",
             hint="check that its disk is mounted, has free space and is writable",
@@ -138,7 +138,7 @@ def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | N
 
 
 @contextmanager
-def _alone(home: Path, stop: threading.Event | None) -> Iterator[None]:
+def _lock_home(home: Path, stop: threading.Event | None) -> Iterator[None]:
     """Lock the run's folder for one process; the lock ends with the process."""
     told = stop or threading.Event()
     with (home / "begin.lock").open("w") as file:
@@ -156,10 +156,10 @@ def _lock(file: IO[str]) -> bool:
     return True
 
 
-def queues_stand(config: Config, run_id: str, stop: threading.Event | None = None) -> bool:
+def require_queues(config: Config, run_id: str, stop: threading.Event | None = None) -> bool:
     """Return whether the run's queues exist; those of a finished run may have been deleted."""
     with closing(broker.connect(config.broker_url(), stop=stop)) as link:
-        return link.stands(run_id)
+        return link.queues_exist(run_id)
 
 
 def clear_queues(config: Config, run_id: str) -> int:
@@ -175,7 +175,7 @@ def clear_queues(config: Config, run_id: str) -> int:
             link.delete_run(run_id)
     finally:
         link.close()
-    purge(celery_app(config.tasks_url(), run_id), run_id)
+    purge_queue(celery_app(config.tasks_url(), run_id), run_id)
     return kept
 
 
@@ -184,27 +184,29 @@ def checkpoints_home(config: Config, run_id: str) -> Path:
     return config.home() / "checkpoints" / run_id
 
 
-def shelf(config: Config, run_id: str, stop: threading.Event | None = None) -> Shelf:
+def open_checkpoint_store(
+    config: Config, run_id: str, stop: threading.Event | None = None
+) -> CheckpointStore:
     """Return the checkpoint store of a run.
 
     `stop`: set it to end waiting for an unavailable object store.
     """
     limits = TransferLimits() if stop is None else TransferLimits(upload_s=FOREVER)
     home = checkpoints_home(config, run_id)
-    return Shelf(home, config.cache(), config.run.checkpoints, stop, limits)
+    return CheckpointStore(home, config.cache(), config.run.checkpoints, stop, limits)
 
 
-def _found_or_made(store: Store, config: Config, paused: str) -> str:
+def _find_or_make_run(store: Store, config: Config, paused: str) -> str:
     """Find or create the run of that name; two processes at the same time get the same row."""
 
     def find_or_make(session: Session) -> str:
-        run = runs.run_named(session, config.run.name)
+        run = runs.find_run(session, config.run.name)
         if run is None:
             run = _new_run(config, paused)
             session.add(run)
         elif run.state in RUN_OVER:
             raise RunOver(run)
-        run.config = loading.dumps(relocation.with_home(config, config.home()))
+        run.config = config_loading.dumps(relocation.with_home(config, config.home()))
         return run.run_id
 
     try:
@@ -230,7 +232,7 @@ def _first_checkpoint(
 ) -> None:
     """Publish the starting model as version 0, like every other checkpoint."""
     checkpoint_id = f"{run_id}-v000000"
-    place = shelf(config, run_id, stop)
+    place = open_checkpoint_store(config, run_id, stop)
     known = (
         store.ask(lambda session: registry_checkpoints.find_checkpoint(session, checkpoint_id))
         is not None

@@ -9,9 +9,9 @@ import msgspec
 
 from agentrl.broker.api import DeadLetter
 from agentrl.broker.messages import EpisodeFinished, decode
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import BrokerError, ConfigError, MessageError
-from agentrl.ops.runs.begin import Opened, opened
+from agentrl.ops.runs.begin import OpenRun, open_run
 from agentrl.ops.tables import console, plain
 
 HEAD = 64  # bytes shown of a body that cannot be decoded
@@ -34,7 +34,7 @@ def show_all(path: Path, *, as_json: bool) -> None:
 def show(path: Path, name: str, out: Path | None) -> None:
     """Print a dead letter; write its body to the file `out`. Raises ConfigError."""
     with _run(path) as run:
-        letter = _named(_letters(run), name)
+        letter = _find_letter(_letters(run), name)
     if out is not None:
         out.write_bytes(letter.body)
     print(msgspec.json.format(msgspec.json.encode(_summary(letter) | _inside(letter))).decode())
@@ -51,7 +51,7 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
         letters = _letters(run)
         wanted = {letter.letter_id for letter in letters}
         if not every:
-            wanted = {_named(letters, name).letter_id for name in names}
+            wanted = {_find_letter(letters, name).letter_id for name in names}
         back = run.broker.requeue(run.run_id, wanted)
     if back < len(wanted):
         raise BrokerError(
@@ -62,18 +62,18 @@ def requeue(path: Path, names: Sequence[str], *, every: bool) -> str:
 
 
 @contextmanager
-def _run(path: Path) -> Iterator[Opened]:
-    with opened(loading.load(path)) as run:
+def _run(path: Path) -> Iterator[OpenRun]:
+    with open_run(config_loading.load(path)) as run:
         yield run
 
 
-def _letters(run: Opened) -> list[DeadLetter]:
+def _letters(run: OpenRun) -> list[DeadLetter]:
     """Return each dead letter once, however often it was rejected."""
     found = {letter.letter_id: letter for letter in run.broker.dead_letters(run.run_id)}
     return list(found.values())
 
 
-def _named(letters: Sequence[DeadLetter], name: str) -> DeadLetter:
+def _find_letter(letters: Sequence[DeadLetter], name: str) -> DeadLetter:
     for letter in letters:
         if letter.letter_id == name:
             return letter

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.evaluation.target import resolve
@@ -15,7 +15,7 @@ def export(name: str, out: Path, config: Path | None, *, merge_lora: bool) -> st
         raise ConfigError(
             f"{name} is not a directory", hint="add --config CONFIG to find a checkpoint by name"
         )
-    place = loading.load(config) if config else Config(tasks={})
+    place = config_loading.load(config) if config else Config(tasks={})
     target = resolve(name, place)
     write(target.path, out, merge_lora=merge_lora)
     return f"{target.checkpoint_id} is in {out}; AutoModelForCausalLM.from_pretrained loads it"

@@ -44,28 +44,28 @@ class Record(msgspec.Struct, frozen=True):
     path: str
 
 
-def resolved(config: Config) -> Config:
+def resolve_model(config: Config) -> Config:
     """Return the configuration with a local `model.path`, fetched once and fixed for the run.
 
     Raises ConfigError that names the cause: name, network, permission, disk or weights.
     """
     if not config.model.path.startswith(PREFIX):
         return config
-    found = _kept(config)
+    found = _read_record(config)
     if found is None:
-        found = fetch(config.model.path)
+        found = fetch_model(config.model.path)
         _keep(config, found)
     return _at(config, found)
 
 
-def described(config: Config) -> Config:
+def describe_model(config: Config) -> Config:
     """Like `resolved`, but fetch no weights and write nothing to the run's home."""
     if not config.model.path.startswith(PREFIX):
         return config
-    return _at(config, _kept(config) or fetch(config.model.path, weights=False))
+    return _at(config, _read_record(config) or fetch_model(config.model.path, weights=False))
 
 
-def fetch(model: str, *, weights: bool = True) -> Path:
+def fetch_model(model: str, *, weights: bool = True) -> Path:
     """Return the directory of a `hub:` name, from the Hub, or from its cache if it is unreachable.
 
     HF_ENDPOINT and HF_HUB_CACHE select another Hub and cache. Raises ConfigError.
@@ -155,7 +155,7 @@ def _cause(cause: BaseException | None) -> str:
     return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
 
 
-def _kept(config: Config) -> Path | None:
+def _read_record(config: Config) -> Path | None:
     """Return the directory that the run used before, if it still exists."""
     try:
         record = msgspec.json.decode((config.home() / RECORD).read_bytes(), type=Record)

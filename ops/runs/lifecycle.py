@@ -14,9 +14,9 @@ import msgspec
 
 from agentrl import broker
 from agentrl.checkpoints import checkpoint_store, directories
-from agentrl.checkpoints.checkpoint_store import Shelf
-from agentrl.core import loading
-from agentrl.core.config import Config, check_name, with_secrets
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
+from agentrl.core import config_loading
+from agentrl.core.config import Config, check_name, fill_secrets
 from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin import migrate
@@ -25,9 +25,9 @@ from agentrl.db.models import Checkpoint, Run
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import lifecycle, runs
 from agentrl.db.transitions.lifecycle import Fork, RunSummary
-from agentrl.ops.evaluation.checkpoint_lease import held
+from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.runs import relocation
-from agentrl.ops.runs.begin import checkpoints_home, shelf
+from agentrl.ops.runs.begin import checkpoints_home, open_checkpoint_store
 from agentrl.ops.supervisor.locks import running_supervisor
 from agentrl.trainer import retention
 
@@ -39,7 +39,7 @@ ACTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPlace:
     """A store, and the name of a run if given. `home`: from its file."""
 
     url: str
@@ -47,20 +47,20 @@ class Place:
     home: Path | None = None
 
 
-def place(target: str, store: str = "") -> Place:
+def find_run_place(target: str, store: str = "") -> RunPlace:
     """Resolve a TOML file, or a run's name and a store's URL. Raises ConfigError."""
     if target.endswith(".toml") or Path(target).is_file():
-        config = loading.load(Path(target))
+        config = config_loading.load(Path(target))
         if store:
-            return Place(with_secrets(store, "--store"), config.run.name)
-        return Place(config.store_url(), config.run.name, config.home())
+            return RunPlace(fill_secrets(store, "--store"), config.run.name)
+        return RunPlace(config.store_url(), config.run.name, config.home())
     if not store:
         what = f"{target} is not a file" if target else "no database was given"
         raise ConfigError(what, hint="give the configuration file of the run, or add --store URL")
-    return Place(with_secrets(store, "--store"), target)
+    return RunPlace(fill_secrets(store, "--store"), target)
 
 
-def summaries(where: Place) -> list[RunSummary]:
+def summaries(where: RunPlace) -> list[RunSummary]:
     """Return all runs of the store, newest first."""
     store = open_history(where.url)
     try:
@@ -70,9 +70,9 @@ def summaries(where: Place) -> list[RunSummary]:
         store.close()
 
 
-def control(where: Place, action: str) -> str:
+def control(where: RunPlace, action: str) -> str:
     """Pause, resume or stop a run; return the message to print. Raises StoreError if it is over."""
-    with _opened(where) as (store, run):
+    with _open_store(where) as (store, run):
         moved = store.transact(
             lambda session: runs.move_run(session, run.run_id, ACTIONS[action], "by command")
         )
@@ -81,21 +81,21 @@ def control(where: Place, action: str) -> str:
     return f"run {run.name} is {ACTIONS[action]}"
 
 
-def fork(where: Place, version: str, name: str) -> str:
+def fork(where: RunPlace, version: str, name: str) -> str:
     """Create a run whose version 0 is a copy of a checkpoint; return its id.
 
     Raises StoreError, and ConfigError for an invalid name.
     """
     check_name(name, "--name")
-    with _opened(where) as (store, run):
+    with _open_store(where) as (store, run):
         config = _here(where, store, run)
         with store.read() as session:
-            if runs.run_named(session, name) is not None:
+            if runs.find_run(session, name) is not None:
                 raise StoreError(f"a run named {name} exists already", hint="choose another --name")
             parent = lifecycle.checkpoint_at(session, run, version)
             session.expunge(parent)
         new, place = _fork(config, name)
-        with held(store, parent):
+        with hold_checkpoint(store, parent):
             path = checkpoint_store.fetch(parent.path, config.cache())
             _copy(path, parent, place.local(new.checkpoint_id))
         try:
@@ -104,17 +104,17 @@ def fork(where: Place, version: str, name: str) -> str:
                 lifecycle.add_fork(session, run, parent, new)
         except BaseException:
             directories.remove(place.local(new.checkpoint_id))
-            retention.remove([new.path])
+            retention.remove_directories([new.path])
             raise
     return new.run_id
 
 
-def delete(where: Place) -> str:
+def delete(where: RunPlace) -> str:
     """Delete a run's queues, files and rows, repeatably; return the message to print.
 
     Raises StoreError while a process of the run lives.
     """
-    with _opened(where) as (store, run):
+    with _open_store(where) as (store, run):
         config = _here(where, store, run)
         _refuse_alive(store, run, config)
         with store.write() as session:
@@ -136,29 +136,29 @@ def delete(where: Place) -> str:
     return f"{gone} and {home}" if found else f"{gone}; no checkpoint was found in {home}{stays}"
 
 
-def write_config(where: Place, name: str) -> Path:
+def write_config(where: RunPlace, name: str) -> Path:
     """Write the configuration file of a run without one into its home; return the file."""
-    with _opened(where) as (store, _), store.read() as session:
+    with _open_store(where) as (store, _), store.read() as session:
         run = runs.require_run(session, name)
-        config = loading.from_json(run.config, f"run {name}")
+        config = config_loading.from_json(run.config, f"run {name}")
     path = config.home() / f"{name}.toml"
-    path.write_text(loading.to_toml(config))
+    path.write_text(config_loading.to_toml(config))
     return path
 
 
-def _here(where: Place, store: Store, run: Run) -> Config:
+def _here(where: RunPlace, store: Store, run: Run) -> Config:
     """Return the configuration of a run with its current home, and update its rows.
 
     The home is the file's, else the folder of an embedded store, else the original one.
     """
-    config = loading.from_json(run.config, f"run {run.name}")
+    config = config_loading.from_json(run.config, f"run {run.name}")
     home = where.home or relocation.beside(config, where.url) or config.home()
     relocation.settle(store, run.run_id, home)
     return relocation.with_home(config, home)
 
 
 @contextmanager
-def _opened(where: Place) -> Iterator[tuple[Store, Run]]:
+def _open_store(where: RunPlace) -> Iterator[tuple[Store, Run]]:
     """Open an existing store, and return the detached run in it."""
     refuse_absent(where.url)
     store = open_store(where.url)
@@ -196,22 +196,22 @@ def _refuse_alive(store: Store, run: Run, config: Config) -> None:
 
 def _delete_elsewhere(config: Config, run_id: str) -> None:
     """Delete the files under `run.checkpoints`, and their local copies. Raises CheckpointError."""
-    place = shelf(config, run_id)
+    place = open_checkpoint_store(config, run_id)
     for name in place.names():
         checkpoint_store.remove(place.path(name))
     for copy in config.cache().glob(f"{run_id}-v*"):
         shutil.rmtree(copy)
 
 
-def _fork(config: Config, name: str) -> tuple[Fork, Shelf]:
+def _fork(config: Config, name: str) -> tuple[Fork, CheckpointStore]:
     run_id = f"{name}-{uuid.uuid4().hex[:6]}"
     checkpoint_id = f"{run_id}-v000000"
     own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name=name))
-    place = shelf(own, run_id)
+    place = open_checkpoint_store(own, run_id)
     new = Fork(
         run_id=run_id,
         name=name,
-        config=loading.dumps(own),
+        config=config_loading.dumps(own),
         checkpoint_id=checkpoint_id,
         path=place.path(checkpoint_id),
     )
@@ -235,6 +235,6 @@ def _copy(source: Path, parent: Checkpoint, directory: Path) -> None:
 
 
 def _delete_tasks(config: Config, run_id: str) -> None:
-    from agentrl.workers.app import celery_app, purge
+    from agentrl.workers.celery_app import celery_app, purge_queue
 
-    purge(celery_app(config.tasks_url(), run_id), run_id)
+    purge_queue(celery_app(config.tasks_url(), run_id), run_id)

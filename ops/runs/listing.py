@@ -4,11 +4,11 @@ import msgspec
 
 from agentrl.core.types import RunState
 from agentrl.db.transitions.lifecycle import RunSummary
-from agentrl.ops.runs.lifecycle import Place, summaries
+from agentrl.ops.runs.lifecycle import RunPlace, summaries
 from agentrl.ops.tables import console, plain
 
 
-def runs(where: Place, *, as_json: bool) -> None:
+def runs(where: RunPlace, *, as_json: bool) -> None:
     """Print the runs, newest first. Raises StoreError."""
     found = summaries(where)
     if as_json:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from alembic.util.exc import CommandError
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import secret
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
@@ -15,7 +15,7 @@ from agentrl.db.store import open_store
 
 def upgrade(path: Path) -> str:
     """Apply what is missing; what to tell. Raises StoreError."""
-    store = open_store(loading.load(path).store_url())
+    store = open_store(config_loading.load(path).store_url())
     try:
         return f"database {store.url} has schema {migrate.upgrade(store)}"
     finally:
@@ -28,7 +28,7 @@ def reader(path: Path, variable: str) -> str:
     Raises ConfigError, StoreError.
     """
     password = secret(variable)
-    store = open_store(loading.load(path).store_url())
+    store = open_store(config_loading.load(path).store_url())
     try:
         with store.engine.begin() as connection:
             let_reader_log_in(connection, password)
@@ -39,7 +39,7 @@ def reader(path: Path, variable: str) -> str:
 
 def check(path: Path) -> str:
     """What to tell of a store that is as the models say. Raises StoreError for one that is not."""
-    url = loading.load(path).store_url()
+    url = config_loading.load(path).store_url()
     refuse_absent(url)
     store = open_store(url)
     try:

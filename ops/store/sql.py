@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.core.errors import AgentRLError
-from agentrl.db.admin.readonly import Answer, ask, open_history, open_readonly, tables
-from agentrl.db.questions import answered, questions
+from agentrl.db.admin.readonly import QueryResult, ask, open_history, open_readonly, tables
+from agentrl.db.questions import answer_question, questions
 from agentrl.db.store import Store
-from agentrl.ops.runs.lifecycle import Place
+from agentrl.ops.runs.lifecycle import RunPlace
 
 Format = Literal["table", "csv", "json"]
 PROMPT, MORE = "agentrl> ", "    ...> "
@@ -27,18 +27,18 @@ def sql(url: str, query: str, form: Format) -> None:
     store = open_readonly(url)
     try:
         if query:
-            print(written(ask(store, query), form), end="")
+            print(format_result(ask(store, query), form), end="")
         else:
             _converse(store, form)
     finally:
         store.close()
 
 
-def ask_question(where: Place, name: str, form: Format) -> None:
+def ask_question(where: RunPlace, name: str, form: Format) -> None:
     """Print a question's answer, of one run where one is named. Raises StoreError."""
     store = open_history(where.url)
     try:
-        print(written(answered(store, name, where.run), form), end="")
+        print(format_result(answer_question(store, name, where.run), form), end="")
     finally:
         store.close()
 
@@ -46,10 +46,10 @@ def ask_question(where: Place, name: str, form: Format) -> None:
 def list_questions(form: Format) -> None:
     """Print the names and titles of all questions."""
     rows = [(each.name, each.title) for each in questions()]
-    print(written(Answer(("question", "title"), rows), form), end="")
+    print(format_result(QueryResult(("question", "title"), rows), form), end="")
 
 
-def written(answer: Answer, form: Format) -> str:
+def format_result(answer: QueryResult, form: Format) -> str:
     """The rows as text that ends in a newline; bytes are shown by their length."""
     rows = [tuple(_plain(value) for value in row) for row in answer.rows]
     if form == "json":
@@ -92,23 +92,23 @@ def _converse(store: Store, form: Format) -> None:
     """Read statements until the end of input. At a terminal an error does not end the prompt."""
     if not sys.stdin.isatty():
         for statement in statements(lambda _prompt: input()):
-            print(written(_answer(store, statement), form), end="")
+            print(format_result(_answer(store, statement), form), end="")
         return
     import readline  # noqa: F401 - gives input() its history
 
     print(f"{store.url}, read-only: {HELP}")
     for statement in statements(input):
         try:
-            print(written(_answer(store, statement), form), end="")
+            print(format_result(_answer(store, statement), form), end="")
         except AgentRLError as error:
             print(error)
 
 
-def _answer(store: Store, statement: str) -> Answer:
+def _answer(store: Store, statement: str) -> QueryResult:
     if statement == ".tables":
         return tables(store)
     if statement.startswith("."):
-        return Answer(("help",), [(HELP,)])
+        return QueryResult(("help",), [(HELP,)])
     return ask(store, statement)
 
 

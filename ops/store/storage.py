@@ -11,15 +11,15 @@ import msgspec
 
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate, parquet, retention
-from agentrl.db.admin.parquet import TABLES, Wanted
+from agentrl.db.admin.parquet import TABLES, ExportRequest
 from agentrl.db.admin.readonly import open_history, refuse_absent
-from agentrl.db.admin.retention import Forgettable
+from agentrl.db.admin.retention import Prunable
 from agentrl.db.admin.sizes import Sizes, sizes
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import lifecycle as life
 from agentrl.db.transitions import runs
 from agentrl.ops.runs import lifecycle
-from agentrl.ops.runs.lifecycle import Place
+from agentrl.ops.runs.lifecycle import RunPlace
 from agentrl.ops.runs.listing import ago
 from agentrl.ops.tables import console, plain
 
@@ -54,7 +54,7 @@ def export(
         if run:
             with store.read() as session:
                 run_id = runs.require_run(session, run).run_id
-        rows = parquet.export(store, out, Wanted(tables or list(TABLES), run_id, bodies))
+        rows = parquet.export(store, out, ExportRequest(tables or list(TABLES), run_id, bodies))
     return f"{sum(rows.values())} rows of {len(rows)} tables are in {out}"
 
 
@@ -65,14 +65,14 @@ def prune(url: str, rules: Rules, *, yes: bool) -> None:
     refuse_absent(url)
     with closing(open_store(url)) as store:
         migrate.require_current(store)
-        found = _found(store, rules)
+        found = _find_prunable(store, rules)
         _tell(found, yes=yes)
         if yes:
             for each in found:
                 _forget(store, url, each)
 
 
-def _found(store: Store, rules: Rules) -> list[Forgettable]:
+def _find_prunable(store: Store, rules: Rules) -> list[Prunable]:
     with store.read() as session:
         whole = retention.runs_to_forget(
             session, keep=rules.keep_runs, older_than_s=rules.older_than_s
@@ -81,7 +81,7 @@ def _found(store: Store, rules: Rules) -> list[Forgettable]:
         return whole + (retention.bodies_to_forget(session, spared) if rules.bodies else [])
 
 
-def _tell(found: Sequence[Forgettable], *, yes: bool) -> None:
+def _tell(found: Sequence[Prunable], *, yes: bool) -> None:
     table = plain("run", "delete", "groups", "episodes", "bodies", "bytes")
     for each in found:
         counts = (each.groups, each.episodes, each.bodies, each.bytes)
@@ -92,7 +92,7 @@ def _tell(found: Sequence[Forgettable], *, yes: bool) -> None:
         print("nothing was deleted; add --yes to delete it")
 
 
-def _forget(store: Store, url: str, each: Forgettable) -> None:
+def _forget(store: Store, url: str, each: Prunable) -> None:
     """Raises StoreError if a process of the finished run is still alive."""
     if not each.whole:
         _follow(each.name, "bodies", each.bodies, retention.forget_bodies(store, each.run_id))
@@ -105,7 +105,7 @@ def _forget(store: Store, url: str, each: Forgettable) -> None:
             hint="run `agentrl down CONFIG`",
         )
     _follow(each.name, "episodes", each.episodes, retention.forget_groups(store, each.run_id))
-    print(lifecycle.delete(Place(url, each.name)))
+    print(lifecycle.delete(RunPlace(url, each.name)))
 
 
 def _follow(name: str, what: str, total: int, steps: Iterator[int]) -> None:

@@ -8,7 +8,7 @@ END = 64 * 1024  # bytes of a log in which its last line is looked for
 FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # what its log says last is not why
 
 
-def how(code: int) -> str:
+def exit_text(code: int) -> str:
     """Describe an exit code of subprocess; a negative code is a signal."""
     if code >= 0:
         return f"exited with code {code}"
@@ -18,15 +18,15 @@ def how(code: int) -> str:
     return f"was stopped by {names.get(-code, f'signal {-code}')}"
 
 
-def restarted(code: int, words: str) -> str:
+def restart_line(code: int, words: str) -> str:
     """Describe a restart. `words`: last line of the log."""
-    told = f"{how(code)}; restarting"
+    told = f"{exit_text(code)}; restarting"
     return told if code in FROM_OUTSIDE else f"{told}; last line of its log: {words}"
 
 
 def cause(code: int, words: str) -> str:
     """Return the most likely reason of an exit."""
-    return how(code) if code in FROM_OUTSIDE else words
+    return exit_text(code) if code in FROM_OUTSIDE else words
 
 
 def last_line(path: Path) -> str:

@@ -147,7 +147,7 @@ class Supervisor:
                 if not child.done and self._clock() >= child.due:
                     if child.code != AWAY:
                         words = exit_reasons.last_line(self._log_file(child))
-                        self._tell(f"{child.name} {exit_reasons.restarted(child.code, words)}")
+                        self._tell(f"{child.name} {exit_reasons.restart_line(child.code, words)}")
                     child.restarts += 1
                     metrics.RESTARTS.add(name=child.name)
                     self._launch(child)

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config, secret
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.configuration import configs
@@ -28,8 +28,10 @@ DOWN_S = 12.0  # for a supervisor to end after SIGTERM, and the trainer's own ti
 
 def up(path: Path, *, detach: bool) -> None:
     """Start a run's processes; return when the run is over or a signal has stopped them."""
-    config = hub.resolved(loading.load(path))  # before signals are only noted: it may take long
-    memory.require(config)
+    config = hub.resolve_model(
+        config_loading.load(path)
+    )  # before signals are only noted: it may take long
+    memory.require_memory(config)
     for name in config.secret_names():
         secret(name)
     config.tasks_url()  # dispatcher and workers will ask for its variables
@@ -46,12 +48,13 @@ def up(path: Path, *, detach: bool) -> None:
 
 def down(path: Path) -> None:
     """Stop the supervisor of a run's home with its processes."""
-    config = loading.load(path)
+    config = config_loading.load(path)
     home = config.home()
     pid = running_supervisor(home)
     if pid is None:
         raise AgentRLError(
-            f"nothing runs in {home}", hint=f"start the run with `{loading.command('up', path)}`"
+            f"nothing runs in {home}",
+            hint=f"start the run with `{config_loading.command('up', path)}`",
         )
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_S + config.trainer.stop_s
@@ -61,7 +64,7 @@ def down(path: Path) -> None:
                 f"supervisor {pid} did not stop", hint=f"kill it with `kill -9 {pid}`"
             )
         time.sleep(0.1)
-    print(f"stopped; resume with: {loading.command('up', path)}")
+    print(f"stopped; resume with: {config_loading.command('up', path)}")
 
 
 def _detach(config: Config, path: Path) -> None:
@@ -82,4 +85,4 @@ def _detach(config: Config, path: Path) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise AgentRLError(last_line(log).removeprefix("agentrl: "))
         time.sleep(0.1)
-    print(f"supervisor {process.pid}; stop it with: {loading.command('down', path)}")
+    print(f"supervisor {process.pid}; stop it with: {config_loading.command('down', path)}")

@@ -25,7 +25,7 @@ WIDTHS = (8, 36, 44, 12)  # task, figure, value, wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckRequest:
     """`tasks`: empty: all. `origin`: use the items of a dataset instead of generated ones."""
 
     tasks: Sequence[str]
@@ -43,7 +43,7 @@ class Row:
     seconds: float
 
 
-def check(asked: Asked) -> bool:
+def check(asked: CheckRequest) -> bool:
     """Print the figures; return whether all are within their bounds.
 
     Raises ItemError for an unknown task, origin or data folder before anything is measured.
@@ -112,11 +112,11 @@ def _having(origin: str, tasks: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def _rows(tasks: Sequence[str], asked: Asked) -> Iterator[Row]:
+def _rows(tasks: Sequence[str], asked: CheckRequest) -> Iterator[Row]:
     for task in tasks:
         began = time.perf_counter()
         _tell(f"{task}: measuring …")
-        for figure in _hinted(task, _figures(task, asked)):
+        for figure in _with_hint(task, _figures(task, asked)):
             now = time.perf_counter()
             _tell("")
             yield Row(task, figure, now - began)
@@ -125,17 +125,17 @@ def _rows(tasks: Sequence[str], asked: Asked) -> Iterator[Row]:
         _tell("")
 
 
-def _figures(task: str, asked: Asked) -> Iterator[Figure]:
+def _figures(task: str, asked: CheckRequest) -> Iterator[Figure]:
     if asked.origin:
-        return figures.of_origin(task, asked.origin, asked.settings)
-    return figures.of_all(task, asked.settings)
+        return figures.origin_figures(task, asked.origin, asked.settings)
+    return figures.all_figures(task, asked.settings)
 
 
-def _hinted(task: str, found: Iterator[Figure]) -> Iterator[Figure]:
+def _with_hint(task: str, found: Iterator[Figure]) -> Iterator[Figure]:
     """Attach the hint about missing data to the first affected figure only."""
-    hint, due = datasets.shown(task), True
+    hint, due = datasets.describe_source(task), True
     for figure in found:
-        if figure.ok is not None or not datasets.lacking(task, figure.value):
+        if figure.ok is not None or not datasets.is_missing(task, figure.value):
             yield figure
             continue
         value = figure.value.removesuffix(with_hint("", hint))

@@ -17,7 +17,7 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class DatasetCheck:
     """Result of reading a dataset. `ok`: None if it is missing."""
 
     task: str
@@ -28,7 +28,7 @@ class Checked:
 
 def list_datasets(data: str, *, as_json: bool) -> None:
     """Print one line for each dataset of every task. Raises ItemError if the folder is missing."""
-    rows = [_described(each, data) for each in _datasets(())]
+    rows = [_describe_dataset(each, data) for each in _datasets(())]
     if as_json:
         print(json.dumps(rows))
         return
@@ -44,7 +44,7 @@ def list_datasets(data: str, *, as_json: bool) -> None:
 
 def show(task: str, data: str, *, as_json: bool) -> None:
     """Print where to get a task's data, and which files are present. Raises ItemError."""
-    rows = [_described(each, data) for each in _datasets([task])]
+    rows = [_describe_dataset(each, data) for each in _datasets([task])]
     if as_json:
         print(json.dumps(rows))
         return
@@ -75,7 +75,7 @@ def check(tasks: Sequence[str], data: str, *, as_json: bool) -> bool:
         if not registry.datasets(task):
             print(_nothing(task))
     for dataset in _datasets(tasks):
-        rows.append(_checked(dataset, data))
+        rows.append(_check_dataset(dataset, data))
         if not as_json:
             row = rows[-1]
             print(f"{MARKS[row.ok]}  {row.task:<9} {row.name:<18} {row.finding}", flush=True)
@@ -113,7 +113,7 @@ def _mark(here: bool) -> str:
     return MARKS[True if here else None]
 
 
-def _described(dataset: Dataset, data: str) -> dict[str, Any]:
+def _describe_dataset(dataset: Dataset, data: str) -> dict[str, Any]:
     return asdict(dataset) | {"missing": _missing(dataset, data)}
 
 
@@ -122,24 +122,24 @@ def _missing(dataset: Dataset, data: str) -> Sequence[str]:
     return dataset.paths if root is None else dataset.missing(root)
 
 
-def _checked(dataset: Dataset, data: str) -> Checked:
+def _check_dataset(dataset: Dataset, data: str) -> DatasetCheck:
     task, name = dataset.task, dataset.name
     if missing := _missing(dataset, data):
-        return Checked(task, name, None, _lacking(dataset, data, missing))
+        return DatasetCheck(task, name, None, _missing_text(dataset, data, missing))
     if not dataset.origin:
         root = folder(data) or Path()
         size = sum(_bytes(root / path) for path in dataset.paths)
-        return Checked(task, name, size > 0, f"no items of its own; {size / 1e6:,.1f} MB")
+        return DatasetCheck(task, name, size > 0, f"no items of its own; {size / 1e6:,.1f} MB")
     try:
         source = registry.source(task, {"origin": name, "data": data})
         counts: Mapping[str, int] = {split: len(source.items(split)) for split in source.splits}
     except AgentRLError as error:
-        return Checked(task, name, False, with_hint(str(error), error.hint))
+        return DatasetCheck(task, name, False, with_hint(str(error), error.hint))
     found = ", ".join(f"{split}: {count:,} items" for split, count in counts.items())
-    return Checked(task, name, any(counts.values()), found)
+    return DatasetCheck(task, name, any(counts.values()), found)
 
 
-def _lacking(dataset: Dataset, data: str, missing: Sequence[str]) -> str:
+def _missing_text(dataset: Dataset, data: str, missing: Sequence[str]) -> str:
     """Return the missing files, and whether an alternative dataset is present."""
     told = f"not here: {', '.join(missing)}"
     others = [each for each in registry.datasets(dataset.task) if each.name == dataset.instead]

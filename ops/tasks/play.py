@@ -22,8 +22,8 @@ from agentrl.envs.contract import (
     Tool,
     ToolCall,
 )
-from agentrl.ops.tasks.show import Chosen, described, opened, said, value_of
-from agentrl.workers.conversation.toolcalls import fitted
+from agentrl.ops.tasks.show import ItemChoice, message_text, open_item, tool_text, value_of
+from agentrl.workers.conversation.toolcalls import fit_call
 
 PROMPT = "> "
 _JSON = json.JSONDecoder()
@@ -42,16 +42,16 @@ COMMANDS = (":expert", ":tools", ":help", ":quit")
 Read = Callable[[], str]
 
 
-def play(chosen: Chosen) -> None:
+def play(chosen: ItemChoice) -> None:
     """Play to the end of the episode or input, then remove its containers.
 
     Raises AgentRLError.
     """
     read = _reader()
-    with opened(chosen) as (source, item):
+    with open_item(chosen) as (source, item):
         environment = source.make(item)
         try:
-            Seat(source, item, environment, read).play()
+            TerminalPlayer(source, item, environment, read).play()
         finally:
             environment.close()
 
@@ -60,7 +60,7 @@ class Unclear(ValueError):
     """A line looks like a call but is not valid; the text says what to type instead."""
 
 
-class Seat:
+class TerminalPlayer:
     """One episode and its player. `read`: returns the next line; EOFError ends the episode."""
 
     def __init__(
@@ -79,12 +79,12 @@ class Seat:
         print(f"{self._item.task} {self._item.item_id}, at most {turns} turns; type :help for help")
         outcome = Outcome(self._environment.start().messages)
         for tool in self._environment.tools:
-            print(described(tool))
+            print(tool_text(tool))
         turn = 0
         while not outcome.done and turn < turns:
             self._unseen += outcome.messages
             for message in outcome.messages:
-                print(said(message))
+                print(message_text(message))
             act = self._act()
             if act is None:
                 print(f"quit after {_turns(turn)}")
@@ -92,7 +92,7 @@ class Seat:
             outcome = self._environment.call(act if isinstance(act, str) else [act])
             turn += 1
         for message in outcome.messages:
-            print(said(message))
+            print(message_text(message))
         print(f"\n{_result(outcome)} after {_turns(turn)}")
 
     def _act(self) -> ToolCall | str | None:
@@ -114,14 +114,14 @@ class Seat:
         if line == ":expert":
             return self._shown()
         if line == ":tools":
-            print(*map(described, self._environment.tools), sep="\n")
+            print(*map(tool_text, self._environment.tools), sep="\n")
         elif line == ":help":
             print(HELP)
         elif line.startswith(":"):
             print(f"unknown command {line}{nearest(line, COMMANDS)}")
         else:
             try:
-                return acted(line, self._environment.tools)
+                return read_action(line, self._environment.tools)
             except Unclear as error:
                 print(error)
         return None
@@ -140,26 +140,26 @@ class Seat:
         return act
 
 
-def acted(line: str, tools: Sequence[Tool]) -> ToolCall | str:
+def read_action(line: str, tools: Sequence[Tool]) -> ToolCall | str:
     """Parse a line as a valid call of a tool; return a line that names no tool unchanged.
 
     Raises Unclear.
     """
     name, _, rest = line.partition(" ")
     tool = next((each for each in tools if each.name == name), None)
-    return line if tool is None else fitted(_call(tool, rest.strip()), {name: tool})
+    return line if tool is None else fit_call(_call(tool, rest.strip()), {name: tool})
 
 
 def _call(tool: Tool, text: str) -> ToolCall:
     if text.startswith("{"):
         value = value_of(text)
-        return ToolCall(tool.name, value) if isinstance(value, dict) else _unread(tool, text)
+        return ToolCall(tool.name, value) if isinstance(value, dict) else _unread_call(tool, text)
     properties = tool.parameters.get("properties", {})
     pairs = _pairs(text, properties)
     if pairs is None and len(properties) == 1:
         ((name, schema),) = properties.items()
-        pairs = {name: _typed(text, schema)}
-    return _unread(tool, text) if pairs is None else ToolCall(tool.name, pairs)
+        pairs = {name: _parse_typed(text, schema)}
+    return _unread_call(tool, text) if pairs is None else ToolCall(tool.name, pairs)
 
 
 def _pairs(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -174,14 +174,14 @@ def _pairs(text: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
         if pair is None and not found:
             return None
         if pair is None:
-            raise Unclear(f"quote the value: {last}={_quoted(text[start:], properties)}")
+            raise Unclear(f"quote the value: {last}={_quote_hint(text[start:], properties)}")
         if pair["name"] not in properties:
             if not found and len(properties) == 1 and _words(text, properties):
                 return None
-            raise Unclear(f"no parameter {pair['name']}{_known(properties)}")
+            raise Unclear(f"no parameter {pair['name']}{_known_names(properties)}")
         last, start = pair["name"], pair.end()
         at = _end(text, start)
-        found[last] = _typed(text[start:at], properties[last])
+        found[last] = _parse_typed(text[start:at], properties[last])
     return found
 
 
@@ -195,7 +195,7 @@ def _words(text: str, properties: Mapping[str, Any]) -> bool:
     return at < len(text)
 
 
-def _quoted(text: str, properties: Mapping[str, Any]) -> str:
+def _quote_hint(text: str, properties: Mapping[str, Any]) -> str:
     """Return the quoted value at the start of a text, up to the next parameter."""
     ends = (pair.start() for pair in _NEXT.finditer(text) if pair["name"] in properties)
     value = text[: next(ends, len(text))].strip()
@@ -203,7 +203,7 @@ def _quoted(text: str, properties: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _known(properties: Mapping[str, Any]) -> str:
+def _known_names(properties: Mapping[str, Any]) -> str:
     return f"; known: {', '.join(properties)}" if properties else "; it takes none"
 
 
@@ -217,7 +217,7 @@ def _end(text: str, at: int) -> int:
     return max(end, word.end() if word else at)
 
 
-def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+def _parse_typed(text: str, schema: Mapping[str, Any]) -> Any:
     """Convert a value to the type in its schema, without quotes; unchanged if it does not fit."""
     if len(text) > 1 and text[0] == text[-1] == "'":
         text = value = text[1:-1]
@@ -229,7 +229,7 @@ def _typed(text: str, schema: Mapping[str, Any]) -> Any:
     return [text] if kind == "array" and not isinstance(value, list) else value
 
 
-def _unread(tool: Tool, text: str) -> ToolCall:
+def _unread_call(tool: Tool, text: str) -> ToolCall:
     return ToolCall(tool.name, {}, f"{tool.name}: arguments are neither JSON nor key=value: {text}")
 
 

@@ -11,12 +11,12 @@ from agentrl.core.config import Envs
 from agentrl.core.errors import AgentRLError, ItemError, nearest
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Message, TaskSource, Tool
-from agentrl.envs.server.in_process import hosting
+from agentrl.envs.server.in_process import host_sandboxes
 from agentrl.ops.tables import console, plain
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ItemChoice:
     """An item of a task. `item`: its index or id. `split`: empty: the first.
 
     `docker`, `image`: of sandboxes; empty: DOCKER_HOST and the default image.
@@ -31,7 +31,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class TaskListing:
     """A task in the list. `fault`: why its source cannot be opened."""
 
     task: str
@@ -44,7 +44,7 @@ class Listed:
 
 def list_tasks(*, as_json: bool) -> None:
     """Print every known task."""
-    tasks = [_listed(name) for name in registry.names()]
+    tasks = [_list_task(name) for name in registry.names()]
     if as_json:
         print(json.dumps([asdict(each) for each in tasks]))
         return
@@ -55,7 +55,7 @@ def list_tasks(*, as_json: bool) -> None:
     console().print(table)
 
 
-def given(options: Sequence[str], **named: str) -> Mapping[str, Any]:
+def read_options(options: Sequence[str], **named: str) -> Mapping[str, Any]:
     """Parse task options given as `name=value`, with JSON or plain text as values.
 
     Raises ItemError.
@@ -78,18 +78,18 @@ def value_of(text: str) -> Any:
 
 
 @contextmanager
-def opened(chosen: Chosen) -> Iterator[tuple[TaskSource, Item]]:
+def open_item(chosen: ItemChoice) -> Iterator[tuple[TaskSource, Item]]:
     """Open the source, with sandboxes if needed, and the item. Raises AgentRLError."""
     logging.configure("envs", level="WARNING")
     source = registry.source(chosen.task, chosen.options)
     item = _item(source, chosen)
-    with hosting(source, chosen.docker, chosen.image or Envs().docker_image):
+    with host_sandboxes(source, chosen.docker, chosen.image or Envs().docker_image):
         yield source, item
 
 
-def show_item(chosen: Chosen, *, gold: bool) -> None:
+def show_item(chosen: ItemChoice, *, gold: bool) -> None:
     """Print an item's first messages and tools; with `gold` also its content and answer."""
-    with opened(chosen) as (source, item):
+    with open_item(chosen) as (source, item):
         environment = source.make(item)
         try:
             messages = environment.start().messages
@@ -98,19 +98,19 @@ def show_item(chosen: Chosen, *, gold: bool) -> None:
             environment.close()
     print(f"{item.task} {item.item_id}, at most {source.max_turns} turns")
     for message in messages:
-        print(said(message))
+        print(message_text(message))
     for tool in tools:
-        print(described(tool))
+        print(tool_text(tool))
     if gold:
         print(f"\n── gold\n{json.dumps(item.content, indent=1, ensure_ascii=False)}")
 
 
-def said(message: Message) -> str:
+def message_text(message: Message) -> str:
     """Format a message under its role."""
     return f"\n── {message.role} {message.name}".rstrip() + f"\n{message.content}"
 
 
-def described(tool: Tool) -> str:
+def tool_text(tool: Tool) -> str:
     """Format a tool with its parameters; `*` marks required ones."""
     properties: Mapping[str, Mapping[str, Any]] = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
@@ -127,7 +127,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return f"{kind} of {inner}" if inner else str(kind)
 
 
-def _item(source: TaskSource, chosen: Chosen) -> Item:
+def _item(source: TaskSource, chosen: ItemChoice) -> Item:
     if chosen.split and chosen.split not in source.splits:
         known = nearest(chosen.split, source.splits)
         raise ItemError(f"{source.name}: no split {chosen.split}{known}")
@@ -146,12 +146,12 @@ def _item(source: TaskSource, chosen: Chosen) -> Item:
     )
 
 
-def _listed(task: str) -> Listed:
+def _list_task(task: str) -> TaskListing:
     module = registry.place(task)
     try:
         source = registry.source(task, {})
         named = (each.name for each in registry.datasets(task) if each.origin)
         origins = ("generated", *named)
-        return Listed(task, origins, tuple(source.splits), source.max_turns, module)
+        return TaskListing(task, origins, tuple(source.splits), source.max_turns, module)
     except AgentRLError as error:
-        return Listed(task, (), (), 0, module, str(error))
+        return TaskListing(task, (), (), 0, module, str(error))

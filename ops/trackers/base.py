@@ -45,7 +45,7 @@ def figure(version: int, name: str, value: float) -> Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class TrackerPlace:
     """The context of a tracker. `folder`: its own folder."""
 
     folder: Path
@@ -60,7 +60,7 @@ def folder_of(name: str, config: Config) -> Path:
     return (Path(folder) if folder else config.home() / "trackers") / name
 
 
-def alone(name: str, run: str, folder: Path) -> IO[bytes]:
+def lock_tracker(name: str, run: str, folder: Path) -> IO[bytes]:
     """Lock this run's tracker against other processes until closed.
 
     Two processes would write every row twice. Raises TrackerError if another holds the lock.
@@ -78,29 +78,28 @@ def alone(name: str, run: str, folder: Path) -> IO[bytes]:
     return lock
 
 
-def without_secrets(value: Any, *, closed: bool = False) -> Any:
+def redact_secrets(value: Any, *, closed: bool = False) -> Any:
     """Return a configuration with `***` for possible secrets, since the values leave this machine.
 
     These are account and query of a URL, and all texts within `CLOSED`.
     """
     if isinstance(value, Mapping):
         return {
-            key: without_secrets(each, closed=closed or key in CLOSED)
-            for key, each in value.items()
+            key: redact_secrets(each, closed=closed or key in CLOSED) for key, each in value.items()
         }
     if isinstance(value, list):
-        return [without_secrets(each, closed=closed) for each in value]
+        return [redact_secrets(each, closed=closed) for each in value]
     if not isinstance(value, str):
         return value
     return HIDDEN if closed else QUERY.sub(r"\1?***", ACCOUNT.sub("://***@", value))
 
 
-def flat(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def flatten_config(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Flatten nested values to full keys."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{where}{key}.")
+            found |= flatten_config(value, f"{where}{key}.")
         else:
             found[f"{where}{key}"] = value
     return found

@@ -18,10 +18,17 @@ from agentrl.core.telemetry import metrics
 from agentrl.core.types import RUN_OVER
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.queries import tracker_cursor
-from agentrl.db.queries.tracker_cursor import Line, Told
+from agentrl.db.queries.tracker_cursor import TrackerCursor, TrackerRow
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.ops.trackers.base import Figure, Tracker, alone, figure, folder_of, without_secrets
+from agentrl.ops.trackers.base import (
+    Figure,
+    Tracker,
+    figure,
+    folder_of,
+    lock_tracker,
+    redact_secrets,
+)
 
 # After a tracker or the store failed, before the next look. No retry of one call (core/retry.py):
 # what a tracker raises is other people's, and the next look tells what came meanwhile as well.
@@ -30,7 +37,7 @@ BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 log = logging.get_logger()
 
 
-class Follower:
+class TrackerExporter:
     """Exports to one tracker of a run; used by one thread."""
 
     def __init__(
@@ -47,7 +54,7 @@ class Follower:
         self._alone: IO[bytes] | None = None
         self._started = False
         self._held: Collection[Figure] = ()
-        self._told = Told()
+        self._told = TrackerCursor()
 
     def follow(self, stop: threading.Event) -> None:
         """Export existing and new rows until the run is over or `stop` is set."""
@@ -82,21 +89,21 @@ class Follower:
             run = runs.require_run(session, name)
             over, run_id = run.state in RUN_OVER, run.run_id
         if self._alone is None:
-            self._alone = alone(self._name, run_id, folder_of(self._name, self._config))
+            self._alone = lock_tracker(self._name, run_id, folder_of(self._name, self._config))
         if not self._started:
-            values = without_secrets(msgspec.to_builtins(self._config))
+            values = redact_secrets(msgspec.to_builtins(self._config))
             self._held = self._tracker.start(run_id, values)
-            self._told, self._started = Told(), True
+            self._told, self._started = TrackerCursor(), True
         while lines := self._lines(store, run_id):
             for line in lines:
                 self._tell(line)
         return over
 
-    def _lines(self, store: Store, run_id: str) -> list[Line]:
+    def _lines(self, store: Store, run_id: str) -> list[TrackerRow]:
         with store.read() as session:
-            return list(tracker_cursor.lines(session, run_id, self._told))
+            return list(tracker_cursor.tracker_rows(session, run_id, self._told))
 
-    def _tell(self, line: Line) -> None:
+    def _tell(self, line: TrackerRow) -> None:
         new = {
             name: value
             for name, value in line.metrics.items()

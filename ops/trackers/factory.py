@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, require_known
-from agentrl.ops.trackers.base import Ground, Tracker, folder_of
+from agentrl.ops.trackers.base import Tracker, TrackerPlace, folder_of
 
 MISSING = "pip install 'agentrl-system[trackers]'"
 
@@ -45,10 +45,10 @@ def make(name: str, config: Config) -> Tracker:
     require_known("trackers.use", name, TRACKERS)
     section = config.trackers
     folder = folder_of(name, config)
-    ground = Ground(folder, section.project, section.mlflow_url, section.wandb_online)
+    ground = TrackerPlace(folder, section.project, section.mlflow_url, section.wandb_online)
     module, _, kind = TRACKERS[name].make.partition(":")
     try:
-        made: Callable[[Ground], Tracker] = getattr(import_module(module), kind)
+        made: Callable[[TrackerPlace], Tracker] = getattr(import_module(module), kind)
         return made(ground)
     except ImportError as error:
         raise ConfigError(

@@ -10,7 +10,7 @@ from mlflow.entities import LifecycleStage, Metric, Param, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from agentrl.ops.trackers.base import Figure, Ground, TrackerError, figure, flat
+from agentrl.ops.trackers.base import Figure, TrackerError, TrackerPlace, figure, flatten_config
 
 RUN = "agentrl.run"  # the tag that finds a run again
 LONGEST = 500  # characters of a parameter
@@ -20,7 +20,7 @@ AT_ONCE = 100  # parameters
 class MLflow:
     """A Tracker."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: TrackerPlace) -> None:
         if not ground.url:
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # which MLflow asks to be said
         self._files = None if ground.url else ground.folder
@@ -82,7 +82,7 @@ class MLflow:
     def _new(self, experiment: str, run: str, config: Mapping[str, Any]) -> str:
         made = self._client.create_run(experiment, tags={RUN: run, "mlflow.runName": run})
         run_id: str = made.info.run_id
-        values = [Param(key, str(v)[:LONGEST]) for key, v in flat(config).items()]
+        values = [Param(key, str(v)[:LONGEST]) for key, v in flatten_config(config).items()]
         for start in range(0, len(values), AT_ONCE):
             self._client.log_batch(run_id, params=values[start : start + AT_ONCE])
         return run_id

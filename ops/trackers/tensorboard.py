@@ -14,20 +14,20 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from agentrl.ops.trackers.base import Figure, Ground, figure
+from agentrl.ops.trackers.base import Figure, TrackerPlace, figure
 
 
 class TensorBoard:
     """A Tracker. Each start creates a file; TensorBoard reads all files of a folder as one run."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: TrackerPlace) -> None:
         self._root = ground.folder
         self._writer: Any = None
 
     def start(self, run: str, config: Mapping[str, Any]) -> Collection[Figure]:
         """See Tracker.start. The configuration is written once, under Text."""
         folder = self._root / run
-        held = set(_held(folder))
+        held = set(_read_figures(folder))
         known = folder.is_dir()
         self._writer = EventFileWriter(str(folder), max_queue_size=1, flush_secs=1)
         if not known:
@@ -52,7 +52,7 @@ class TensorBoard:
         self._writer.flush()
 
 
-def _held(folder: Path) -> Iterator[Figure]:
+def _read_figures(folder: Path) -> Iterator[Figure]:
     """Return the figures in all files, without a record that was cut off by a kill."""
     for path in sorted(folder.glob("events.out.*")):
         for event in LegacyEventFileLoader(str(path)).Load():

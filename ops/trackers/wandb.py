@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from agentrl.ops.trackers.base import Figure, Ground, TrackerError, figure
+from agentrl.ops.trackers.base import Figure, TrackerError, TrackerPlace, figure
 from agentrl.ops.trackers.wandb_file import whole
 
 VERSION = "version"  # the x-axis: W&B counts steps of its own
@@ -22,7 +22,7 @@ class WeightsAndBiases:
     file, which replaces the old one when it is complete.
     """
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: TrackerPlace) -> None:
         self._ground = ground
         self._run: Any = None
         self._id = ""

@@ -20,7 +20,7 @@ from agentrl.envs.contract import TaskSource
 from agentrl.ops.interruption import Interruption
 from agentrl.ops.warmstart import demonstrations
 from agentrl.ops.warmstart.demonstrations import Transcript
-from agentrl.ops.warmstart.student_policy import Apprentice, Skill
+from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
 from agentrl.trainer.model import cloning
 from agentrl.trainer.model.cloning import Cloner, Demonstration, learns_by_muon
 from agentrl.trainer.snapshots import State
@@ -86,13 +86,13 @@ class PhaseRecord:
 
 
 @dataclass
-class School:
+class CloningTrainer:
     """Trains a student policy phase by phase. `fresh`: its weights are random.
 
     `batch_tokens`: tokens of one step. `save`: keeps a record, at least every `save_s` seconds.
     """
 
-    apprentice: Apprentice
+    student: StudentPolicy
     tasks: Mapping[str, Task]
     sources: Mapping[str, TaskSource]
     batch_tokens: int
@@ -111,7 +111,7 @@ class School:
 
         Raises KeyboardInterrupt at a signal, after saving a record.
         """
-        cloner = Cloner(self.apprentice.model, self._rate(phase), phase.steps, self.dtype)
+        cloner = Cloner(self.student.model, self._rate(phase), phase.steps, self.dtype)
         if begun.cloner is not None:
             cloner.load_state(begun.cloner)
         now = {name: self._encoded(each) for name, each in transcripts.items()}
@@ -140,7 +140,7 @@ class School:
             return phase.rate
         if self.fresh:
             return FRESH
-        return GENTLE if learns_by_muon(self.apprentice.model) else PRETRAINED
+        return GENTLE if learns_by_muon(self.student.model) else PRETRAINED
 
     def pass_over(self, transcripts: Transcripts) -> None:
         """Skip a phase that an earlier process has finished."""
@@ -186,12 +186,12 @@ class School:
         return [lesson for lessons in chosen for lesson in lessons]
 
     def _encoded(self, transcripts: Sequence[Transcript]) -> list[Demonstration]:
-        return [demonstrations.encode(each, self.apprentice.template) for each in transcripts]
+        return [demonstrations.encode(each, self.student.template) for each in transcripts]
 
     def skills(self, items: int) -> dict[str, Skill]:
         """Measure the skill in each task on `items` held-out items."""
         return {
-            name: self.apprentice.skill(self.sources[name], task, items)
+            name: self.student.skill(self.sources[name], task, items)
             for name, task in self.tasks.items()
         }
 
@@ -199,7 +199,7 @@ class School:
         if not phase.checked:
             return {}
         return {
-            name: self.apprentice.success(self.sources[name], task, phase.checked)
+            name: self.student.success(self.sources[name], task, phase.checked)
             for name, task in self.tasks.items()
         }
 

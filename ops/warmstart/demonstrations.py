@@ -101,7 +101,7 @@ def encode(transcript: Transcript, template: ChatTemplate) -> Demonstration:
     return Demonstration(tokens.astype(np.int32), np.frombuffer(arrays.loss_mask, np.uint8))
 
 
-def imported(path: Path, style: Style) -> list[Transcript]:
+def import_transcripts(path: Path, style: Style) -> list[Transcript]:
     """Read transcripts from JSONL lines `{"messages": […], "tools": […]}` in OpenAI's format.
 
     Tool calls of assistant messages become text in the model's style. Raises ItemError with the

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from agentrl.core.types import SOLVED
 from agentrl.envs.contract import Environment, Item, TaskSource
-from agentrl.serving.request import Completion, Request
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.workers.conversation.conversation import Conversation
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
-from agentrl.workers.turn import act
+from agentrl.workers.turn import apply_turn
 
 OPEN_EPISODES = 128
 
@@ -94,7 +94,7 @@ class _Episode:
         player = self._player
         self._conversation.sampled(completion.token_ids, completion.logprobs, 0)
         tokens, environment = completion.token_ids, self._environment
-        _, outcome = act(tokens, environment, player.template, player.style)
+        _, outcome = apply_turn(tokens, environment, player.template, player.style)
         self._conversation.observe(outcome.messages)
         self._turns_left -= 1
         if outcome.done:

@@ -43,7 +43,7 @@ class Skill:
     greedy: float
 
 
-class Apprentice:
+class StudentPolicy:
     """`base`: directory of its tokenizer. `scratch`: where it is saved for playing.
 
     `dtype`: of the weights that are saved and played; training uses float32.
@@ -66,7 +66,7 @@ class Apprentice:
     @classmethod
     def new(
         cls, texts: Sequence[str], scratch: Path, style: Style, seed: int, dtype: Dtype = "float32"
-    ) -> "Apprentice":
+    ) -> "StudentPolicy":
         """Create a tiny Qwen3 with random weights and a tokenizer of the words in `texts`."""
         base = scratch / "base"
         base.mkdir()

@@ -27,10 +27,16 @@ from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source
 from agentrl.ops.interruption import handle_interruption
 from agentrl.ops.warmstart import demonstrations
-from agentrl.ops.warmstart.cloning_trainer import Phase, PhaseRecord, School, Transcripts, Watch
+from agentrl.ops.warmstart.cloning_trainer import (
+    CloningTrainer,
+    Phase,
+    PhaseRecord,
+    Transcripts,
+    Watch,
+)
 from agentrl.ops.warmstart.demonstrations import Demonstrator
 from agentrl.ops.warmstart.state import WarmstartState
-from agentrl.ops.warmstart.student_policy import Apprentice, Skill
+from agentrl.ops.warmstart.student_policy import Skill, StudentPolicy
 from agentrl.trainer.model import cloning
 from agentrl.workers.conversation.toolcalls import Style
 
@@ -113,10 +119,10 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
     sources = {name: source(name, task.options) for name, task in options.tasks.items()}
     with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
         transcripts = [_transcripts(options, sources, n) for n in range(len(options.phases))]
-        apprentice = _apprentice(options, transcripts, Path(scratch))
+        student = _make_student(options, transcripts, Path(scratch))
         try:
-            school = School(
-                apprentice=apprentice,
+            trainer = CloningTrainer(
+                student=student,
                 tasks=options.tasks,
                 sources=sources,
                 batch_tokens=options.batch_tokens,
@@ -131,23 +137,23 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
             steps, loss = 0, math.nan
             for number, phase in enumerate(options.phases):
                 if number < begun.phase:
-                    school.pass_over(transcripts[number])
+                    trainer.pass_over(transcripts[number])
                     continue
                 record = begun if number == begun.phase else PhaseRecord(number, earlier=steps)
-                ended = school.learn(phase, transcripts[number], record)
+                ended = trainer.learn(phase, transcripts[number], record)
                 steps, loss = ended.earlier + ended.steps, ended.loss
             report = WarmstartReport(
                 out=options.out,
-                parameters=sum(weight.numel() for weight in apprentice.model.parameters()),
+                parameters=sum(weight.numel() for weight in student.model.parameters()),
                 demonstrations=sum(len(each) for phase in transcripts for each in phase.values()),
                 steps=steps,
                 loss=loss,
-                skills=school.skills(options.measured) if options.measured else {},
+                skills=trainer.skills(options.measured) if options.measured else {},
                 seconds=time.monotonic() - began,
             )
-            _publish(apprentice, options, report)
+            _publish(student, options, report)
         finally:
-            apprentice.close()
+            student.close()
     kept.remove()
     return report
 
@@ -170,31 +176,31 @@ def _transcripts(
 ) -> Transcripts:
     """Return the training transcripts of a phase, by task; imported ones belong to no task."""
     if options.imported:
-        return {"": demonstrations.imported(options.imported, options.style)}
+        return {"": demonstrations.import_transcripts(options.imported, options.style)}
     seed = options.seed * len(options.phases) + phase
     noise = options.phases[phase].noise
     schools = {
         name: Demonstrator(sources[name], task, options.style, noise.get(name, 0.0))
         for name, task in options.tasks.items()
     }
-    return {name: school.episodes(options.episodes, seed) for name, school in schools.items()}
+    return {name: trainer.episodes(options.episodes, seed) for name, trainer in schools.items()}
 
 
-def _apprentice(
+def _make_student(
     options: WarmstartOptions, transcripts: Sequence[Transcripts], scratch: Path
-) -> Apprentice:
+) -> StudentPolicy:
     if options.model:
         model = cloning.load(options.model)
-        return Apprentice(model, options.model, scratch, options.style, options.dtype)
+        return StudentPolicy(model, options.model, scratch, options.style, options.dtype)
     every = (each for phase in transcripts for task in phase.values() for each in task)
     texts = [text for transcript in every for text in transcript.texts()]
-    return Apprentice.new(texts, scratch, options.style, options.seed, options.dtype)
+    return StudentPolicy.new(texts, scratch, options.style, options.seed, options.dtype)
 
 
 def card(options: WarmstartOptions, report: WarmstartReport) -> str:
     """Return the model's README: what it is, how it was made, what it can do."""
     phases = "\n".join(
-        f"| {number} | {_listed(phase.noise)} | {phase.steps} | {phase.until or ''} |"
+        f"| {number} | {_noise_text(phase.noise)} | {phase.steps} | {phase.until or ''} |"
         for number, phase in enumerate(options.phases, 1)
     )
     skills = "\n".join(
@@ -216,13 +222,13 @@ def card(options: WarmstartOptions, report: WarmstartReport) -> str:
     )
 
 
-def _listed(noise: Mapping[str, float]) -> str:
+def _noise_text(noise: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:g}" for name, share in noise.items())
 
 
-def _publish(apprentice: Apprentice, options: WarmstartOptions, report: WarmstartReport) -> None:
+def _publish(student: StudentPolicy, options: WarmstartOptions, report: WarmstartReport) -> None:
     def write(directory: Path) -> None:
-        apprentice.save(directory)
+        student.save(directory)
         (directory / "README.md").write_text(card(options, report), "utf-8")
 
     publish(options.out, write, checkpoint_id=options.out.name, version=0, parent=None)

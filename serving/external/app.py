@@ -25,9 +25,9 @@ from agentrl.core.http import Application, Handler, Request, Response
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.serving import wire
-from agentrl.serving.external.upstream import Closed, Unavailable, Upstream
-from agentrl.serving.request import RequestError
-from agentrl.serving.served import NotServedError, Served
+from agentrl.serving.engine_api import RequestError
+from agentrl.serving.external.upstream import BudgetSpent, Upstream, UpstreamUnavailable
+from agentrl.serving.served_checkpoints import NotServedError, ServedCheckpoints
 
 log = get_logger()
 
@@ -62,7 +62,7 @@ class Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
 
 
-class Sampled(msgspec.Struct, frozen=True):
+class CompletionBody(msgspec.Struct, frozen=True):
     """Tokens of the API. `masked`: their log-probabilities cannot be trained on."""
 
     token_ids: list[int]
@@ -72,7 +72,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class ExternalModel:
     """How the API is called, and the status when the budget is spent (`gone`).
 
     `vocabulary`: token ids are below it; 0: the API uses messages.
@@ -85,10 +85,12 @@ class Voice:
     gone: int = 404
 
 
-class ExternalFace:
+class ExternalApp:
     """The request handlers. `token`: bearer token; empty: none is required."""
 
-    def __init__(self, voice: Voice, served: Served, token: str, concurrency: int) -> None:
+    def __init__(
+        self, voice: ExternalModel, served: ServedCheckpoints, token: str, concurrency: int
+    ) -> None:
         self._voice = voice
         self._served = served
         self._token = token
@@ -100,7 +102,7 @@ class ExternalFace:
         if self._voice.vocabulary:
             path, answer = ("/v1/completions", self._complete)
         routes: dict[tuple[str, str], Handler] = {
-            ("POST", path): _measured(self._guarded(answer)),
+            ("POST", path): _measure(self._guarded(answer)),
             ("GET", "/health"): self._health,
         }
         return Application(routes, _fault, _alive)
@@ -119,8 +121,10 @@ class ExternalFace:
                     return Response(200, await asyncio.wrap_future(reply))
             except (RequestError, msgspec.MsgspecError) as error:
                 return _fault(400, str(error))
-            except (NotServedError, Closed) as error:
-                return _fault(self._voice.gone if isinstance(error, Closed) else 404, str(error))
+            except (NotServedError, BudgetSpent) as error:
+                return _fault(
+                    self._voice.gone if isinstance(error, BudgetSpent) else 404, str(error)
+                )
             except AgentRLError as error:
                 log.warning("External model did not answer", error=str(error))
                 return _fault(503, str(error))
@@ -161,21 +165,21 @@ class ExternalFace:
         choice = _first(answer, _Tokens)
         tokens = choice.token_ids
         if not tokens or len(tokens) > body.max_tokens:
-            raise Unavailable(
+            raise UpstreamUnavailable(
                 "external model: the answer does not contain the requested number of token ids"
             )
         if min(tokens) < 0 or max(tokens) >= voice.vocabulary:
-            raise Unavailable(
+            raise UpstreamUnavailable(
                 "external model: the answer contains token ids outside the vocabulary"
             )
-        logprobs = usable(choice.logprobs, len(tokens))
+        logprobs = usable_logprobs(choice.logprobs, len(tokens))
         if logprobs is None and not self._warned:
             self._warned = True
             log.warning(
                 "Log-probabilities of an external model are unusable; its tokens are masked"
             )
         texts = [f"token_id:{token}" for token in tokens]
-        sampled = Sampled(
+        sampled = CompletionBody(
             tokens,
             wire.Logprobs(logprobs or [0.0] * len(tokens), texts),
             choice.finish_reason or "stop",
@@ -188,10 +192,10 @@ class ExternalFace:
         return Response(200, msgspec.json.encode({"ready": bool(tracks), "served": tracks}))
 
 
-def _measured(handler: Handler) -> Handler:
+def _measure(handler: Handler) -> Handler:
     async def measured(request: Request) -> Response:
         began = time.perf_counter()
-        with tracing.served("completion", request.header(b"traceparent")) as fields:
+        with tracing.continue_trace("completion", request.header(b"traceparent")) as fields:
             response = await handler(request)
             fields["status"] = response.status
         metrics.REQUESTS.add(status=str(response.status))
@@ -207,7 +211,7 @@ class _Tokens(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
 
 
-def usable(given: Any, count: int) -> list[float] | None:
+def usable_logprobs(given: Any, count: int) -> list[float] | None:
     """Return usable log-probabilities (one per token, finite, at most 0), or None."""
     found = given.get("token_logprobs") if isinstance(given, Mapping) else None
     if not isinstance(found, Sequence) or len(found) != count:
@@ -244,7 +248,9 @@ def _first(answer: Mapping[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(answer["choices"][0], kind)
     except (msgspec.ValidationError, KeyError, IndexError, TypeError) as error:
-        raise Unavailable(f"external model: malformed answer: {type(error).__name__}") from error
+        raise UpstreamUnavailable(
+            f"external model: malformed answer: {type(error).__name__}"
+        ) from error
 
 
 def _fault(status: int, message: str) -> Response:

@@ -22,14 +22,14 @@ from agentrl.core.config import secret
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer
-from agentrl.db.registry import checkpoints, external
+from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import MESSAGES, LivePolicy
 from agentrl.db.store import Store
 from agentrl.serving.engines import ServingConfig
-from agentrl.serving.external.app import ExternalFace, Voice
+from agentrl.serving.external.app import ExternalApp, ExternalModel
 from agentrl.serving.external.upstream import Budget, Upstream
 from agentrl.serving.scripted import limits_of
-from agentrl.serving.served import Served
+from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 POLL_S = 0.2
 DRAIN_S = 2.5  # at the end; requests that last longer fail
@@ -39,7 +39,7 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class ServerRows:
     """Access to the server's rows. `changed`: called when a serving row has changed."""
 
     run_id: str
@@ -48,19 +48,19 @@ class Books:
 
 
 def serve_external(
-    config: ServingConfig, server: ServerConfig, books: Books, stop: threading.Event
+    config: ServingConfig, server: ServerConfig, rows: ServerRows, stop: threading.Event
 ) -> None:
     """Serve until `stop`. Raises ConfigError and StoreError."""
     name, beaten = server.name, time.monotonic()
-    run_id, store = books.run_id, books.store
+    run_id, store = rows.run_id, rows.store
 
     def spend(requests: int, tokens: int) -> None:
-        store.transact(external.spend(run_id, name, requests, tokens))
+        store.transact(external_policies.record_spending(run_id, name, requests, tokens))
 
-    spent = store.ask(lambda session: external.spent(session, run_id, name))
-    budget, served = Budget(server.external, spent, spend), Served()
-    with answering(config, server, Means(budget, served), stop) as url:
-        row = Registration(books, server, url)
+    spent = store.ask(lambda session: external_policies.spending(session, run_id, name))
+    budget, served = Budget(server.external, spent, spend), ServedCheckpoints()
+    with serve_model(config, server, ModelAccess(budget, served), stop) as url:
+        row = Registration(rows, server, url)
         try:
             while not stop.is_set():
                 row.look(budget.closed, served)
@@ -76,11 +76,11 @@ def serve_external(
 class Registration:
     """The rows of the server, from registration to end."""
 
-    def __init__(self, books: Books, server: ServerConfig, url: str) -> None:
+    def __init__(self, rows: ServerRows, server: ServerConfig, url: str) -> None:
         """Register. Raises StoreError."""
-        run_id = books.run_id
-        self._store, self._changed, self._lease_s = books.store, books.changed, server.lease_s
-        self._track = external.track_of(server.name)
+        run_id = rows.run_id
+        self._store, self._changed, self._lease_s = rows.store, rows.changed, server.lease_s
+        self._track = external_policies.track_of(server.name)
         self._serving: bool | None = False  # None: not any more
         server_id = self._server_id = f"{server.name}-{uuid.uuid4().hex[:8]}"
 
@@ -93,7 +93,7 @@ class Registration:
                 url=url,
             )
             checkpoints.register_server(session, row, lease_s=server.lease_s)
-            found = external.stand_in(session, run_id, server.name)
+            found = external_policies.require_checkpoint(session, run_id, server.name)
             session.flush()
             session.refresh(found)
             session.expunge(found)
@@ -102,19 +102,19 @@ class Registration:
         self._checkpoint = self._store.transact(register)
         log.info("Policy server started", server_id=server_id, url=url)
 
-    def look(self, closed: str, served: Served) -> None:
+    def look(self, closed: str, served: ServedCheckpoints) -> None:
         """Serve while there is a budget; then log once why it ended. `closed`: the reason."""
         row, track, server_id = self._checkpoint, self._track, self._server_id
         if closed and self._serving is not None:
             served.retire(row.checkpoint_id, 0.0)
             self._store.transact(
-                lambda s: checkpoints.mark_retired(s, server_id, track, row.checkpoint_id)
+                lambda s: checkpoints.end_serving(s, server_id, track, row.checkpoint_id)
             )
             log.error("External model disabled", track=track, error=closed)
             self._serving = None
             self._changed()
         elif self._serving is False:
-            self._store.transact(lambda s: checkpoints.mark_serving(s, server_id, track, row))
+            self._store.transact(lambda s: checkpoints.begin_serving(s, server_id, track, row))
             served.serve(track, row.checkpoint_id, row.version)
             log.info("Serving track", track=track)
             self._serving = True
@@ -132,45 +132,50 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ModelAccess:
     """The budget and the model of a server. `gone`: HTTP status when the budget is spent."""
 
     budget: Budget
-    served: Served
+    served: ServedCheckpoints
     gone: int = 404  # draw another policy
 
 
 @contextmanager
-def answering(
-    config: ServingConfig, server: ServerConfig, means: Means, stop: threading.Event
+def serve_model(
+    config: ServingConfig, server: ServerConfig, access: ModelAccess, stop: threading.Event
 ) -> Iterator[str]:
     """Serve the model on a socket; yields the URL. Raises ConfigError."""
     given, token = server.external, secret(server.token_env)
     with ExitStack() as stack:
-        upstream = Upstream(given, secret(given.key_env), means.budget, stop)
+        upstream = Upstream(given, secret(given.key_env), access.budget, stop)
         stack.callback(upstream.close)
         vocabulary = limits_of(Path(config.model.path)).vocabulary if given.tokens else 0
         patience_s = config.completion_timeout_s
-        voice = Voice(upstream, given.answer_tokens, patience_s, vocabulary, means.gone)
+        voice = ExternalModel(upstream, given.answer_tokens, patience_s, vocabulary, access.gone)
         http = HttpServer("policy", server.host, server.port, guarded=bool(token))
         stack.callback(http.close)
-        http.start(ExternalFace(voice, means.served, token, given.concurrency).application())
+        http.start(ExternalApp(voice, access.served, token, given.concurrency).application())
         yield http.url
 
 
 @contextmanager
-def measured(config: ServingConfig, server: ServerConfig) -> Iterator[LivePolicy]:
+def serve_for_evaluation(config: ServingConfig, server: ServerConfig) -> Iterator[LivePolicy]:
     """Serve the model for an evaluation in this process, with the whole budget.
 
     No other policy can be drawn, so a spent budget fails the rest of the evaluation at once.
     """
-    budget, served = Budget(server.external, (0, 0), lambda _requests, _tokens: None), Served()
-    track, stop = external.track_of(server.name), threading.Event()
-    served.serve(track, track, external.VERSION)
+    budget, served = (
+        Budget(server.external, (0, 0), lambda _requests, _tokens: None),
+        ServedCheckpoints(),
+    )
+    track, stop = external_policies.track_of(server.name), threading.Event()
+    served.serve(track, track, external_policies.VERSION)
     alone = msgspec.structs.replace(server, token_env="", host="127.0.0.1", port=0)
     try:
-        with answering(config, alone, Means(budget, served, gone=402), stop) as url:
-            yield LivePolicy("eval", url, track, track, external.VERSION, engine_of(server))
+        with serve_model(config, alone, ModelAccess(budget, served, gone=402), stop) as url:
+            yield LivePolicy(
+                "eval", url, track, track, external_policies.VERSION, engine_of(server)
+            )
     finally:
         stop.set()
         if budget.closed:

@@ -38,11 +38,11 @@ BYTES_A_TOKEN = 4  # where an answer does not count its tokens
 log = get_logger()
 
 
-class Unavailable(PolicyError):
+class UpstreamUnavailable(PolicyError):
     """No answer this time. Another policy may answer."""
 
 
-class Closed(PolicyError):
+class BudgetSpent(PolicyError):
     """No further answer: the budget is spent, or the key was refused."""
 
 
@@ -65,7 +65,7 @@ class Budget:
         with self._lock:
             self._look()
             if self.closed:
-                raise Closed(self.closed)
+                raise BudgetSpent(self.closed)
             self._requests += 1
         self._spend(1, 0)
         metrics.UPSTREAM.add()
@@ -77,11 +77,11 @@ class Budget:
         self._spend(0, tokens)
         metrics.TOKENS.add(tokens, kind="upstream")
 
-    def close(self, why: str) -> Closed:
+    def close(self, why: str) -> BudgetSpent:
         """Disable the API; return the error to raise."""
         with self._lock:
             self.closed = self.closed or why
-        return Closed(self.closed)
+        return BudgetSpent(self.closed)
 
     def _look(self) -> None:
         config = self._config
@@ -112,10 +112,12 @@ class Pace:
             now = self._clock()
             turn = max(now, self._next)
             if turn - now > min(QUEUE_S, patience_s):
-                raise Unavailable(f"the rate limit allows the next request in {turn - now:.0f} s")
+                raise UpstreamUnavailable(
+                    f"the rate limit allows the next request in {turn - now:.0f} s"
+                )
             self._next = turn + self._gap_s
         if self._stop.wait(turn - now):
-            raise Unavailable("the server is stopping")
+            raise UpstreamUnavailable("the server is stopping")
 
     def hold(self, seconds: float) -> None:
         """Pause all requests."""
@@ -139,7 +141,7 @@ class Upstream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """stop: ends every pause between tries. Raises ConfigError for a wrong URL."""
-        self._host = checked(config)
+        self._host = require_key(config)
         self._url = config.url.rstrip("/")
         self._config = config
         self._key = key
@@ -175,7 +177,7 @@ class Upstream:
             elif attempt < self._config.retries and self._clock() + wait_s < deadline:
                 self._pace.sleep(wait_s)
                 wait_s = 0.0
-        raise Unavailable(f"external model at {self._host}: {why or 'no time left'}")
+        raise UpstreamUnavailable(f"external model at {self._host}: {why or 'no time left'}")
 
     def close(self) -> None:
         self._http.clear()
@@ -217,7 +219,9 @@ class Upstream:
             answer = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._budget.add((asked + len(data)) // BYTES_A_TOKEN)
-            raise Unavailable(f"external model at {self._host}: the answer is not JSON") from error
+            raise UpstreamUnavailable(
+                f"external model at {self._host}: the answer is not JSON"
+            ) from error
         usage = answer.get("usage")
         total = usage.get("total_tokens") if isinstance(usage, dict) else None
         counted = isinstance(total, int) and total > 0
@@ -235,11 +239,11 @@ class Upstream:
             raise self._budget.close(f"the account has nothing left ({status})")
         told = f"{status} {text}"
         if status not in (408, 409, 425, 429) and status < 500:
-            raise Unavailable(f"external model at {self._host}: {told}")
+            raise UpstreamUnavailable(f"external model at {self._host}: {told}")
         return told
 
 
-def checked(config: External) -> str:
+def require_key(config: External) -> str:
     """Check the configuration; return the host, for errors. Raises ConfigError."""
     try:
         parts = urlsplit(config.url)

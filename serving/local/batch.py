@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import torch
 
 from agentrl.core.errors import PolicyError
-from agentrl.serving.local.kv import Prefix, Prefixes
-from agentrl.serving.local.model import Model
-from agentrl.serving.local.sampling import draw
-from agentrl.serving.request import Completion, Request
+from agentrl.serving.engine_api import Completion, Request
+from agentrl.serving.local.kv_cache import Prefix, Prefixes
+from agentrl.serving.local.model import ServedModel
+from agentrl.serving.local.sampling import draw_tokens
 
 PIECE = 512  # tokens of one row in one pass
 GROUP = 4096  # padded tokens of one pass
@@ -57,7 +57,7 @@ class Row:
 class Batch:
     """The running batch. For the compute thread; any thread may append to `waiting`."""
 
-    def __init__(self, policy: str, model: Model, prefixes: Prefixes, max_rows: int) -> None:
+    def __init__(self, policy: str, model: ServedModel, prefixes: Prefixes, max_rows: int) -> None:
         self.waiting: deque[Row] = deque()
         self.model = model
         self._policy = policy
@@ -103,7 +103,7 @@ class Batch:
         self._rows[first:] = [row for row, _ in order]
         for index, (row, prefix) in enumerate(order, first):
             self._start(index, row, prefix)
-        for start, end in reversed(groups([row.left for row in self._rows[first:]])):
+        for start, end in reversed(group_lengths([row.left for row in self._rows[first:]])):
             self._advance(first + start, first + end)
 
     def _prefix(self, row: Row) -> Prefix | None:
@@ -129,7 +129,7 @@ class Batch:
         logits = self._feed(first, rows, max(row.left for row in rows))
         temperatures = torch.tensor([row.request.temperature for row in rows])
         uniforms = torch.tensor([row.draws.random() for row in rows], dtype=torch.float64)
-        tokens, logprobs = draw(logits, temperatures.to(logits), uniforms.to(logits.device))
+        tokens, logprobs = draw_tokens(logits, temperatures.to(logits), uniforms.to(logits.device))
         if not torch.isfinite(logprobs).all():
             raise PolicyError("a log-probability is not finite")
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
@@ -172,7 +172,7 @@ class Batch:
             )
 
 
-def groups(lengths: Sequence[int]) -> list[tuple[int, int]]:
+def group_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Group rows of descending lengths into passes [start, end) with little padding."""
     spans, start, waste = [], 0, 0
     for index, length in enumerate(lengths):

@@ -18,12 +18,12 @@ from agentrl.core.config import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.serving import checkpoint_loader
+from agentrl.serving.engine_api import Completion, ModelLimits, Request, check_request
 from agentrl.serving.engines import ServingConfig
 from agentrl.serving.local.batch import Batch, Row
-from agentrl.serving.local.kv import Prefixes
-from agentrl.serving.local.model import proven
+from agentrl.serving.local.kv_cache import Prefixes
+from agentrl.serving.local.model import verify_model
 from agentrl.serving.local.networks import Networks
-from agentrl.serving.request import Completion, Limits, Request, check
 
 
 class LocalEngine:
@@ -59,7 +59,7 @@ class LocalEngine:
         """Load a model's or an adapter's directory. After a CheckpointError nothing has changed."""
         if name in self.names():
             raise CheckpointError(f"policy {name} is already loaded")
-        model = proven(self._networks.open(path), path, self._tolerance)
+        model = verify_model(self._networks.open(path), path, self._tolerance)
         batch = Batch(name, model, self._prefixes, self._max_batch)
         with self._wake:
             self._batches[name] = batch
@@ -81,12 +81,12 @@ class LocalEngine:
     def problem(self) -> str:
         return ""
 
-    def limits(self, policy: str) -> Limits:
+    def limits(self, policy: str) -> ModelLimits:
         with self._wake:
             return self._batch(policy).model.limits
 
     def score(self, policy: str, token_ids: Sequence[int]) -> list[float] | None:
-        """Like `Loads.score`, through the serving cache. Raises PolicyError."""
+        """Like `LoadingEngine.score`, through the serving cache. Raises PolicyError."""
         with self._wake:
             model = self._batch(policy).model
         least, most = min(token_ids, default=-1), max(token_ids, default=0)
@@ -97,7 +97,7 @@ class LocalEngine:
 
     def submit(self, request: Request) -> Future[Completion]:
         """As `Engine.submit`."""
-        check(request, self.limits(request.policy))
+        check_request(request, self.limits(request.policy))
         future: Future[Completion] = Future()
         row = Row(request, future, random.Random(request.seed), list(request.prompt))
         with self._wake:

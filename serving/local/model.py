@@ -12,23 +12,23 @@ from transformers import AttentionInterface
 
 from agentrl.core.errors import CheckpointError
 from agentrl.serving.checkpoint_loader import tolerance
-from agentrl.serving.local.kv import RowCache
-from agentrl.serving.local.networks import Networks, Opened
-from agentrl.serving.request import Limits
+from agentrl.serving.engine_api import ModelLimits
+from agentrl.serving.local.kv_cache import RowCache
+from agentrl.serving.local.networks import Networks, OpenedNetwork
 
 GROUPED = "agentrl_grouped"
 PROBE, SPLIT = 32, 8  # tokens of two passes, and of the first
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """A causal language model in evaluation mode, and an empty cache of its shape.
 
     `base`: the model with which it shares storage.
     """
 
     network: nn.Module
-    limits: Limits
+    limits: ModelLimits
     cache: RowCache
     base: nn.Module
 
@@ -70,13 +70,13 @@ class Model:
         return logits.float()
 
 
-def load(path: Path, device: str, dtype: torch.dtype) -> Model:
+def load_model(path: Path, device: str, dtype: torch.dtype) -> ServedModel:
     """Load the model of a safetensors directory. Raises CheckpointError, like `proven`."""
     bound = tolerance(str(dtype).removeprefix("torch."))
-    return proven(Networks(device, dtype).open(path), path, bound)
+    return verify_model(Networks(device, dtype).open(path), path, bound)
 
 
-def proven(opened: Opened, path: Path, most_off: float) -> Model:
+def verify_model(opened: OpenedNetwork, path: Path, most_off: float) -> ServedModel:
     """Verify a network with our cache. most_off: allowed |Δlogp|.
 
     Raises CheckpointError if our cache does not support the network, or if two passes through the
@@ -87,7 +87,7 @@ def proven(opened: Opened, path: Path, most_off: float) -> Model:
         raise CheckpointError(f"{path}: the local engine cannot serve layers other than attention")
     try:
         with torch.inference_mode():
-            model = _with_cache(opened, config)
+            model = _use_cache(opened, config)
             _probe(model, path, most_off)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -96,7 +96,7 @@ def proven(opened: Opened, path: Path, most_off: float) -> Model:
     return model
 
 
-def _with_cache(opened: Opened, config: Any) -> Model:
+def _use_cache(opened: OpenedNetwork, config: Any) -> ServedModel:
     network = opened.network
     ids = torch.zeros(1, 1, dtype=torch.long, device=network.device)
     output = network(input_ids=ids, use_cache=True)
@@ -107,11 +107,11 @@ def _with_cache(opened: Opened, config: Any) -> Model:
     )
     context = config.max_position_embeddings
     window = getattr(config, "sliding_window", None) or context
-    limits = Limits(output.logits.shape[-1], min(context, window))
-    return Model(network, limits, cache, opened.base)
+    limits = ModelLimits(output.logits.shape[-1], min(context, window))
+    return ServedModel(network, limits, cache, opened.base)
 
 
-def _probe(model: Model, path: Path, most_off: float) -> None:
+def _probe(model: ServedModel, path: Path, most_off: float) -> None:
     """Compare one plain pass with two through the cache; the model keeps our attention."""
     network: Any = model.network
     device = model.cache.keys.device

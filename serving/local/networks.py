@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from agentrl.checkpoints.manifest import base_of
+from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedNetwork:
     """The network of a policy. `base` keeps the shared storage alive with the policy."""
 
     network: Any
@@ -38,15 +38,15 @@ class Networks:
         self._dtype = dtype
         self._bases: WeakValueDictionary[Path, nn.Module] = WeakValueDictionary()
 
-    def open(self, path: Path) -> Opened:
+    def open(self, path: Path) -> OpenedNetwork:
         """Load a network. Raises CheckpointError for an incomplete or corrupt directory."""
-        base_path = base_of(path)
+        base_path = find_base(path)
         base = self._base((base_path or path).resolve())
-        network = _sharing(base)
+        network = _share_weights(base)
         if base_path is None:
-            return Opened(network, base)
+            return OpenedNetwork(network, base)
         try:
-            return Opened(_merged(network, path), base)
+            return OpenedNetwork(_merge_adapter(network, path), base)
         except CheckpointError:
             raise
         except Exception as error:  # peft raises whatever its parts raise
@@ -57,18 +57,18 @@ class Networks:
     def _base(self, path: Path) -> nn.Module:
         held = self._bases.get(path)
         if held is None:
-            held = _whole(path, self._device, self._dtype)
+            held = _load_whole(path, self._device, self._dtype)
             self._bases[path] = held
         return held
 
 
-def _sharing(network: nn.Module) -> Any:
+def _share_weights(network: nn.Module) -> Any:
     """Copy the modules but share the storage of their parameters, with ties."""
     known = {id(p): nn.Parameter(p.data, requires_grad=False) for p in network.parameters()}
     return copy.deepcopy(network, known)
 
 
-def _merged(network: Any, path: Path) -> Any:
+def _merge_adapter(network: Any, path: Path) -> Any:
     """Merge the adapter into a network; only target weights get their own storage.
 
     In bfloat16 the sum is rounded like saved whole weights.
@@ -92,7 +92,7 @@ def _merged(network: Any, path: Path) -> Any:
     return tuner.merge_and_unload(safe_merge=True).requires_grad_(False).eval()
 
 
-def _whole(path: Path, device: str, dtype: torch.dtype) -> Any:
+def _load_whole(path: Path, device: str, dtype: torch.dtype) -> Any:
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path} has no config.json")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def draw_tokens(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Sample one token per row by inverting the cumulative distribution, or greedily.
 
     logits: [n, vocabulary] fp32; temperatures: [n] fp32, 0 is greedy; uniforms: [n] fp64 in [0, 1).

@@ -29,7 +29,7 @@ def base_of(path: Path) -> Path:
 
     Raises CheckpointError.
     """
-    return manifest.base_of(path) or path
+    return manifest.find_base(path) or path
 
 
 def same_model(one: Path, other: Path) -> bool:

@@ -32,7 +32,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Line:
+class VllmClient:
     """Sends requests to one server, from any thread; connections are kept open."""
 
     def __init__(self, path: Path) -> None:

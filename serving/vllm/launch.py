@@ -29,7 +29,7 @@ print(json.dumps(found))
 """
 
 
-def version(section: Vllm) -> str:
+def find_version(section: Vllm) -> str:
     """Return the version of vLLM in an interpreter. Raises ConfigError if it is not supported."""
     python = interpreter(section)
     try:
@@ -99,7 +99,7 @@ def launch(config: ServingConfig, server: PolicyServer) -> Launch:
         environment |= _cpu()
     if rank:
         command += [
-            *("--enable-lora", "--max-lora-rank", str(rank_bound(rank))),
+            *("--enable-lora", "--max-lora-rank", str(max_rank(rank))),
             # an adapted head fails where log-probabilities of prompts meet other requests
             *("--lora-target-modules", *config.lora.targets),
             *("--max-loras", str(section.max_adapters)),
@@ -115,7 +115,7 @@ def launch(config: ServingConfig, server: PolicyServer) -> Launch:
     )
 
 
-def rank_bound(rank: int) -> int:
+def max_rank(rank: int) -> int:
     """Return vLLM's smallest max rank that fits this rank. Raises ConfigError."""
     for bound in RANKS:
         if rank <= bound:

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.core.config import without_secrets
+from agentrl.core.config import strip_secrets
 from agentrl.core.logging import get_logger
-from agentrl.core.process import session_nice, weigh_session
-from agentrl.serving.request import EngineAway
-from agentrl.serving.vllm.client import Line, VllmError
+from agentrl.core.process import session_nice, set_session_nice
+from agentrl.serving.engine_api import EngineAway
+from agentrl.serving.vllm.client import VllmClient, VllmError
 
 NAME = "base"  # what vLLM calls the weights it was launched with
 GUARD = Path(__file__).with_name("vllm_guard.py")
@@ -69,7 +69,7 @@ class _Child:
 
     guard: "subprocess.Popen[bytes]"
     folder: Path
-    line: Line
+    line: VllmClient
     began: float = field(default_factory=time.monotonic)
 
 
@@ -99,7 +99,7 @@ class VllmProcess:
     def started(self) -> bool:
         return self._thread.ident is not None
 
-    def line(self) -> Line:
+    def line(self) -> VllmClient:
         """Return the connection to the running vLLM. Raises EngineAway."""
         child = self._child
         if not self._up or child is None:
@@ -181,7 +181,7 @@ class VllmProcess:
         place = ["--model", str(model), "--uds", str(folder / "socket")]
         command = [sys.executable, "-I", str(GUARD), str(folder), *launch.command, *place]
         shutil.copy(WORKER, folder)  # alone: beside our other modules it would hide some of others
-        environment = {**without_secrets(os.environ), **launch.environment}
+        environment = {**strip_secrets(os.environ), **launch.environment}
         environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(folder)}
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         with launch.log.open("ab") as output:
@@ -195,9 +195,9 @@ class VllmProcess:
                 start_new_session=True,
             )
         if nice := session_nice():  # a session that begins weighs as much as any: not before ours
-            weigh_session(nice, guard.pid)
+            set_session_nice(nice, guard.pid)
         log.info("vLLM process started", model=str(model), pid=guard.pid, log=str(launch.log))
-        return _Child(guard, folder, Line(folder / "socket"))
+        return _Child(guard, folder, VllmClient(folder / "socket"))
 
     def _await(self, child: _Child) -> str:
         """Wait until it samples; return an empty text, else the problem."""

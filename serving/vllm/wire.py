@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from agentrl.core.errors import PolicyError
-from agentrl.serving.request import Completion, Request
+from agentrl.serving.engine_api import Completion, Request
 
 SEEDS = 1 << 63
 
@@ -33,14 +33,14 @@ class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CompletionAnswer(msgspec.Struct, frozen=True):
     """The parts of vLLM's answer that we need."""
 
     choices: list[_Choice]
     usage: _Usage = _Usage()
 
 
-_decoder = msgspec.json.Decoder(Answer)
+_decoder = msgspec.json.Decoder(CompletionAnswer)
 
 
 def request_body(

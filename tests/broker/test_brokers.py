@@ -68,10 +68,10 @@ def run_id(broker: Broker) -> Iterator[str]:
 
 
 def test_a_runs_queues_stand_until_they_are_removed(broker: Broker, run_id: str) -> None:
-    assert broker.stands(run_id)
-    assert not broker.stands("another")
+    assert broker.queues_exist(run_id)
+    assert not broker.queues_exist("another")
     broker.delete_run(run_id)
-    assert not broker.stands(run_id)
+    assert not broker.queues_exist(run_id)
 
 
 def publish(broker: Broker, run_id: str, count: int, start: int = 0) -> None:

@@ -16,8 +16,8 @@ from trajectories import finished, published
 from agentrl.broker import connect
 from agentrl.broker.embedded import EmbeddedBroker
 from agentrl.broker.embedded_consumer import SUBSCRIBER_LEASE_S, EmbeddedConsumer
-from agentrl.broker.embedded_file import QueueFile, schema
 from agentrl.broker.embedded_publisher import MAX_EVENTS, EmbeddedPublisher
+from agentrl.broker.embedded_queue_file import QueueFile, schema
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 

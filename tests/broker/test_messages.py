@@ -15,7 +15,7 @@ from agentrl.broker.messages import (
     encode,
 )
 from agentrl.core.errors import MessageError, MessageRefused
-from agentrl.core.trajectory import MAX_BYTES, Trajectory, as_received, check
+from agentrl.core.trajectory import MAX_BYTES, Trajectory, check, decode_as_received
 
 BEFORE = "be97c8cff1e99432307eab08c7bcee1846c0402b9bb2e7228d02248e84a3c46a"
 
@@ -55,7 +55,9 @@ def test_what_is_received_keeps_its_hash_however_often_it_travels(
     body: Trajectory, reward: float, score: float, metrics: dict[str, float]
 ) -> None:
     """Also where an environment wrote ints, which come back as floats."""
-    body = as_received(msgspec.structs.replace(body, reward=reward, score=score, metrics=metrics))
+    body = decode_as_received(
+        msgspec.structs.replace(body, reward=reward, score=score, metrics=metrics)
+    )
     once = decode(encode(EpisodeFinished(trajectory=body)))
     assert isinstance(once, EpisodeFinished)
     twice = decode(encode(once))
@@ -67,7 +69,7 @@ def test_what_is_received_keeps_its_hash_however_often_it_travels(
 @pytest.mark.parametrize("reward", [True, "1", None, float("nan")])
 def test_a_body_that_no_reader_would_take_is_refused_before_it_travels(reward: float) -> None:
     with pytest.raises(MessageError, match="reward"):
-        as_received(msgspec.structs.replace(trajectory(), reward=reward))
+        decode_as_received(msgspec.structs.replace(trajectory(), reward=reward))
 
 
 def test_a_body_above_the_limit_is_refused_before_it_travels_however_well_it_compresses() -> None:

@@ -527,6 +527,6 @@ def test_queues_of_dead_letters_of_an_older_version_stay_as_they_are(amqp_url: s
     broker.declare_run(run_id)
     broker.declare_run(run_id)
     try:
-        assert broker.stands(run_id)
+        assert broker.queues_exist(run_id)
     finally:
         broker.delete_run(run_id)

@@ -13,10 +13,10 @@ from faulty import FaultyFileSystem
 from structlog.testing import capture_logs
 
 from agentrl.checkpoints import checkpoint_store, manifest
-from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway, fetch
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
 from agentrl.checkpoints.manifest import Manifest
-from agentrl.checkpoints.remote import Patience, tried
-from agentrl.core.config import with_secrets
+from agentrl.checkpoints.remote import Patience, call_with_patience
+from agentrl.core.config import fill_secrets
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.retry import FOREVER
 
@@ -25,22 +25,22 @@ HANGING = replace(SOON, call_s=0.2, slowest=2**40)
 
 
 @pytest.fixture(params=["file", "memory", "faulty"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+def checkpoint_files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """Of a run, on each store in turn."""
     faulty.register()
     url = {"file": f"file://{tmp_path}/far", "memory": "memory://far", "faulty": "faulty://far"}
-    yield Shelf(tmp_path / "home" / "run-1", tmp_path / "cache", url[request.param])
+    yield CheckpointStore(tmp_path / "home" / "run-1", tmp_path / "cache", url[request.param])
     fs = fsspec.filesystem("memory")
     if fs.exists("far"):
         fs.rm("far", recursive=True)
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Shelf:
+def broken(tmp_path: Path) -> CheckpointStore:
     """On a store that fails; nobody waits long."""
     faulty.register()
     home, cache = tmp_path / "home" / "run-1", tmp_path / "cache"
-    return Shelf(home, cache, "faulty://far", limits=SOON)
+    return CheckpointStore(home, cache, "faulty://far", limits=SOON)
 
 
 def write(directory: Path, version: int = 1, base: str = "") -> Path:
@@ -62,74 +62,82 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_what_one_host_puts_another_fetches_whole(shelf: Shelf, tmp_path: Path) -> None:
-    written = write(shelf.local("run-1-v1"))
-    path = shelf.put("run-1-v1")
-    assert path == f"{shelf.url}/run-1/run-1-v1"
-    assert shelf.names() == ["run-1-v1"]
+def test_what_one_host_puts_another_fetches_whole(
+    checkpoint_files: CheckpointStore, tmp_path: Path
+) -> None:
+    written = write(checkpoint_files.local("run-1-v1"))
+    path = checkpoint_files.put("run-1-v1")
+    assert path == f"{checkpoint_files.url}/run-1/run-1-v1"
+    assert checkpoint_files.names() == ["run-1-v1"]
     found = fetch(path, tmp_path / "other")
     assert found == tmp_path / "other" / "run-1-v1"
     assert content(found) == content(written)
-    assert fetch(path, shelf.cache) == written
+    assert fetch(path, checkpoint_files.cache) == written
     assert sorted(entry.name for entry in (tmp_path / "other").iterdir()) == ["run-1-v1"]
 
 
 def test_without_a_url_a_checkpoint_stays_where_it_is(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "run-1")
-    written = write(shelf.local("run-1-v1"))
-    assert shelf.put("run-1-v1") == str(written)
+    checkpoint_files = CheckpointStore(tmp_path / "run-1")
+    written = write(checkpoint_files.local("run-1-v1"))
+    assert checkpoint_files.put("run-1-v1") == str(written)
     assert fetch(str(written), tmp_path / "cache") == written
-    assert shelf.names() == []
+    assert checkpoint_files.names() == []
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_is_removed_is_gone_and_may_be_removed_again(shelf: Shelf, tmp_path: Path) -> None:
-    write(shelf.local("run-1-v1"))
-    write(shelf.local("run-1-v2"), 2)
-    paths = [shelf.put("run-1-v1"), shelf.put("run-1-v2")]
+def test_what_is_removed_is_gone_and_may_be_removed_again(
+    checkpoint_files: CheckpointStore, tmp_path: Path
+) -> None:
+    write(checkpoint_files.local("run-1-v1"))
+    write(checkpoint_files.local("run-1-v2"), 2)
+    paths = [checkpoint_files.put("run-1-v1"), checkpoint_files.put("run-1-v2")]
     for _ in range(2):
         checkpoint_store.remove(paths[0])
-    assert shelf.names() == ["run-1-v2"]
+    assert checkpoint_files.names() == ["run-1-v2"]
     with pytest.raises(CheckpointError, match=r"run-1-v1 does not exist") as caught:
         fetch(paths[0], tmp_path / "other")
     assert not isinstance(caught.value, WeightsAway)
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_an_adapter_brings_its_base_which_stays(shelf: Shelf, tmp_path: Path) -> None:
-    first = write(shelf.local("run-1-v0"), 0)
-    shelf.put("run-1-v0")
-    write(shelf.local("run-1-v1"), base=str(first))
-    path = shelf.put("run-1-v1")
-    assert manifest.base_of(fetch(path, shelf.cache)) == first
+def test_an_adapter_brings_its_base_which_stays(
+    checkpoint_files: CheckpointStore, tmp_path: Path
+) -> None:
+    first = write(checkpoint_files.local("run-1-v0"), 0)
+    checkpoint_files.put("run-1-v0")
+    write(checkpoint_files.local("run-1-v1"), base=str(first))
+    path = checkpoint_files.put("run-1-v1")
+    assert manifest.find_base(fetch(path, checkpoint_files.cache)) == first
     first.rename(tmp_path / "gone")
     adapter = fetch(path, tmp_path / "other")
-    assert manifest.base_of(adapter) == tmp_path / "other" / "run-1-v0"
+    assert manifest.find_base(adapter) == tmp_path / "other" / "run-1-v0"
 
 
-def test_a_cache_keeps_what_was_used_last_and_first_checkpoints(shelf: Shelf) -> None:
+def test_a_cache_keeps_what_was_used_last_and_first_checkpoints(
+    checkpoint_files: CheckpointStore,
+) -> None:
     three = TransferLimits(cached=3)
-    shelf = replace(shelf, limits=three)
+    checkpoint_files = replace(checkpoint_files, limits=three)
     for version in range(6):
-        write(shelf.local(f"run-1-v{version}"), version)
-        os.utime(shelf.local(f"run-1-v{version}"), (version, version))
+        write(checkpoint_files.local(f"run-1-v{version}"), version)
+        os.utime(checkpoint_files.local(f"run-1-v{version}"), (version, version))
         if version == 4:
-            fetch(shelf.path("run-1-v1"), shelf.cache, limits=three)
-        shelf.put(f"run-1-v{version}")
-    left = sorted(path.name for path in shelf.cache.iterdir())
+            fetch(checkpoint_files.path("run-1-v1"), checkpoint_files.cache, limits=three)
+        checkpoint_files.put(f"run-1-v{version}")
+    left = sorted(path.name for path in checkpoint_files.cache.iterdir())
     assert left == ["run-1-v0", "run-1-v1", "run-1-v4", "run-1-v5"]
-    assert fetch(shelf.path("run-1-v2"), shelf.cache).name == "run-1-v2"
+    assert fetch(checkpoint_files.path("run-1-v2"), checkpoint_files.cache).name == "run-1-v2"
 
 
-def test_a_damaged_copy_is_fetched_anew(shelf: Shelf) -> None:
-    written = write(shelf.local("run-1-v1"))
+def test_a_damaged_copy_is_fetched_anew(checkpoint_files: CheckpointStore) -> None:
+    written = write(checkpoint_files.local("run-1-v1"))
     expected = content(written)
-    path = shelf.put("run-1-v1")
+    path = checkpoint_files.put("run-1-v1")
     (written / "model.safetensors").write_bytes(b"cut")
-    assert content(fetch(path, shelf.cache)) == expected
+    assert content(fetch(path, checkpoint_files.cache)) == expected
 
 
-def test_an_upload_ends_with_the_manifest_and_is_tried_again(broken: Shelf) -> None:
+def test_an_upload_ends_with_the_manifest_and_is_tried_again(broken: CheckpointStore) -> None:
     FaultyFileSystem.faults += [ConnectionError("reset"), OSError(errno.EIO, "no luck")]
     FaultyFileSystem.short.add("model.safetensors")
     write(broken.local("run-1-v1"))
@@ -139,7 +147,7 @@ def test_an_upload_ends_with_the_manifest_and_is_tried_again(broken: Shelf) -> N
     assert fetch(path, broken.cache).exists()
 
 
-def test_an_upload_looks_whole_to_nobody_before_its_last_file(broken: Shelf) -> None:
+def test_an_upload_looks_whole_to_nobody_before_its_last_file(broken: CheckpointStore) -> None:
     """So that a process that dies between any two files leaves nothing that looks whole."""
     seen: list[str] = []
 
@@ -158,7 +166,7 @@ def test_an_upload_looks_whole_to_nobody_before_its_last_file(broken: Shelf) -> 
     assert fetch(path, broken.cache / "other", limits=SOON).exists()
 
 
-def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: Shelf) -> None:
+def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: CheckpointStore) -> None:
     FaultyFileSystem.faults += [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))] * 9
     write(broken.local("run-1-v1"))
     with pytest.raises(WeightsAway, match=r"faulty://far/run-1/run-1-v1.*No space left") as caught:
@@ -168,7 +176,9 @@ def test_a_store_without_room_is_named_and_nothing_is_left_there(broken: Shelf) 
     assert broken.names() == []
 
 
-def test_a_store_that_denies_is_asked_with_the_credentials_that_stand_now(broken: Shelf) -> None:
+def test_a_store_that_denies_is_asked_with_the_credentials_that_stand_now(
+    broken: CheckpointStore,
+) -> None:
     """fsspec keeps its connections, with the credentials that stood when they were made."""
     for name in ("run-1-v1", "run-1-v2"):
         write(broken.local(name))
@@ -179,7 +189,7 @@ def test_a_store_that_denies_is_asked_with_the_credentials_that_stand_now(broken
     assert broken.names() == ["run-1-v1", "run-1-v2"]
 
 
-def test_a_store_that_goes_on_denying_is_named_with_what_to_do(broken: Shelf) -> None:
+def test_a_store_that_goes_on_denying_is_named_with_what_to_do(broken: CheckpointStore) -> None:
     FaultyFileSystem.faults += [PermissionError(errno.EACCES, "the token has expired")] * 99
     write(broken.local("run-1-v1"))
     with pytest.raises(WeightsAway, match=r"denied: .*the token has expired") as caught:
@@ -187,7 +197,7 @@ def test_a_store_that_goes_on_denying_is_named_with_what_to_do(broken: Shelf) ->
     assert "renew the credentials" in caught.value.hint
 
 
-def test_a_transfer_that_hangs_ends_with_an_error(broken: Shelf) -> None:
+def test_a_transfer_that_hangs_ends_with_an_error(broken: CheckpointStore) -> None:
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")
     hung = threading.Event()
@@ -199,7 +209,9 @@ def test_a_transfer_that_hangs_ends_with_an_error(broken: Shelf) -> None:
     assert fetch(path, broken.cache / "other").exists()
 
 
-def test_a_file_whose_size_the_store_does_not_tell_has_time_to_arrive(broken: Shelf) -> None:
+def test_a_file_whose_size_the_store_does_not_tell_has_time_to_arrive(
+    broken: CheckpointStore,
+) -> None:
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")
     FaultyFileSystem.unsized.add("manifest.json")
@@ -209,7 +221,7 @@ def test_a_file_whose_size_the_store_does_not_tell_has_time_to_arrive(broken: Sh
     assert FaultyFileSystem.gets.count("manifest.json") == 1
 
 
-def test_a_transfer_that_was_given_up_spoils_no_later_one(broken: Shelf) -> None:
+def test_a_transfer_that_was_given_up_spoils_no_later_one(broken: CheckpointStore) -> None:
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")
     wake, written = threading.Event(), threading.Event()
@@ -231,7 +243,7 @@ def test_a_transfer_that_was_given_up_spoils_no_later_one(broken: Shelf) -> None
     assert not list(directory.glob(".*"))
 
 
-def test_a_store_that_cannot_be_connected_to_may_be_there_later(broken: Shelf) -> None:
+def test_a_store_that_cannot_be_connected_to_may_be_there_later(broken: CheckpointStore) -> None:
     write(broken.local("run-1-v1"))
     path = broken.put("run-1-v1")
     FaultyFileSystem.clear_instance_cache()
@@ -260,9 +272,11 @@ def test_a_protocol_that_nobody_speaks_is_refused_before_anything(url: str, text
     assert caught.value.hint
 
 
-def test_a_manifest_that_names_files_elsewhere_is_refused(shelf: Shelf, tmp_path: Path) -> None:
-    path = write(shelf.local("run-1-v1"))
-    where = shelf.put("run-1-v1")
+def test_a_manifest_that_names_files_elsewhere_is_refused(
+    checkpoint_files: CheckpointStore, tmp_path: Path
+) -> None:
+    path = write(checkpoint_files.local("run-1-v1"))
+    where = checkpoint_files.put("run-1-v1")
     described = manifest.read(path)
     evil = Manifest("run-1-v1", 1, None, {"../../evil": described.files["config.json"]})
     manifest.write(path, evil)
@@ -275,13 +289,13 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(shelf: Shelf, tmp_path
 
 @pytest.mark.parametrize("base", ["/nowhere/..", "..", "/", "", "a\0b"])
 def test_an_adapter_whose_base_has_no_name_is_refused_and_nothing_is_removed(
-    shelf: Shelf, tmp_path: Path, base: str
+    checkpoint_files: CheckpointStore, tmp_path: Path, base: str
 ) -> None:
-    path = shelf.local("run-1-v1")
+    path = checkpoint_files.local("run-1-v1")
     path.mkdir(parents=True)
     (path / manifest.ADAPTER).write_text(json.dumps({"base_model_name_or_path": base}))
     manifest.write(path, Manifest("run-1-v1", 1, None, manifest.digests(path)))
-    where = shelf.put("run-1-v1")
+    where = checkpoint_files.put("run-1-v1")
     home = tmp_path / "home"
     (home / "cache").mkdir(parents=True)
     (home / "store.db").write_text("the truth")
@@ -290,9 +304,11 @@ def test_an_adapter_whose_base_has_no_name_is_refused_and_nothing_is_removed(
     assert (home / "store.db").read_text() == "the truth"
 
 
-def test_a_cache_that_cannot_be_written_is_named_in_one_line(shelf: Shelf, tmp_path: Path) -> None:
-    write(shelf.local("run-1-v1"))
-    path = shelf.put("run-1-v1")
+def test_a_cache_that_cannot_be_written_is_named_in_one_line(
+    checkpoint_files: CheckpointStore, tmp_path: Path
+) -> None:
+    write(checkpoint_files.local("run-1-v1"))
+    path = checkpoint_files.put("run-1-v1")
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"cannot be written: Not a directory$") as caught:
         fetch(path, tmp_path / "file")
@@ -312,9 +328,11 @@ def test_secrets_of_a_url_stay_out_of_rows_and_errors(
 ) -> None:
     faulty.register()
     monkeypatch.setenv("KEY_OF_FAR", "s3cret")
-    shelf = Shelf(tmp_path / "run-1", tmp_path / "cache", "faulty://far-${KEY_OF_FAR}")
-    write(shelf.local("run-1-v1"))
-    path = shelf.put("run-1-v1")
+    checkpoint_files = CheckpointStore(
+        tmp_path / "run-1", tmp_path / "cache", "faulty://far-${KEY_OF_FAR}"
+    )
+    write(checkpoint_files.local("run-1-v1"))
+    path = checkpoint_files.put("run-1-v1")
     assert path == "faulty://far-${KEY_OF_FAR}/run-1/run-1-v1"
     assert any("far-s3cret/run-1/run-1-v1" in name for name in FaultyFileSystem.store)
     FaultyFileSystem.faults += [ConnectionError("reset")] * 9
@@ -327,15 +345,15 @@ def test_secrets_of_a_url_stay_out_of_rows_and_errors(
     assert "s3cret" not in str(absent.value)
     monkeypatch.delenv("KEY_OF_FAR")
     with pytest.raises(ConfigError, match="KEY_OF_FAR"):
-        checkpoint_store.check(shelf.url)
+        checkpoint_store.check(checkpoint_files.url)
 
 
-def test_whoever_is_told_to_stop_waits_for_no_store(broken: Shelf) -> None:
+def test_whoever_is_told_to_stop_waits_for_no_store(broken: CheckpointStore) -> None:
     """Neither between two tries nor for a call that hangs."""
     stop, hung = threading.Event(), threading.Event()
     for_ever = TransferLimits(upload_s=86_400.0, call_s=86_400.0, last_s=0.2)
-    shelf = replace(broken, stop=stop, limits=for_ever)
-    write(shelf.local("run-1-v1"))
+    checkpoint_files = replace(broken, stop=stop, limits=for_ever)
+    write(checkpoint_files.local("run-1-v1"))
 
     def resets(_: str) -> None:
         stop.set()
@@ -348,7 +366,7 @@ def test_whoever_is_told_to_stop_waits_for_no_store(broken: Shelf) -> None:
     for fault in (resets, hangs):
         FaultyFileSystem.faults[:] = [fault] * 9
         with pytest.raises(WeightsAway):
-            shelf.put("run-1-v1")
+            checkpoint_files.put("run-1-v1")
         assert len(FaultyFileSystem.faults) == 8
         stop.clear()
     FaultyFileSystem.faults.clear()
@@ -368,7 +386,7 @@ def test_who_waits_for_an_object_store_for_ever_says_so_and_for_a_while_leaves_i
         return "here"
 
     with capture_logs() as lines:
-        assert tried("faulty://far/run-1", Patience(seconds), answers) == "here"
+        assert call_with_patience("faulty://far/run-1", Patience(seconds), answers) == "here"
     told = ["Waiting for a service that is unavailable", "Service is available again"]
     assert [line["event"] for line in lines] == (told if seconds == FOREVER else [])
 
@@ -381,9 +399,9 @@ def test_a_secret_that_a_url_holds_percent_encoded_stays_out_of_errors(
     url = "faulty://me:${KEY_OF_FAR}@far/run-1"
 
     def resets(_fs: object, _path: str) -> None:
-        raise ConnectionError(f"{with_secrets(url, 'run.checkpoints')}: reset")
+        raise ConnectionError(f"{fill_secrets(url, 'run.checkpoints')}: reset")
 
     with pytest.raises(WeightsAway) as caught:
-        tried(url, Patience(0.0), resets)
+        call_with_patience(url, Patience(0.0), resets)
     assert "hush" not in str(caught.value)
     assert f"{url}: reset" in str(caught.value)

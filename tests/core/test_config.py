@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import (
     Config,
     Dispatch,
@@ -19,13 +19,13 @@ from agentrl.core.config import (
     Run,
     Sampling,
     Task,
+    fill_secrets,
     secret,
     secret_files,
-    with_secrets,
-    without_secrets,
+    strip_secrets,
 )
+from agentrl.core.config_loading import loads
 from agentrl.core.errors import ConfigError
-from agentrl.core.loading import loads
 
 LEAST = "[tasks.dbbench]\n"
 names = st.from_regex(r"[a-z][a-z0-9_-]{0,12}", fullmatch=True)
@@ -66,8 +66,8 @@ def refused(text: str) -> str | None:
 
 @given(configs)
 def test_a_configuration_survives_toml_and_json(config: Config) -> None:
-    assert loads(loading.to_toml(config)) == config
-    assert loading.from_json(loading.dumps(config), "run r") == config
+    assert loads(config_loading.to_toml(config)) == config
+    assert config_loading.from_json(config_loading.dumps(config), "run r") == config
 
 
 @given(st.text(max_size=200))
@@ -164,7 +164,7 @@ def test_secrets_come_from_the_environment_where_they_are_used(
     assert caught.value.hint == "export HUSH=…"
     monkeypatch.setenv("HUSH", "quiet")
     assert config.store_url() == "postgresql://me:quiet@db/x"
-    for written in (loading.to_toml(config), loading.dumps(config)):
+    for written in (config_loading.to_toml(config), config_loading.dumps(config)):
         assert "quiet" not in written
         assert "${HUSH}" in written
 
@@ -176,7 +176,7 @@ def test_a_secret_may_lie_in_a_file_that_a_variable_names(
     monkeypatch.delenv("HUSH_TOKEN", raising=False)
     monkeypatch.setenv("HUSH_TOKEN_FILE", str(tmp_path / "hush"))
     assert secret("HUSH_TOKEN") == "quiet"
-    assert with_secrets("postgresql://me:${HUSH_TOKEN}@db/x", "store.url").endswith(":quiet@db/x")
+    assert fill_secrets("postgresql://me:${HUSH_TOKEN}@db/x", "store.url").endswith(":quiet@db/x")
     assert str(tmp_path / "hush") in secret_files()
     monkeypatch.setenv("HUSH_TOKEN_FILE", str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match=r"HUSH_TOKEN_FILE: .*gone: No such file"):
@@ -192,18 +192,18 @@ def test_a_program_that_is_not_ours_is_given_no_secret() -> None:
         "POSTGRES_PASSWORD": "hush",
         "STORE": "postgresql://me:hush@db/x",
     }
-    assert list(without_secrets(given)) == ["PATH", "CUDA_VISIBLE_DEVICES", "HTTPS_PROXY"]
+    assert list(strip_secrets(given)) == ["PATH", "CUDA_VISIBLE_DEVICES", "HTTPS_PROXY"]
 
 
 def test_a_variable_may_name_the_variable_of_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "postgresql://me:${HUSH}@db/x")
     monkeypatch.setenv("HUSH", "quiet")
-    assert with_secrets("${WHERE}", "store.url") == "postgresql://me:quiet@db/x"
+    assert fill_secrets("${WHERE}", "store.url") == "postgresql://me:quiet@db/x"
 
 
 def test_a_password_may_hold_what_ends_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUSH", "p@ss/w:rd#?%")
-    url = with_secrets("postgresql://me:${HUSH}@db:5432/x?y=${HUSH}", "store.url")
+    url = fill_secrets("postgresql://me:${HUSH}@db:5432/x?y=${HUSH}", "store.url")
     parts = urlsplit(url)
     assert (parts.hostname, unquote(parts.password or "")) == ("db", "p@ss/w:rd#?%")
     assert url.endswith("?y=p@ss/w:rd#?%"), "elsewhere a text stays as it is"
@@ -216,7 +216,7 @@ def test_a_password_is_encoded_once_and_one_that_seems_encoded_already_is_told_o
     monkeypatch.setenv("AS_IT_IS", "100%sure")
     with capture_logs() as lines:
         for name in ("ENCODED_ALREADY", "ENCODED_ALREADY", "AS_IT_IS"):
-            url = with_secrets(f"postgresql://me:${{{name}}}@db/x", "store.url")
+            url = fill_secrets(f"postgresql://me:${{{name}}}@db/x", "store.url")
             assert unquote(urlsplit(url).password or "") == os.environ[name]
     assert [(line["log_level"], line["variable"], line["of"]) for line in lines] == [
         ("warning", "ENCODED_ALREADY", "store.url")
@@ -238,7 +238,7 @@ def test_a_secret_that_no_header_can_hold_is_refused_unseen(
 
 @given(st.text(max_size=40).filter(lambda text: "${" not in text))
 def test_a_url_without_names_stays_as_it_is(url: str) -> None:
-    assert with_secrets(url, "store.url") == url
+    assert fill_secrets(url, "store.url") == url
 
 
 def test_embedded_urls_lie_in_the_home(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_one_server_follows_two_tracks_where_none_is_named() -> None:
 
 
 def test_what_is_shown_has_every_section_and_no_null() -> None:
-    tree = tomllib.loads(loading.to_toml(loads(LEAST)))
+    tree = tomllib.loads(config_loading.to_toml(loads(LEAST)))
     assert set(tree) == set(Config.__struct_fields__)
     assert tree["dispatch"] == {
         key: value for key, value in msgspec.to_builtins(Dispatch()).items() if value is not None
@@ -262,41 +262,41 @@ def test_what_is_shown_has_every_section_and_no_null() -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
-        loading.load(tmp_path)
+        config_loading.load(tmp_path)
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        loading.load(tmp_path / "x.toml")
+        config_loading.load(tmp_path / "x.toml")
 
 
 def test_a_stored_configuration_of_other_code_names_its_run_and_key() -> None:
     with pytest.raises(ConfigError, match=r"run old: config: .*unknown field `gone`"):
-        loading.from_json('{"tasks": {}, "gone": 1}', "run old")
+        config_loading.from_json('{"tasks": {}, "gone": 1}', "run old")
     with pytest.raises(ConfigError, match=r"run old: dispatch.group_size: "):
-        loading.from_json('{"tasks": {}, "dispatch": {"group_size": 1}}', "run old")
+        config_loading.from_json('{"tasks": {}, "dispatch": {"group_size": 1}}', "run old")
 
 
 def test_a_change_is_made_by_its_whole_key_and_leaves_the_rest() -> None:
     before = Config(tasks={"Shop": Task()}, run=Run(seed=7))
-    after = loading.changed(before, ["tasks.Shop.weight=2.5", 'trainer.loss = "gspo"'])
+    after = config_loading.with_changes(before, ["tasks.Shop.weight=2.5", 'trainer.loss = "gspo"'])
     assert after.tasks["Shop"].weight == 2.5
     assert after.trainer.loss == "gspo"
     assert msgspec.structs.replace(after, tasks=before.tasks, trainer=before.trainer) == before
     with pytest.raises(ConfigError, match="--set run has no value"):
-        loading.changed(before, ["run"])
+        config_loading.with_changes(before, ["run"])
     with pytest.raises(ConfigError, match=r"--set run\.seed\.x=1: seed is not a section"):
-        loading.changed(before, ["run.seed.x=1"])
+        config_loading.with_changes(before, ["run.seed.x=1"])
     with pytest.raises(ConfigError, match="did you mean seed"):
-        loading.changed(before, ["run.sead=1"])
+        config_loading.with_changes(before, ["run.sead=1"])
 
 
 def test_a_folder_with_a_file_in_it_is_told_which_was_meant(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
-        loading.load(tmp_path)
+        config_loading.load(tmp_path)
     assert refused.value.hint == "give the path of a TOML file"
     (tmp_path / "config.toml").write_text("")
     with pytest.raises(ConfigError, match="Is a directory") as refused:
-        loading.load(tmp_path)
+        config_loading.load(tmp_path)
     assert refused.value.hint == f"give {tmp_path}/config.toml"

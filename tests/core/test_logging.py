@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from agentrl.core import logging
-from agentrl.core.logging import Willing
+from agentrl.core.logging import BestEffortStream
 
 
 class Disk(io.StringIO):
@@ -24,7 +24,7 @@ class Disk(io.StringIO):
 
 def test_a_full_disk_leaves_a_gap_that_says_how_long_it_is() -> None:
     disk = Disk()
-    willing = Willing(disk)
+    willing = BestEffortStream(disk)
     print("one", file=willing, flush=True)
     disk.full = True
     print("two", file=willing, flush=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.config import Run
+from agentrl.core.config_loading import command, loads
 from agentrl.core.errors import ConfigError
-from agentrl.core.loading import command, loads
 
 LEAST = "[tasks.dbbench]\n"
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core.process import session_nice, weigh_session
+from agentrl.core.process import session_nice, set_session_nice
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 WEIGH = f"""
 import os
-from agentrl.core.process import session_nice, weigh_session
+from agentrl.core.process import session_nice, set_session_nice
 os.setuid({NOBODY})  # Linux forbids inspection then: /proc/self is root's
 for nice in (3, 5, 7):
-    weigh_session(nice)
+    set_session_nice(nice)
 assert session_nice() == 7, session_nice()
 """
 
@@ -73,5 +73,5 @@ def test_a_session_is_weighed_though_linux_asks_to_try_again() -> None:
 def test_a_session_that_cannot_be_weighed_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    weigh_session(5, gone.pid)
+    set_session_nice(5, gone.pid)
     assert "CPU weight of the session not set" in "".join(capsys.readouterr())

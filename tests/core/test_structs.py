@@ -24,9 +24,9 @@ for each in set(structs(msgspec.Struct)) - prepared:
     print(f"{each.__module__}.{each.__name__}")
 """
 WORKER = """
-from agentrl.broker import embedded, rabbit, wake
+from agentrl.broker import embedded, rabbit, events
 import agentrl.ops.processes.worker
-from agentrl.workers import app, worker
+from agentrl.workers import celery_app, worker
 from agentrl.envs.server import client
 from agentrl.envs import registry
 for task in registry.TASKS:
@@ -36,7 +36,7 @@ import agentrl.envs.gateway.source
 POLICY_SERVER = """
 import agentrl.ops.processes.policy
 from agentrl.serving.external import engine
-from agentrl.serving import policy, scripted, server
+from agentrl.serving import policy_process, scripted, server
 from agentrl.serving.vllm import engine
 """
 RACE = """

@@ -3,7 +3,7 @@ from history import begun
 from agentrl.core.types import RunState
 from agentrl.dashboard.pages.accounting import body_losses, lease_rows
 from agentrl.dashboard.viewmodels.accounting import AccountingLook
-from agentrl.dashboard.viewmodels.run import head
+from agentrl.dashboard.viewmodels.run import read_head
 from agentrl.db.queries.balance import Balance
 from agentrl.db.registry.leases import Lease
 from agentrl.db.transitions import runs
@@ -13,7 +13,7 @@ def test_a_failed_run_says_why(url: str) -> None:
     store, run_id = begun(url)
     with store.write() as session:
         runs.move_run(session, run_id, RunState.FAILED, "no memory")
-    found = head(store, run_id)
+    found = read_head(store, run_id)
     assert (found.name, found.state, found.reason) == ("run", RunState.FAILED, "no memory")
     assert found.over
     store.close()

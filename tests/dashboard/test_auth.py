@@ -10,13 +10,13 @@ from history import begun
 from streamlit.testing.v1 import AppTest
 from structlog.testing import capture_logs
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.access import origin
 from agentrl.core.config import Config, Run, Store, Task
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.dashboard import auth
-from agentrl.dashboard.auth import Answer, Doorkeeper
-from agentrl.dashboard.serve import options, trust
+from agentrl.dashboard.auth import LoginResult, SessionStore
+from agentrl.dashboard.streamlit_server import streamlit_options, trust_proxies
 from agentrl.ops.processes.dashboard import check_proxies, refuse_taken, run
 
 HERE = "192.0.2.7"
@@ -29,7 +29,7 @@ def file(tmp_path: Path, url: str) -> str:
     begun(url)[0].close()
     path = tmp_path / "config.toml"
     config = Config(tasks={"kg": Task()}, run=Run(home=str(tmp_path)), store=Store(url=url))
-    path.write_text(loading.to_toml(config))
+    path.write_text(config_loading.to_toml(config))
     return str(path)
 
 
@@ -51,7 +51,7 @@ def opened(*arguments: str) -> AppTest:
 def nobody_known() -> Iterator[None]:
     """No session of another test."""
     yield
-    auth.keeper_of.cache_clear()
+    auth.session_store.cache_clear()
 
 
 def shown(app: AppTest, written: str) -> AppTest:
@@ -74,7 +74,7 @@ def test_no_page_is_drawn_before_the_token_is_shown(
     app.run()
     assert app.title[0].value == "run"
     assert opened(file, VARIABLE).title[0].value == "AgentRL"  # another browser
-    auth.keeper_of.cache_clear()  # another process
+    auth.session_store.cache_clear()  # another process
     app.run()
     assert (app.title[0].value, len(app.sidebar.selectbox)) == ("AgentRL", 0)
 
@@ -103,54 +103,54 @@ def test_where_no_token_is_named_nobody_is_asked(file: str) -> None:
 
 
 def test_a_cookie_opens_the_door_of_the_process_that_gave_it_until_its_end() -> None:
-    keeper, other = Doorkeeper(TOKEN), Doorkeeper(TOKEN)
-    mine, theirs = keeper.show(TOKEN, HERE, 5.0).session, other.show(TOKEN, HERE, 5.0).session
-    assert len({mine, theirs, keeper.show(TOKEN, HERE, 5.0).session}) == 3
+    keeper, other = SessionStore(TOKEN), SessionStore(TOKEN)
+    mine, theirs = keeper.log_in(TOKEN, HERE, 5.0).session, other.log_in(TOKEN, HERE, 5.0).session
+    assert len({mine, theirs, keeper.log_in(TOKEN, HERE, 5.0).session}) == 3
     for cookie in (mine, f"{theirs}.{mine}", f"{mine}.{theirs}"):
-        assert keeper.knows(cookie, 4.9 + auth.LASTS_S)
-        assert not keeper.knows(cookie, 5.0 + auth.LASTS_S)
+        assert keeper.is_live(cookie, 4.9 + auth.LASTS_S)
+        assert not keeper.is_live(cookie, 5.0 + auth.LASTS_S)
     for cookie in ("", ".", theirs, TOKEN, mine[:-1], f"{mine}x", "ü"):
-        assert not keeper.knows(cookie, 5.0)
+        assert not keeper.is_live(cookie, 5.0)
 
 
 def test_a_session_too_many_ends_the_oldest() -> None:
-    keeper = Doorkeeper(TOKEN, most=2)
-    sessions = [keeper.show(TOKEN, HERE, 1.0).session for _ in range(3)]
-    assert [keeper.knows(each, 2.0) for each in sessions] == [False, True, True]
+    keeper = SessionStore(TOKEN, most=2)
+    sessions = [keeper.log_in(TOKEN, HERE, 1.0).session for _ in range(3)]
+    assert [keeper.is_live(each, 2.0) for each in sessions] == [False, True, True]
 
 
 def test_after_each_wrong_token_an_address_waits_twice_as_long_until_a_right_one() -> None:
-    keeper, now, waits = Doorkeeper(TOKEN), 0.0, []
+    keeper, now, waits = SessionStore(TOKEN), 0.0, []
     for _ in range(8):
-        assert keeper.show("wrong", HERE, now) == Answer()
-        waits.append(keeper.show(TOKEN, HERE, now).wait_s)
-        assert not keeper.show(TOKEN, HERE, now + 0.9 * waits[-1]).session
+        assert keeper.log_in("wrong", HERE, now) == LoginResult()
+        waits.append(keeper.log_in(TOKEN, HERE, now).wait_s)
+        assert not keeper.log_in(TOKEN, HERE, now + 0.9 * waits[-1]).session
         now += waits[-1]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    session = keeper.show(TOKEN, HERE, now).session
-    assert keeper.show("ü", HERE, now) == Answer()
-    assert keeper.show(TOKEN, HERE, now).wait_s == 1
-    assert keeper.knows(session, now)  # who has shown it looks on
+    session = keeper.log_in(TOKEN, HERE, now).session
+    assert keeper.log_in("ü", HERE, now) == LoginResult()
+    assert keeper.log_in(TOKEN, HERE, now).wait_s == 1
+    assert keeper.is_live(session, now)  # who has shown it looks on
 
 
 def test_wrong_tokens_of_one_keep_nobody_else_out() -> None:
-    keeper = Doorkeeper(TOKEN)
+    keeper = SessionStore(TOKEN)
     for second in range(3600):
-        keeper.show("wrong", "a stranger", second)
+        keeper.log_in("wrong", "a stranger", second)
         if second % 5 == 0:
-            assert keeper.show(TOKEN, HERE, second + 0.001).session
-    assert 0 < keeper.show(TOKEN, "a stranger", 3600).wait_s <= auth.LONGEST_S
+            assert keeper.log_in(TOKEN, HERE, second + 0.001).session
+    assert 0 < keeper.log_in(TOKEN, "a stranger", 3600).wait_s <= auth.LONGEST_S
 
 
 def test_only_so_many_addresses_are_remembered() -> None:
-    keeper = Doorkeeper(TOKEN, most=2)
+    keeper = SessionStore(TOKEN, most=2)
     for address in ("a", "b", "c"):
-        keeper.show("wrong", address, 0.0)
-    assert [keeper.show(TOKEN, address, 0.0).wait_s for address in ("c", "b", "a")] == [1, 1, 0]
+        keeper.log_in("wrong", address, 0.0)
+    assert [keeper.log_in(TOKEN, address, 0.0).wait_s for address in ("c", "b", "a")] == [1, 1, 0]
 
 
 def test_the_page_keeps_the_id_beside_others_and_to_https_where_it_came_so() -> None:
-    page = auth.keep("0a")
+    page = auth.cookie_script("0a")
     assert all(each in page for each in ("SameSite=Strict", "'https:' ? '; Secure'", "'0a'"))
 
 
@@ -184,7 +184,7 @@ def test_only_a_proxy_that_is_named_says_who_the_browser_is(
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
         seen.append(scope["client"][0])
 
-    trust(proxies)
+    trust_proxies(proxies)
     server = uvicorn.Config(app, lifespan="off", log_config=None)
     server.load()
     told = (b"x-forwarded-for", b"203.0.113.5, 198.51.100.1, 192.0.2.66")
@@ -215,8 +215,8 @@ def test_a_port_is_had_or_refused_whatever_the_address_looks_like(host: str) -> 
 
 def test_streamlit_is_told_its_address_where_it_would_ask_the_internet() -> None:
     told = f"--browser.serverAddress={socket.gethostname()}"
-    assert all(told in options([], 8501, host) for host in ("0.0.0.0", "::"))  # noqa: S104
-    assert not any("serverAddress" in each for each in options([], 8501, "127.0.0.1"))
+    assert all(told in streamlit_options([], 8501, host) for host in ("0.0.0.0", "::"))  # noqa: S104
+    assert not any("serverAddress" in each for each in streamlit_options([], 8501, "127.0.0.1"))
 
 
 def test_an_origin_names_what_a_browser_can_open() -> None:

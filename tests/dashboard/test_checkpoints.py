@@ -10,15 +10,15 @@ from agentrl.dashboard.viewmodels.checkpoints import (
     EVALUATIONS,
     evaluation_chart,
     evaluation_rows,
-    look,
-    one,
+    read_checkpoint,
+    read_registry,
     rows,
     serving_chart,
 )
 
 
 def test_what_is_served_is_drawn_by_server_and_track(runs: Any) -> None:
-    registry, here = look(runs.store, runs.going), Here(runs.going, "going")
+    registry, here = read_registry(runs.store, runs.going), Here(runs.going, "going")
     values = serving_chart(registry.servings, here)["data"]["values"]
     assert {each["who"] for each in values} == {"policy · current", "policy · lagged(4)"}
     pinned = replace(registry.servings[0], track=f"pinned({runs.going}-v000002)")
@@ -27,11 +27,11 @@ def test_what_is_served_is_drawn_by_server_and_track(runs: Any) -> None:
     served = [row["served by"] for row in rows(registry.newest, registry, here)]
     assert served[:3] == ["–", "–", "–"]
     assert "policy (current)" in str(served[3])
-    assert not any(each.live for each in look(runs.store, runs.over).servings)
+    assert not any(each.live for each in read_registry(runs.store, runs.over).servings)
 
 
 def test_a_checkpoint_knows_its_update_and_the_first_has_none(runs: Any) -> None:
-    found = one(runs.store, runs.going, f"{runs.going}-v000002")
+    found = read_checkpoint(runs.store, runs.going, f"{runs.going}-v000002")
     assert found is not None
     assert (found.update_state, found.groups, found.episodes, found.loss_tokens) == (
         "committed",
@@ -40,10 +40,10 @@ def test_a_checkpoint_knows_its_update_and_the_first_has_none(runs: Any) -> None
         80,
     )
     assert "grad_norm" in found.metrics
-    first = one(runs.store, runs.going, f"{runs.going}-v000000")
+    first = read_checkpoint(runs.store, runs.going, f"{runs.going}-v000000")
     assert first is not None
     assert first.update_state == ""
-    assert one(runs.store, runs.over, f"{runs.going}-v000002") is None
+    assert read_checkpoint(runs.store, runs.over, f"{runs.going}-v000002") is None
 
 
 def test_measurements_are_drawn_with_their_intervals(url: str) -> None:
@@ -51,7 +51,7 @@ def test_measurements_are_drawn_with_their_intervals(url: str) -> None:
     with store.write() as session:
         for version in (0, None):
             session.add(evaluation(run_id, version))
-    measured = look(store, run_id).measured
+    measured = read_registry(store, run_id).measured
     assert len(measured) == 2 <= EVALUATIONS
     assert {row["95 %"] for row in evaluation_rows(measured)} == {"24.0% – 76.0%"}
     drawn = evaluation_chart(measured)

@@ -5,7 +5,7 @@ from history import begun, ended, evaluation, trained
 
 from agentrl.core.types import Status
 from agentrl.dashboard.pages.compare import curve_rows, paired_row, side_row
-from agentrl.dashboard.viewmodels.compare import look, paired, pooled
+from agentrl.dashboard.viewmodels.compare import pair_scores, pool_points, read_side
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import EvaluationEpisode
 from agentrl.db.store import Store, now
@@ -43,7 +43,7 @@ def test_a_run_stands_as_one_row_with_its_success_of_late(
     two: tuple[Store, dict[str, str]],
 ) -> None:
     store, known = two
-    rows = [side_row(name, look(store, run_id)) for name, run_id in known.items()]
+    rows = [side_row(name, read_side(store, run_id)) for name, run_id in known.items()]
     assert [row["version"] for row in rows] == [4, 2]
     assert [row["state"] for row in rows] == ["running", "completed"]
     assert [row["trained tokens"] for row in rows] == [320, 160]
@@ -59,7 +59,7 @@ def test_evaluations_of_both_are_compared_item_by_item(
     evaluated(store, known["first"], 4, {"a": 0.0, "b": 0.0, "c": 1.0, "d": 0.0, "e": 1.0})
     evaluated(store, known["second"], 2, {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.5})
     looking = open_history(str(store.engine.url))
-    (found,) = paired(look(looking, known["first"]), look(looking, known["second"]))
+    (found,) = pair_scores(read_side(looking, known["first"]), read_side(looking, known["second"]))
     assert (found.first, found.second, found.versions) == (0.25, 0.75, (4, 2))
     one = found.difference  # 1, 1, 0, 0: mean 0.5 ± 3.182 · 0.5774 / 2
     assert (one.mean, one.n) == (0.5, 4)
@@ -75,14 +75,16 @@ def test_evaluations_of_other_items_are_not_compared(two: tuple[Store, dict[str,
     evaluated(store, known["first"], 4, {"a": 0.0})
     evaluated(store, known["second"], 2, {"b": 1.0})
     looking = open_history(str(store.engine.url))
-    assert paired(look(looking, known["first"]), look(looking, known["second"])) == []
+    assert (
+        pair_scores(read_side(looking, known["first"]), read_side(looking, known["second"])) == []
+    )
     store.close()
 
 
 def test_all_tasks_together_are_their_episodes_together(two: tuple[Store, dict[str, str]]) -> None:
     store, known = two
-    side = look(open_history(str(store.engine.url)), known["first"])
-    together = pooled(side.curve, None)
+    side = read_side(open_history(str(store.engine.url)), known["first"])
+    together = pool_points(side.curve, None)
     assert [(point.episodes, point.solved) for point in together] == [
         (8, 2),
         (16, 6),

@@ -7,7 +7,7 @@ import pytest
 from running import ROOT
 from world import World
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Model, Task
 from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import vocabulary
@@ -15,10 +15,10 @@ from agentrl.dashboard.links import Here
 from agentrl.dashboard.markup import Link
 from agentrl.dashboard.viewmodels import episodes
 from agentrl.db.admin import migrate
-from agentrl.db.queries.episode_search import Cursor, Filter, Found, Order
+from agentrl.db.queries.episode_search import EpisodeFilter, Order, PageCursor, SearchResult
 from agentrl.db.store import open_store
 
-EVERY = Filter(
+EVERY = EpisodeFilter(
     state=EpisodeState.FAILED,
     task="kg",
     status=Status.TIMEOUT,
@@ -41,9 +41,9 @@ def world(tmp_path: Path) -> World:
 
 
 def test_an_address_says_every_filter_and_is_read_back() -> None:
-    assert episodes.asked(episodes.parameters_of(EVERY)) == EVERY
-    assert episodes.parameters_of(Filter()) == {}
-    assert episodes.asked({}) == Filter()
+    assert episodes.filter_from_query(episodes.parameters_of(EVERY)) == EVERY
+    assert episodes.parameters_of(EpisodeFilter()) == {}
+    assert episodes.filter_from_query({}) == EpisodeFilter()
 
 
 def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
@@ -56,10 +56,10 @@ def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
         "task": "kg",
         "item_id": "a\0b",
     }
-    assert episodes.asked(broken) == Filter(task="kg")
+    assert episodes.filter_from_query(broken) == EpisodeFilter(task="kg")
     for before in ("", "x", "1.5", "x~y", "~"):
         assert episodes.cursor({"before": before}) is None
-    at = Cursor(1763772000.1234567, "run-kg-1~2-0")
+    at = PageCursor(1763772000.1234567, "run-kg-1~2-0")
     assert episodes.cursor({"before": episodes.before(at)}) == at
 
 
@@ -72,34 +72,37 @@ def test_what_an_address_says_that_means_nothing_is_passed_over() -> None:
     ],
 )
 def test_an_address_that_means_nothing_asks_for_the_list_as_it_is(address: dict[str, str]) -> None:
-    assert episodes.asked(address) == Filter()
+    assert episodes.filter_from_query(address) == EpisodeFilter()
     assert episodes.cursor(address) is None
 
 
 def test_the_largest_numbers_that_a_form_holds_are_a_filter(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
     largest = {"reward_from": "-1.7e308", "reward_to": "1.7e308"}
-    found = episodes.page_of(world.store, world.run_id, episodes.asked(largest), None)
+    found = episodes.read_page(world.store, world.run_id, episodes.filter_from_query(largest), None)
     assert len(found.rows) == len(bodies)
-    newest = episodes.asked({"version": str(2**53 - 1)})
+    newest = episodes.filter_from_query({"version": str(2**53 - 1)})
     assert newest.version == 2**53 - 1
-    assert episodes.page_of(world.store, world.run_id, newest, None).rows == []
+    assert episodes.read_page(world.store, world.run_id, newest, None).rows == []
 
 
 def test_no_such_episode_is_said_of_all_that_were_looked_at_alone() -> None:
-    at = Cursor(1.0, "x")
-    assert episodes.nothing(Found([], None, 9, beyond=False), first=True) == "No episode matches."
+    at = PageCursor(1.0, "x")
+    assert (
+        episodes.nothing(SearchResult([], None, 9, beyond=False), first=True)
+        == "No episode matches."
+    )
     for found, first in (
-        (Found([], at, 9, beyond=False), True),
-        (Found([], None, 9, beyond=True), True),
-        (Found([], None, 9, beyond=False), False),
+        (SearchResult([], at, 9, beyond=False), True),
+        (SearchResult([], None, 9, beyond=True), True),
+        (SearchResult([], None, 9, beyond=False), False),
     ):
         assert "No such" not in episodes.nothing(found, first=first)
 
 
 def test_every_row_links_to_its_episode(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0))
-    found = episodes.page_of(world.store, world.run_id, Filter(), None)
+    found = episodes.read_page(world.store, world.run_id, EpisodeFilter(), None)
     listed = [row["episode"] for row in episodes.rows(found, Here(world.run_id, "run"))]
     links = {each.address for each in listed if isinstance(each, Link)}
     assert links == {f"/episodes?run=run&episode={body.episode_id}" for body in bodies}
@@ -107,19 +110,19 @@ def test_every_row_links_to_its_episode(world: World) -> None:
 
 def test_the_sibling_whose_reward_differs_most_is_shown_beside_it(world: World) -> None:
     bodies = world.ready(0, (0.0, 1.0, 0.5))
-    told = episodes.one(world.store, world.run_id, bodies[0].episode_id)
+    told = episodes.read_episode(world.store, world.run_id, bodies[0].episode_id)
     assert told is not None
     other = episodes.contrast(told.itself, told.members)
     assert other is not None
     assert other.episode_id == bodies[1].episode_id
-    assert episodes.one(world.store, world.run_id, "none") is None
+    assert episodes.read_episode(world.store, world.run_id, "none") is None
 
 
 def test_tokens_are_read_with_the_runs_own_vocabulary(world: World) -> None:
     config = Config(tasks={"kg": Task()}, model=Model(path=str(ROOT / "models" / "tiny")))
-    world.sql("UPDATE runs SET config = :c", c=loading.dumps(config))
+    world.sql("UPDATE runs SET config = :c", c=config_loading.dumps(config))
     (body, _) = world.ready(0, (0.0, 1.0))
-    told = episodes.one(world.store, world.run_id, body.episode_id)
+    told = episodes.read_episode(world.store, world.run_id, body.episode_id)
     assert told is not None
     found = vocabulary.find(episodes.directories(world.store, world.run_id, told))
     assert found == ROOT / "models" / "tiny" / "tokenizer.json"
@@ -129,7 +132,7 @@ def test_a_body_that_is_not_the_one_its_row_names_is_not_shown(world: World) -> 
     (body, _) = world.ready(0, (0.0, 1.0))
 
     def shown() -> tuple[bool, str]:
-        told = episodes.one(world.store, world.run_id, body.episode_id)
+        told = episodes.read_episode(world.store, world.run_id, body.episode_id)
         assert told is not None
         found, why = episodes.trajectory_of(told)
         return found is not None, why

@@ -1,11 +1,11 @@
 """The tree of checkpoints as text, on a lineage drawn by hand."""
 
 from agentrl.dashboard.viewmodels.checkpoints import Registry, segments, tree
-from agentrl.db.registry.lineage import Node
+from agentrl.db.registry.lineage import LineageNode
 
 
-def node(name: str, version: int, parent: str | None, *, undone: bool = False) -> Node:
-    return Node(name, version, parent, undone, version > 1)
+def node(name: str, version: int, parent: str | None, *, undone: bool = False) -> LineageNode:
+    return LineageNode(name, version, parent, undone, version > 1)
 
 
 # v0 ─ v1 ─ v2 ┬ v3 ─ v4   rolled back

@@ -31,7 +31,7 @@ def test_what_others_wrote_is_never_html() -> None:
     evil = "<script>&"
     for html in (
         markup.table([{evil: evil}, {evil: Link(evil, evil)}]),
-        markup.folded(evil, [{evil: evil}]),
+        markup.folded_table(evil, [{evil: evil}]),
         markup.bars({evil: 1}),
         markup.plain(evil),
     ):

@@ -4,7 +4,7 @@ import pytest
 from history import begun
 from streamlit.testing.v1 import AppTest
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Task
 from agentrl.core.config import Run as RunSection
 from agentrl.dashboard.links import address
@@ -109,7 +109,7 @@ def test_every_page_has_an_address_of_its_own() -> None:
 def test_the_script_tells_in_one_line_of_a_store_that_is_not_there(tmp_path: Path) -> None:
     config = Config(tasks={"kg": Task()}, run=RunSection(home=str(tmp_path / "none")))
     path = tmp_path / "config.toml"
-    path.write_text(loading.to_toml(config))
+    path.write_text(config_loading.to_toml(config))
 
     def script(config: str) -> None:
         from agentrl.dashboard.script.app import main

@@ -15,7 +15,7 @@ from agentrl.db.admin import migrate
 from agentrl.db.questions import questions
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms
-from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.alarms import AlarmReading
 
 
 def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) -> None:
@@ -33,8 +33,8 @@ def test_the_page_run(runs: Any, url: str, show: Any, said: Any, tables: Any) ->
     store, run_id = begun(url)
     trained(store, run_id, 1)
     with store.write() as session:
-        raised = (Reading("", "skipped", 1.0, 0.0, raised=True), None)
-        alarms.add(session, run_id, f"{run_id}-u1", 1, [raised])
+        raised = (AlarmReading("", "skipped", 1.0, 0.0, raised=True), None)
+        alarms.add_alarms(session, run_id, f"{run_id}-u1", 1, [raised])
     assert show("run", store, run_id).warning[0].value.startswith("1 alarm is raised")
     store.close()
 

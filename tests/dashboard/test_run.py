@@ -8,39 +8,39 @@ from agentrl.core.config import Run as RunSection
 from agentrl.dashboard.curve_charts import success_chart
 from agentrl.dashboard.pages.run import health, recent_rows, update_rows
 from agentrl.dashboard.theme import colours
-from agentrl.dashboard.viewmodels.run import curve, flow, now
+from agentrl.dashboard.viewmodels.run import read_curve, read_flow, read_now
 from agentrl.db.transitions import lifecycle
 
 
 def test_a_running_run_is_told_in_figures(runs: Any) -> None:
-    view = now(runs.store, runs.going)
+    view = read_now(runs.store, runs.going)
     assert (view.version, view.learned.updates) == (3, 3)
     assert (view.learned.episodes, view.learned.loss_tokens) == (24, 240)
     rows = recent_rows(view.recent)
     assert [row["task"] for row in rows] == ["alfworld", "dbbench"]
     assert [row["success"] for row in rows] == ["66.7%", "66.7%"]
-    later = flow(runs.store, runs.going)
+    later = read_flow(runs.store, runs.going)
     assert [each.track for each in later.policies] == ["current", "lagged(4)"]
     assert [row["version"] for row in update_rows(later.updates)] == [3, 2, 1]
 
 
 def test_a_run_that_is_over_has_nothing_left_and_expects_no_process(runs: Any) -> None:
-    view = now(runs.store, runs.over)
+    view = read_now(runs.store, runs.over)
     assert (view.head.over, view.head.reason) == (True, "enough updates")
     assert health(view) == "Processes: the run is over; 0 still have a lease."
     assert view.rules == []
-    assert flow(runs.store, runs.over).policies == []
+    assert read_flow(runs.store, runs.over).policies == []
 
 
 def test_the_stop_rule_of_the_configuration_tells_how_far_the_run_is(url: str) -> None:
     config = Config(tasks={"dbbench": Task()}, run=RunSection(stop_updates=8))
     store, run_id = begun(url, config=config)
     trained(store, run_id, 2)
-    (rule,) = now(store, run_id).rules
+    (rule,) = read_now(store, run_id).rules
     assert rule.share == 0.25
     assert rule.left_s is not None
     ended(store, run_id)
-    assert now(store, run_id).rules == []
+    assert read_now(store, run_id).rules == []
     store.close()
 
 
@@ -50,7 +50,7 @@ def test_a_worker_that_was_lost_is_told_of(url: str) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE workers SET ended_at = NULL, lease_until = 1.0")
         connection.exec_driver_sql("UPDATE runs SET recorder = 'r', recorder_until = 1.0")
-    said = health(now(store, run_id))
+    said = health(read_now(store, run_id))
     assert "worker: 1 lost" in said
     assert "policy server: 1 live" in said
     assert "dispatcher: none live" in said
@@ -60,7 +60,7 @@ def test_a_worker_that_was_lost_is_told_of(url: str) -> None:
 
 
 def test_the_curve_has_a_point_a_version_and_a_colour_a_task(runs: Any) -> None:
-    points = curve(runs.store, runs.going)
+    points = read_curve(runs.store, runs.going)
     chart = success_chart(points, colours(["alfworld", "dbbench"]))
     values = chart["data"]["values"]
     shown = [(row["version"], row["success"]) for row in values if row["task"] == "dbbench"]

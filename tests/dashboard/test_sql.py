@@ -9,7 +9,7 @@ from backends import plain_login
 from agentrl.core.errors import StoreError
 from agentrl.dashboard.pages.sql import as_csv, records
 from agentrl.db.admin import migrate
-from agentrl.db.admin.readonly import Answer, Bounds, ask, open_readonly
+from agentrl.db.admin.readonly import QueryBounds, QueryResult, ask, open_readonly
 from agentrl.db.store import Store
 
 COUNT = (
@@ -27,11 +27,11 @@ def readonly(store: Store) -> Store:
 def test_no_more_rows_are_held_than_asked(store: Store) -> None:
     migrate.upgrade(store)
     looking = readonly(store)
-    answer = ask(looking, COUNT.format(1000), Bounds(rows=10))
+    answer = ask(looking, COUNT.format(1000), QueryBounds(rows=10))
     assert (answer.columns, [row[0] for row in answer.rows]) == (("i",), list(range(1, 11)))
     assert answer.more
-    assert not ask(looking, COUNT.format(10), Bounds(rows=10)).more
-    assert ask(looking, "SELECT 1 AS a WHERE 1 = 2", Bounds(rows=10)).rows == []
+    assert not ask(looking, COUNT.format(10), QueryBounds(rows=10)).more
+    assert ask(looking, "SELECT 1 AS a WHERE 1 = 2", QueryBounds(rows=10)).rows == []
     assert len(ask(looking, COUNT.format(1000)).rows) == 1000
     assert not ask(looking, COUNT.format(1000)).more
     looking.close()
@@ -39,7 +39,7 @@ def test_no_more_rows_are_held_than_asked(store: Store) -> None:
 
 def test_a_statement_that_takes_too_long_is_ended_and_says_so(store: Store) -> None:
     looking = readonly(store)
-    for bounds in (Bounds(0.3, 10), Bounds(0.3)):
+    for bounds in (QueryBounds(0.3, 10), QueryBounds(0.3)):
         with pytest.raises(StoreError, match=r"longer than 0\.3 s"):
             ask(looking, SLOW, bounds)
     assert ask(looking, "SELECT 1").rows == [(1,)]
@@ -49,14 +49,14 @@ def test_a_statement_that_takes_too_long_is_ended_and_says_so(store: Store) -> N
 def test_a_second_statement_cannot_hide_behind_the_first(store: Store) -> None:
     looking = readonly(store)
     with pytest.raises(StoreError):
-        ask(looking, "SELECT 1; DELETE FROM runs", Bounds(rows=10))
+        ask(looking, "SELECT 1; DELETE FROM runs", QueryBounds(rows=10))
     with pytest.raises(StoreError, match="console is read-only"):
         ask(looking, "DELETE FROM runs")
     looking.close()
 
 
 def test_csv_is_what_was_shown() -> None:
-    answer = Answer(("a", "b", "a"), [(1, 'x, "y"\nz', None), (2.5, b"abc", True)])
+    answer = QueryResult(("a", "b", "a"), [(1, 'x, "y"\nz', None), (2.5, b"abc", True)])
     rows = list(csv.reader(io.StringIO(as_csv(answer))))
     assert rows == [["a", "b", "a"], ["1", 'x, "y"\nz', ""], ["2.5", "3 bytes", "True"]]
     assert list(records(answer)) == ["a", "b", "a (3)"]

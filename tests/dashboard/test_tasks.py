@@ -4,12 +4,12 @@ import pytest
 
 from agentrl.core.types import GroupState
 from agentrl.dashboard.pages.tasks import end_rows, histogram, pass_rows, spread_rows, statuses
-from agentrl.dashboard.viewmodels.tasks import closed, look, look_at
-from agentrl.db.queries.attempts import Ended
+from agentrl.dashboard.viewmodels.tasks import closed_groups, read_task, read_tasks
+from agentrl.db.queries.attempts import EndCount
 
 
 def test_all_groups_of_a_task_are_a_share_by_how_they_ended(runs: Any) -> None:
-    view = look(runs.store, runs.going)
+    view = read_tasks(runs.store, runs.going)
     assert view.tasks == ["alfworld", "dbbench"]
     rows = end_rows(view.ends)
     assert [(row["task"], row["groups"], row["share"]) for row in rows] == [
@@ -21,14 +21,14 @@ def test_all_groups_of_a_task_are_a_share_by_how_they_ended(runs: Any) -> None:
 
 
 def test_pass_at_k_grows_with_k_up_to_the_group(runs: Any) -> None:
-    view = look_at(runs.store, runs.going, "dbbench")  # 1, 3 and 4 of 4 solved
+    view = read_task(runs.store, runs.going, "dbbench")  # 1, 3 and 4 of 4 solved
     rows = pass_rows(view, "dbbench")
     assert [row["k"] for row in rows] == [1, 2, 4]
     assert [row["pass@k"] for row in rows] == pytest.approx([2 / 3, (0.5 + 1 + 1) / 3, 1])
 
 
 def test_groups_without_spread_are_a_share_of_those_that_closed(runs: Any) -> None:
-    (span, task, states), *_ = closed(runs.store, runs.going)
+    (span, task, states), *_ = closed_groups(runs.store, runs.going)
     assert states == {GroupState.TRAINED: 1}
     mixed = {GroupState.TRAINED: 3, GroupState.FILTERED: 1}
     (row,) = spread_rows([(span, task, mixed)])
@@ -37,9 +37,9 @@ def test_groups_without_spread_are_a_share_of_those_that_closed(runs: Any) -> No
 
 def test_endings_count_by_status_and_else_by_reason() -> None:
     ends = [
-        Ended("finished", "completed", "", 2, 5),
-        Ended("finished", "completed", "", 3, 1),
-        Ended("cancelled", "", "run_ended", None, 2),
+        EndCount("finished", "completed", "", 2, 5),
+        EndCount("finished", "completed", "", 3, 1),
+        EndCount("cancelled", "", "run_ended", None, 2),
     ]
     assert statuses(ends) == {"completed": 6, "cancelled run_ended": 2}
     assert histogram(ends) == {2: 5, 3: 1}

@@ -13,7 +13,7 @@ WORDS = Vocabulary({number: f"w{number} ".encode() for number in range(99)}, fro
 
 
 def test_a_step_shows_what_came_before_it_and_what_it_sampled() -> None:
-    shown = tokens.shown(trajectory(), WORDS, 0.5)  # spans 5–8 and 12–18 of 18 tokens
+    shown = tokens.token_view(trajectory(), WORDS, 0.5)  # spans 5–8 and 12–18 of 18 tokens
     assert [token.text for token in shown.observed(0)] == [f"w{n} " for n in range(5)]
     assert [token.text for token in shown.sampled(0, "policy")] == ["w5 ", "w6 ", "w7 "]
     assert [token.text for token in shown.observed(1)] == [f"w{n} " for n in range(8, 12)]
@@ -22,7 +22,7 @@ def test_a_step_shows_what_came_before_it_and_what_it_sampled() -> None:
 
 
 def test_hovering_tells_number_policy_probability_and_advantage() -> None:
-    first = tokens.shown(trajectory(), NONE, -0.25).sampled(0, "probability")[0]
+    first = tokens.token_view(trajectory(), NONE, -0.25).sampled(0, "probability")[0]
     assert first.text == "⟨5⟩"
     assert first.told == (
         f"token 5 · v0 current · probability {np.exp(-5 / 7):.3f} · advantage -0.250"
@@ -40,23 +40,23 @@ def test_tokens_outside_the_loss_have_no_probability() -> None:
         loss_mask=bytes(18),
         logprobs=bytes(4 * 18),
     )
-    first = tokens.shown(masked, NONE, 1.0).sampled(0, "probability")[0]
+    first = tokens.token_view(masked, NONE, 1.0).sampled(0, "probability")[0]
     assert first.colour == ""
     assert "not in the loss" in first.told
-    assert tokens.shown(masked, NONE, 1.0).sampled(0, "advantage")[0].colour == ""
+    assert tokens.token_view(masked, NONE, 1.0).sampled(0, "advantage")[0].colour == ""
 
 
 def test_colours_grow_with_what_they_tell() -> None:
     def strength(colour: str) -> float:
         return float(colour.rpartition(" ")[2].rstrip(")")) if colour else 0.0
 
-    chances = [strength(tokens.improbable(chance)) for chance in (1.0, 0.9, 0.5, 0.0)]
+    chances = [strength(tokens.chance_text(chance)) for chance in (1.0, 0.9, 0.5, 0.0)]
     assert chances == sorted(chances)
     assert chances[0] == 0.0
-    assert tokens.taught(1.0).startswith("rgba(0, 114, 178")
-    assert tokens.taught(-1.0).startswith("rgba(213, 94, 0")
-    assert strength(tokens.taught(9.0)) == tokens.STRONGEST
-    assert tokens.taught(0.0) == ""
+    assert tokens.advantage_text(1.0).startswith("rgba(0, 114, 178")
+    assert tokens.advantage_text(-1.0).startswith("rgba(213, 94, 0")
+    assert strength(tokens.advantage_text(9.0)) == tokens.STRONGEST
+    assert tokens.advantage_text(0.0) == ""
 
 
 @pytest.mark.parametrize("mode", tokens.MODES)
@@ -69,7 +69,7 @@ def test_every_mode_has_a_legend_of_the_colours_it_uses(mode: str) -> None:
         used = {
             token.colour
             for step in (0, 1)
-            for token in tokens.shown(body, NONE, 1.0).sampled(step, mode)
+            for token in tokens.token_view(body, NONE, 1.0).sampled(step, mode)
         }
         assert used == set(legend.values())
 

@@ -6,7 +6,7 @@ import pytest
 from story import RUN, tell
 
 from agentrl.core.errors import StoreError
-from agentrl.db.questions import answered, question, questions
+from agentrl.db.questions import answer_question, question, questions
 from agentrl.db.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
@@ -216,7 +216,7 @@ def test_every_question_is_answered_as_the_story_says(told: Store) -> None:
     blocks = [block.splitlines() for block in ANSWERS.strip().split("\n\n")]
     assert [block[0] for block in blocks] == [each.name for each in questions()]
     for name, columns, *rows in blocks:
-        answer = answered(told, name, RUN)
+        answer = answer_question(told, name, RUN)
         assert answer.columns == ("run", *columns.split()), name
         assert len(answer.rows) == len(rows), (name, answer.rows)
         for found, row in zip(answer.rows, rows, strict=True):
@@ -242,7 +242,7 @@ def test_what_is_lost_is_an_answer_of_accounting(told: Store) -> None:
         session.connection().exec_driver_sql(
             "UPDATE groups SET state = 'ready', pending = 1 WHERE group_id = 'g-a'"
         )
-    assert [row[1:3] for row in answered(told, "accounting").rows] == [
+    assert [row[1:3] for row in answer_question(told, "accounting").rows] == [
         ("pending_differs", 1),
         ("ready_untrained", 1),
         ("update_of_open_group", 1),
@@ -250,19 +250,19 @@ def test_what_is_lost_is_an_answer_of_accounting(told: Store) -> None:
 
 
 def test_a_lineage_goes_on_in_the_run_that_was_forked(told: Store) -> None:
-    rows = answered(told, "lineage", "fork").rows
+    rows = answer_question(told, "lineage", "fork").rows
     assert [row[:4] for row in rows] == [
         ("fork", 0, "k0", "fork"),
         ("fork", 1, "c1", "story"),
         ("fork", 2, "c0", "story"),
     ]
-    assert {row[0] for row in answered(told, "lineage").rows} == {"fork", RUN}
-    assert answered(told, "lineage", "another").rows == []
+    assert {row[0] for row in answer_question(told, "lineage").rows} == {"fork", RUN}
+    assert answer_question(told, "lineage", "another").rows == []
 
 
 def test_an_empty_store_answers_every_question_with_nothing(store: Store) -> None:
     for each in questions():
-        answer = answered(store, each.name)
+        answer = answer_question(store, each.name)
         assert answer.columns[0] == "run"
         assert answer.rows == [], each.name
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from agentrl.core.errors import StoreError, StoreUnavailable
-from agentrl.core.process import unlocked
+from agentrl.core.process import require_unlocked
 from agentrl.db.admin.readonly import open_readonly
 from agentrl.db.store import Failure, ServerSilent, Silence, Store, Timeouts, classify, open_store
 from agentrl.ops.chaos.proxy import Proxy
@@ -57,9 +57,9 @@ def test_who_keeps_a_file_of_another_file_system_locked_is_not_named(
     like = f"1: POSIX ADVISORY WRITE {os.getpid()} 00:99:{path.stat().st_ino} 0 EOF"
     locks = tmp_path / "locks"
     locks.write_text(f"{like}\n")
-    assert unlocked(path, locks).startswith("another process writes to it")
+    assert require_unlocked(path, locks).startswith("another process writes to it")
     with path.open():
-        assert unlocked(path, locks).startswith(f"pid {os.getpid()} (")
+        assert require_unlocked(path, locks).startswith(f"pid {os.getpid()} (")
 
 
 def test_a_file_that_cannot_be_used_is_to_be_looked_at(tmp_path: Path) -> None:

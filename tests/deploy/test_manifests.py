@@ -10,7 +10,7 @@ import yaml
 from typer.main import get_command
 
 from agentrl.cli.main import app
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.ops.configuration import configs
 from agentrl.ops.processes.entry import ENDS
 from agentrl.ops.processes.health import PROBES
@@ -133,4 +133,4 @@ def test_a_run_could_begin_with_the_configuration(
         "AGENTRL__MODEL__CALL_STYLE": "plain",
         "AGENTRL__SAMPLING__MAX_TOKENS": "1024",
     }
-    configs.check(loading.load(ROOT / "configs" / f"{name}.toml", tiny))
+    configs.check(config_loading.load(ROOT / "configs" / f"{name}.toml", tiny))

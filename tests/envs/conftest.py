@@ -6,8 +6,8 @@ import docker
 import pytest
 from running import eventually
 
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.sandbox.docker_engine import OWNER, Engine
-from agentrl.envs.sandbox.owner import Owner
 
 Owned = Callable[[], list[str]]
 
@@ -15,7 +15,7 @@ Owned = Callable[[], list[str]]
 @pytest.fixture
 def owned(docker_client: docker.DockerClient) -> Owned:
     """The containers that this process owns."""
-    label = f"{OWNER}={Owner.this()}"
+    label = f"{OWNER}={ContainerOwner.this()}"
 
     def listed() -> list[str]:
         found = docker_client.api.containers(all=True, filters={"label": label})

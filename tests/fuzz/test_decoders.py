@@ -21,7 +21,7 @@ from trajectories import finished
 from agentrl.broker import messages
 from agentrl.broker.messages import CheckpointPublished, RunEpisode
 from agentrl.checkpoints import manifest
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import (
     AgentRLError,
     CheckpointError,
@@ -35,7 +35,7 @@ from agentrl.envs.contract import Item, Tool
 from agentrl.envs.gateway import chat
 from agentrl.envs.server import wire as env_wire
 from agentrl.serving import wire as policy_wire
-from agentrl.serving.request import Limits, RequestError, check
+from agentrl.serving.engine_api import ModelLimits, RequestError, check_request
 from agentrl.serving.vllm import wire as vllm_wire
 from agentrl.workers.conversation import interpreter, toolcalls
 from agentrl.workers.policies import client
@@ -95,7 +95,7 @@ COMPLETION = {
 
 def _completion(body: bytes) -> object:
     request = policy_wire.decode(body).request()
-    check(request, Limits(vocabulary=768, context=4096))
+    check_request(request, ModelLimits(vocabulary=768, context=4096))
     return request
 
 
@@ -112,7 +112,7 @@ ENV_BODIES: dict[str, tuple[type, list[Any]]] = {
     "interact": (env_wire.Interact, [{"session_id": 3, "messages": [SAID]}]),
     "cancel": (env_wire.Cancel, [{"session_id": 3}]),
     "answer": (
-        env_wire.Interacted,
+        env_wire.InteractAnswer,
         [
             {
                 "session_id": 3,
@@ -134,7 +134,7 @@ def _env_body(kind: type, body: bytes) -> object:
     read = env_wire.decode(body, kind)
     if isinstance(read, env_wire.Interact):
         return [env_wire.turn(message) for message in read.messages]
-    if isinstance(read, env_wire.Interacted):
+    if isinstance(read, env_wire.InteractAnswer):
         out = read.env_out
         return [env_wire.message(each) for each in out.messages], env_wire.score(out)
     return env_wire.encode(msgspec.to_builtins(read))
@@ -197,7 +197,10 @@ POLICY = LivePolicy("policy", "http://127.0.0.1:1", "current", "c1", 1)
 
 
 def _reply(body: bytes) -> object:
-    return [interpreter.said(interpreter.reply(POLICY, body), style) for style in ("plain", "glm")]
+    return [
+        interpreter.call_text(interpreter.read_reply(POLICY, body), style)
+        for style in ("plain", "glm")
+    ]
 
 
 TOOLS = [
@@ -256,14 +259,14 @@ def decoders(folder: Path) -> dict[str, Callable[[], Decoder]]:
         "a policy's answer": of_json(partial(client._completion, POLICY), PolicyError, ANSWER),
         "a model's reply": of_json(_reply, PolicyError, REPLY),
         "vLLM's answer": of_json(vllm_wire.completion, PolicyError, ANSWER),
-        "chat": of_json(chat.read, chat.Refused, CHAT),
+        "chat": of_json(chat.read, chat.ChatRefused, CHAT),
         "config": lambda: Decoder(
-            lambda body: loading.loads(body.decode(errors="replace")),
+            lambda body: config_loading.loads(body.decode(errors="replace")),
             (ConfigError,),
             partial(mutants, [CONFIG], lambda tree: tomli_w.dumps(tree).encode()),
         ),
         "a run's config": of_json(
-            lambda body: loading.from_json(body.decode(errors="replace"), "run x"),
+            lambda body: config_loading.from_json(body.decode(errors="replace"), "run x"),
             ConfigError,
             CONFIG,
         ),

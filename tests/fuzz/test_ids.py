@@ -18,7 +18,7 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import groups
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.envs.contract import Item
-from agentrl.workers.recorder import keep
+from agentrl.workers.recorder import keep_bodies
 
 NAMES = st.one_of(
     st.text(max_size=20),
@@ -56,7 +56,7 @@ def test_a_body_of_any_names_is_stored_or_refused_and_spares_the_others(
     (group_id,) = world.admit(next(PLACES), size=2)
     odd, plain = [world.body(claimed, 1.0) for claimed in world.claimed(group_id)]
     odd = named(odd, {**names, "version": version}, finish_reason)
-    refused = keep(world.store, world.run_id, [delivery(odd), delivery(plain)])
+    refused = keep_bodies(world.store, world.run_id, [delivery(odd), delivery(plain)])
     assert all(reason and each.wire == delivery(odd).wire for each, reason in refused)
     stored = world.ask(
         "SELECT episode_id FROM trajectories WHERE episode_id IN (:odd, :plain) ORDER BY 1",
@@ -81,5 +81,5 @@ def test_an_item_of_any_name_is_refused_when_it_is_read_or_can_be_admitted(
     place = next(PLACES)
     group = NewGroup(f"{world.run_id}-{place}", "dbbench", place, 0, item_id, 2)
     with world.store.write() as session:
-        groups.admit(session, session.get_one(Run, world.run_id), [group])
+        groups.admit_groups(session, session.get_one(Run, world.run_id), [group])
     assert world.group(group.group_id).item_id == item_id

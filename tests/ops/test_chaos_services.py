@@ -25,12 +25,12 @@ from agentrl.core.config import Config, Task
 from agentrl.core.config import Store as StoreSection
 from agentrl.core.errors import MessageRefused, StoreUnavailable
 from agentrl.db.admin import fault_injection
-from agentrl.db.queries.liveness import Vitals
+from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import open_store
-from agentrl.ops.chaos.cluster import Stage
+from agentrl.ops.chaos.cluster import Cluster
 from agentrl.ops.chaos.injectors import disks, lost_commits
 from agentrl.ops.chaos.injectors.rabbitmq import Rabbitmqctl
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 
 SERVICES = ROOT / ".ci" / "services"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -87,23 +87,23 @@ def do(url: str, statement: str) -> None:
         connection.execute(statement)
 
 
-class Bystander(Stage):
+class Bystander(Cluster):
     """A stage without processes."""
 
     def __init__(self, url: str) -> None:
         self.direct = Config(tasks={"dbbench": Task()}, store=StoreSection(url=url))
 
 
-class Onlooker(Scene):
+class Onlooker(RunObserver):
     """A run whose version is the number of rows in a table."""
 
     def look(self) -> None:
         try:
-            version = ask(self.stage.direct.store_url(), "SELECT count(*) FROM versions")
+            version = ask(self.cluster.direct.store_url(), "SELECT count(*) FROM versions")
         except psycopg.OperationalError:
             self.seen = None
         else:
-            self.seen = Vitals(0.0, "running", version, 1, 1, "d", {}, {}, ())
+            self.seen = Liveness(0.0, "running", version, 1, 1, "d", {}, {}, ())
 
 
 def test_a_database_without_free_connections_refuses_sessions_and_ends_those_that_stand(
@@ -111,7 +111,7 @@ def test_a_database_without_free_connections_refuses_sessions_and_ends_those_tha
 ) -> None:
     with closing(open_store(postgres)) as store:
         store.check()
-        with fault_injection.connections_taken(postgres) as take:
+        with fault_injection.take_connections(postgres) as take:
             assert take() >= 300 - 3
             with pytest.raises(StoreUnavailable, match=r"terminating connection|too many clients"):
                 store.ask(lambda session: session.execute(text("SELECT 1")), patience_s=0.0)
@@ -121,7 +121,7 @@ def test_a_database_without_free_connections_refuses_sessions_and_ends_those_tha
 
 
 def test_a_stepped_clock_is_what_a_run_reads_and_the_true_one_comes_back(postgres: str) -> None:
-    with fault_injection.own_clock(postgres), closing(open_store(postgres)) as store:
+    with fault_injection.use_own_clock(postgres), closing(open_store(postgres)) as store:
         true = store.clock()
         fault_injection.step_clock(postgres, 3600.0)
         assert 3600.0 <= store.clock() - true < 3900.0
@@ -134,21 +134,21 @@ def test_a_stepped_clock_is_what_a_run_reads_and_the_true_one_comes_back(postgre
 
 def test_a_commit_that_was_answered_is_lost(postgres: str) -> None:
     do(postgres, "CREATE TABLE versions (version int)")
-    scene = Onlooker(Bystander(postgres), "run", open_store(postgres))
-    scene.claims.add(("episode", 1, "sha256"))
+    observer = Onlooker(Bystander(postgres), "run", open_store(postgres))
+    observer.claims.add(("episode", 1, "sha256"))
     do(postgres, "CHECKPOINT")
-    scene.look()
-    course = lost_commits.lose_commits(scene, random.Random(1))
+    observer.look()
+    course = lost_commits.lose_commits(observer, random.Random(1))
     next(course)
     do(postgres, "INSERT INTO versions VALUES (1)")
     assert ask(postgres, "SELECT count(*) FROM versions") == 1, "it was answered, others saw it"
     for _ in course:
-        scene.look()
+        observer.look()
     assert ask(postgres, "SELECT count(*) FROM versions") == 0
-    assert scene.claims == set(), "what a lost row said is no promise"
+    assert observer.claims == set(), "what a lost row said is no promise"
     assert ask(postgres, "SHOW synchronous_commit") == "on"
     do(postgres, "DROP TABLE versions")
-    scene.store.close()
+    observer.store.close()
 
 
 def test_a_full_disk_of_postgres_refuses_rows_until_it_has_room(postgres: str) -> None:
@@ -165,7 +165,7 @@ def test_a_full_disk_of_postgres_refuses_rows_until_it_has_room(postgres: str) -
         def insert(patience_s: float) -> None:
             store.transact(lambda session: session.execute(text(grow)), patience_s=patience_s)
 
-        with disks.filled(folder) as fill:
+        with disks.fill_folder(folder) as fill:
             refused: list[StoreUnavailable] = []
             while not refused:
                 fill()
@@ -241,7 +241,7 @@ def test_a_rabbitmq_that_is_restarted_after_its_disk_was_full_has_what_it_confir
         publisher.publish(TRAJECTORIES, "full", body)
     waited: list[float] = []
     with ThreadPoolExecutor(1) as pool:
-        with disks.filled(folder):
+        with disks.fill_folder(folder):
             later = [
                 pool.submit(publisher.publish, TRAJECTORIES, "full", body, waiting=waited.append)
                 for body in sent[10:]

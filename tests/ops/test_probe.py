@@ -13,10 +13,10 @@ from agentrl.checkpoints.manifest import Manifest
 from agentrl.core.config import Lora, Trainer
 from agentrl.serving.checkpoint_loader import median_gap
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.trainable import trained
+from agentrl.trainer.model.trainable_model import trainable_parameters
 
 TINY = ROOT / "models" / "tiny"
 NEAR = {"float32": 1e-4, "bfloat16": 0.06}  # medians
@@ -37,11 +37,11 @@ def engine(dtype: str) -> Iterator[LocalEngine]:
 
 def moved(rank: int, dtype: str) -> TorchLearner:
     """Away from its start, by noise as large as many updates."""
-    chosen = settings(Trainer(lora=Lora(rank=rank)))
+    chosen = resolve_settings(Trainer(lora=Lora(rank=rank)))
     learner = TorchLearner(TINY, chosen, Hardware(dtype=dtype))
     torch.manual_seed(1)
     with torch.no_grad():
-        for parameter in trained(learner._model).values():
+        for parameter in trainable_parameters(learner._model).values():
             parameter.add_(0.02 * torch.randn_like(parameter))
     return learner
 

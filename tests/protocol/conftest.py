@@ -38,6 +38,6 @@ def postgres(postgres_url: str) -> Iterator[Database]:
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are not assembled, nobody logs."""
-    monkeypatch.setattr(loop, "assemble", lambda groups, _settings: groups)
-    monkeypatch.setattr(loop, "taught", lambda groups, _batch: groups)
+    monkeypatch.setattr(loop, "assemble_batch", lambda groups, _settings: groups)
+    monkeypatch.setattr(loop, "with_advantages", lambda groups, _batch: groups)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

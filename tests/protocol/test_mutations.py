@@ -14,7 +14,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState
 from agentrl.db.models import Episode
 from agentrl.db.transitions import episodes, updates
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.workers.worker import EpisodeWorker
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -24,7 +24,7 @@ EXAMPLES, STEPS = 40, 150  # at most: the first that finds it ends the check
 def _no_compare(patch: pytest.MonkeyPatch) -> None:
     """Transitions set their row whatever state it is in."""
 
-    def move(session: Session, _transition: object, claimed: Claimed, values: Any) -> bool:
+    def move(session: Session, _transition: object, claimed: ClaimedEpisode, values: Any) -> bool:
         session.execute(
             update(Episode)
             .where(Episode.episode_id == claimed.episode_id, Episode.fence == claimed.fence)
@@ -39,7 +39,7 @@ def _no_compare(patch: pytest.MonkeyPatch) -> None:
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
     """Transitions of an attempt that was given up move the row of its successor."""
 
-    def move(session: Session, transition: Any, claimed: Claimed, values: Any) -> bool:
+    def move(session: Session, transition: Any, claimed: ClaimedEpisode, values: Any) -> bool:
         expected = episodes.FROM.get(transition, EpisodeState.RUNNING)
         result: Any = session.execute(
             update(Episode)
@@ -55,20 +55,20 @@ def _no_fence(patch: pytest.MonkeyPatch) -> None:
 def _a_claim_that_two_win(patch: pytest.MonkeyPatch) -> None:
     def claim(
         session: Session, episode_id: str, fence: int, worker_id: str, *, deadline_s: float
-    ) -> Claimed | None:
+    ) -> ClaimedEpisode | None:
         row = session.get(Episode, episode_id, populate_existing=True)
         if row is None or row.fence != fence or row.state not in ("queued", "running"):
             return None
         row.state, row.worker_id, row.attempts = EpisodeState.RUNNING, worker_id, row.attempts + 1
         row.due_at = (session.scalar(select(episodes.now())) or 0.0) + deadline_s
-        return Claimed.of(row)
+        return ClaimedEpisode.of(row)
 
     patch.setattr(episodes, "claim", claim)
 
 
 def _no_epoch(patch: pytest.MonkeyPatch) -> None:
     """A trainer that was replaced commits all the same, whatever its weights grew from."""
-    patch.setattr(updates, "_of_epoch", lambda run, _run_id, _epoch: run)
+    patch.setattr(updates, "_require_epoch", lambda run, _run_id, _epoch: run)
     patch.setattr(updates, "_require_parent", lambda _session, _run, _new: None)
 
 
@@ -95,7 +95,7 @@ def _a_roll_back_that_forgets_its_groups(patch: pytest.MonkeyPatch) -> None:
 
 def _leases_that_never_end(patch: pytest.MonkeyPatch) -> None:
     """Nothing is wrong, and nothing goes on."""
-    patch.setattr(episodes, "expired", lambda *_args, **_kwargs: [])
+    patch.setattr(episodes, "expired_attempts", lambda *_args, **_kwargs: [])
 
 
 class _Later:
@@ -112,7 +112,7 @@ def _a_claim_before_its_body(patch: pytest.MonkeyPatch) -> None:
     """The row says finished before the broker holds the body."""
     finish = EpisodeWorker._finish
 
-    def claimed_first(self: EpisodeWorker, claimed: Claimed, trajectory: Trajectory) -> str:
+    def claimed_first(self: EpisodeWorker, claimed: ClaimedEpisode, trajectory: Trajectory) -> str:
         other, publisher = copy.copy(self), _Later()
         other._publisher = publisher  # type: ignore[assignment]
         ended = finish(other, claimed, trajectory)

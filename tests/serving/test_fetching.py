@@ -7,24 +7,24 @@ from faulty import FaultyFileSystem
 from world import World
 
 from agentrl.checkpoints import manifest
-from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import Manifest
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.serving.checkpoint_loader import AWAY_S
-from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.follower import Follower, FollowerConfig
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.serving.served import Served
+from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 
-def published(world: World, shelf: Shelf, version: int) -> str:
+def published(world: World, checkpoint_files: CheckpointStore, version: int) -> str:
     name = f"{world.run_id}-v{version}"
-    directory = shelf.local(name)
+    directory = checkpoint_files.local(name)
     directory.mkdir(parents=True)
     (directory / "weights").write_bytes(b"w" * 1000)
     manifest.write(directory, Manifest(name, version, None, manifest.digests(directory)))
     row = world.checkpoint(version)
-    row.path = shelf.put(name)
+    row.path = checkpoint_files.put(name)
     with world.store.write() as session:
         session.add(row)
     return name
@@ -35,17 +35,19 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
 ) -> None:
     faulty.register()
     seconds = [0.0]
-    world, engine, served = World.begin(store), ScriptedEngine(), Served()
-    shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
-    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
-    follower = Follower(engine, served, store, seat, clock=lambda: seconds[0])
+    world, engine, served = World.begin(store), ScriptedEngine(), ServedCheckpoints()
+    checkpoint_files = CheckpointStore(
+        tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far"
+    )
+    follower_config = FollowerConfig(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
+    follower = Follower(engine, served, store, follower_config, clock=lambda: seconds[0])
 
     def step() -> list[str]:
         rows = store.ask(lambda session: checkpoints.live_checkpoints(session, world.run_id))
         follower.step(rows)
         return engine.names()
 
-    name = published(world, shelf, 1)
+    name = published(world, checkpoint_files, 1)
     (tmp_path / "here").touch()  # nothing can be written there
     assert step() == []
     assert not served.checkpoints()
@@ -54,7 +56,7 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
     seconds[0] += AWAY_S
     assert step() == [name]
     assert manifest.verify(tmp_path / "here" / name).version == 1
-    second = published(world, shelf, 2)
+    second = published(world, checkpoint_files, 2)
     assert step() == [second]
     assert served.checkpoints() == [second]
 
@@ -63,16 +65,18 @@ def test_a_checkpoint_that_is_damaged_where_it_lies_is_refused_and_the_former_st
     store: Store, tmp_path: Path
 ) -> None:
     faulty.register()
-    world, engine, served = World.begin(store), ScriptedEngine(), Served()
-    shelf = Shelf(tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far")
-    seat = Seat(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
-    follower = Follower(engine, served, store, seat)
+    world, engine, served = World.begin(store), ScriptedEngine(), ServedCheckpoints()
+    checkpoint_files = CheckpointStore(
+        tmp_path / "there" / world.run_id, tmp_path / "there", "faulty://far"
+    )
+    follower_config = FollowerConfig(f"policy-{world.run_id}", ["current"], cache=tmp_path / "here")
+    follower = Follower(engine, served, store, follower_config)
     rows = checkpoints.live_checkpoints
-    first = published(world, shelf, 1)
+    first = published(world, checkpoint_files, 1)
     follower.step(store.ask(lambda session: rows(session, world.run_id)))
-    second = published(world, shelf, 2)
+    second = published(world, checkpoint_files, 2)
     fs = FaultyFileSystem()
-    fs.pipe_file(f"{shelf.path(second)}/weights", b"x" * 1000)
+    fs.pipe_file(f"{checkpoint_files.path(second)}/weights", b"x" * 1000)
     follower.step(store.ask(lambda session: rows(session, world.run_id)))
     assert (served.checkpoints(), engine.names()) == ([first], [first])
     assert [path.name for path in (tmp_path / "here").iterdir()] == [first]

@@ -12,15 +12,15 @@ from scraping import free_port, scraped
 from agentrl.checkpoints import manifest
 from agentrl.core.config import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
-from agentrl.core.telemetry.exposition import exported
+from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, open_store
 from agentrl.serving.checkpoint_loader import RETRY_S, median_gap, tolerance
-from agentrl.serving.follower import Follower, Seat
+from agentrl.serving.follower import Follower, FollowerConfig
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.serving.served import Served
+from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 Save = Callable[[str], Path]
 TOKENS = [3, 14, 15, 92, 6]
@@ -68,8 +68,10 @@ class Away(ScriptedEngine):
 def test_a_checkpoint_is_served_only_if_it_says_what_its_manifest_says(
     lineage: Lineage, engine: LocalEngine, save_model: Save
 ) -> None:
-    served = Served()
-    follower = Follower(engine, served, lineage.store, Seat("s", ["current", "lagged(1)"]))
+    served = ServedCheckpoints()
+    follower = Follower(
+        engine, served, lineage.store, FollowerConfig("s", ["current", "lagged(1)"])
+    )
     first, second = engine.score("a", TOKENS), engine.score("b", TOKENS)
     assert first is not None
     assert second is not None
@@ -88,9 +90,9 @@ def test_a_checkpoint_is_served_only_if_it_says_what_its_manifest_says(
 def test_bfloat16_is_given_more_room_and_the_largest_difference_counts_for_nothing(
     lineage: Lineage, engine: LocalEngine, save_model: Save
 ) -> None:
-    served = Served()
-    seat = Seat("s", ["current"], tolerance("bfloat16"))
-    follower = Follower(engine, served, lineage.store, seat)
+    served = ServedCheckpoints()
+    follower_config = FollowerConfig("s", ["current"], tolerance("bfloat16"))
+    follower = Follower(engine, served, lineage.store, follower_config)
     truth = engine.score("a", TOKENS)
     assert truth is not None
     lineage.publish(save_model("a"), [truth[0] + 5.0, *(value + 0.14 for value in truth[1:])])
@@ -119,12 +121,12 @@ class Mumbling(ScriptedEngine):
 def test_a_checkpoint_that_sounded_wrong_is_tried_again_later(
     lineage: Lineage, save_model: Save
 ) -> None:
-    engine, served, seconds = Mumbling(), Served(), [0.0]
-    seat = Seat("s", ["current"])
-    follower = Follower(engine, served, lineage.store, seat, clock=lambda: seconds[0])
+    engine, served, seconds = Mumbling(), ServedCheckpoints(), [0.0]
+    follower_config = FollowerConfig("s", ["current"])
+    follower = Follower(engine, served, lineage.store, follower_config, clock=lambda: seconds[0])
     lineage.publish(save_model("a"), [-1.0] * 4)
     port = free_port()
-    with exported(Metrics(port=port), "mine", "policy", "policy"):
+    with serve_metrics(Metrics(port=port), "mine", "policy", "policy"):
         follower.step(lineage.live)
         follower.step(lineage.live)
         assert (served.checkpoints(), engine.names(), engine.asked) == ([], [], 1)
@@ -141,10 +143,10 @@ def _refused(port: int) -> float:
 
 
 def test_an_engine_that_failed_is_asked_again_later(lineage: Lineage, save_model: Save) -> None:
-    engine, served, seconds = Away(), Served(), [0.0]
+    engine, served, seconds = Away(), ServedCheckpoints(), [0.0]
     engine.failures = 2
-    seat = Seat("s", ["current"])
-    follower = Follower(engine, served, lineage.store, seat, clock=lambda: seconds[0])
+    follower_config = FollowerConfig("s", ["current"])
+    follower = Follower(engine, served, lineage.store, follower_config, clock=lambda: seconds[0])
     lineage.publish(save_model("a"), [-1.0] * 4)
     for failures in (1, 0):
         follower.step(lineage.live)
@@ -160,8 +162,8 @@ def test_an_engine_that_failed_is_asked_again_later(lineage: Lineage, save_model
 def test_a_torn_checkpoint_is_passed_over_and_the_former_stays(
     lineage: Lineage, save_model: Save
 ) -> None:
-    engine, served = ScriptedEngine(), Served()
-    follower = Follower(engine, served, lineage.store, Seat("s", ["current"]))
+    engine, served = ScriptedEngine(), ServedCheckpoints()
+    follower = Follower(engine, served, lineage.store, FollowerConfig("s", ["current"]))
     lineage.publish(save_model("a"), None)
     follower.step(lineage.live)
     torn = lineage.publish(save_model("a"), None)
@@ -174,8 +176,10 @@ def test_a_torn_checkpoint_is_passed_over_and_the_former_stays(
 
 
 def test_what_an_engine_lost_is_closed_and_loaded_again(lineage: Lineage, save_model: Save) -> None:
-    engine, served = ScriptedEngine(), Served()
-    follower = Follower(engine, served, lineage.store, Seat("s", ["current", "lagged(1)"]))
+    engine, served = ScriptedEngine(), ServedCheckpoints()
+    follower = Follower(
+        engine, served, lineage.store, FollowerConfig("s", ["current", "lagged(1)"])
+    )
     lineage.publish(save_model("a"), None)
     follower.step(lineage.live)
     engine.close()
@@ -198,9 +202,9 @@ def test_a_checkpoint_that_passes_from_track_to_track_is_loaded_once(
             self.loads.append(name)
             super().load(name, path)
 
-    engine, served = Counting(), Served()
+    engine, served = Counting(), ServedCheckpoints()
     tracks = ["current", "lagged(1)", "lagged(2)"]
-    follower = Follower(engine, served, lineage.store, Seat("s", tracks))
+    follower = Follower(engine, served, lineage.store, FollowerConfig("s", tracks))
     for _ in range(5):
         lineage.publish(save_model("a"), None)
         follower.step(lineage.live)
@@ -219,7 +223,9 @@ def test_more_tracks_than_places_are_refused(lineage: Lineage) -> None:
         places = 1
 
     with pytest.raises(ConfigError, match="2 tracks, but the engine serves 1"):
-        Follower(One(), Served(), lineage.store, Seat("s", ["current", "lagged(1)"]))
+        Follower(
+            One(), ServedCheckpoints(), lineage.store, FollowerConfig("s", ["current", "lagged(1)"])
+        )
 
 
 @pytest.mark.parametrize(

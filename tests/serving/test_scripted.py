@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core.errors import PolicyError
-from agentrl.serving.request import Request
+from agentrl.serving.engine_api import Request
 from agentrl.serving.scripted import ScriptedEngine
 
 

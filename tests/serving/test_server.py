@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from running import eventually
 
 from agentrl.core.errors import ConfigError, PolicyError
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.request import Completion, Request
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.serving.served import Served
-from agentrl.serving.server import Face, Server
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.serving.server import PolicyApp, Server
 from agentrl.serving.wire import MAX_BODY
 
 Save = Callable[[str], Path]
@@ -49,18 +49,18 @@ def body(**changes: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A scripted engine serving `c1` as current."""
-    engine, served = ScriptedEngine(), Served()
+    engine, served = ScriptedEngine(), ServedCheckpoints()
     engine.load("c1", Path())
     served.serve("current", "c1", 1)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     yield server
     server.close()
 
 
 def test_a_completion_carries_token_ids_and_logprobs(engine: LocalEngine) -> None:
-    served = Served()
+    served = ServedCheckpoints()
     served.serve("current", "a", 1)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     request = {
         "model": "a",
         "prompt": [1, 2, 3],
@@ -186,47 +186,56 @@ class Dead(ScriptedEngine):
 
 
 def test_a_server_whose_engine_died_is_not_healthy() -> None:
-    served = Served()
+    served = ServedCheckpoints()
     served.serve("current", "c1", 1)
-    with closing(Server(Face(Dead(), served, ""), "127.0.0.1", 0, guarded=False)) as server:
+    with closing(Server(PolicyApp(Dead(), served, ""), "127.0.0.1", 0, guarded=False)) as server:
         status, told = get(server, "/health")
     assert (status, told["ready"]) == (503, False)
 
 
 def test_without_a_checkpoint_the_server_is_not_ready() -> None:
-    server = Server(Face(ScriptedEngine(), Served(), ""), "127.0.0.1", 0, guarded=False)
+    server = Server(
+        PolicyApp(ScriptedEngine(), ServedCheckpoints(), ""), "127.0.0.1", 0, guarded=False
+    )
     assert get(server, "/health") == (200, {"ready": False, "served": {}, "problem": ""})
     server.close()
 
 
 def test_a_bearer_token_is_demanded_on_every_path() -> None:
-    face = Face(ScriptedEngine(), Served(), "secret-ß")
-    server = Server(face, "127.0.0.1", 0, guarded=True)
+    app = PolicyApp(ScriptedEngine(), ServedCheckpoints(), "secret-ß")
+    server = Server(app, "127.0.0.1", 0, guarded=True)
     for path in ("/health", "/v1/models"):
         assert get(server, path)[0] == 401
     assert post(server, body(), authorization="Bearer secret")[0] == 401
     server.close()
-    server = Server(Face(ScriptedEngine(), Served(), "secret"), "127.0.0.1", 0, guarded=True)
+    server = Server(
+        PolicyApp(ScriptedEngine(), ServedCheckpoints(), "secret"), "127.0.0.1", 0, guarded=True
+    )
     assert get(server, "/health", authorization="Bearer secret")[0] == 200
     server.close()
 
 
 def test_off_loopback_a_token_is_required() -> None:
     with pytest.raises(ConfigError, match="needs a bearer token"):
-        Server(Face(ScriptedEngine(), Served(), ""), "0.0.0.0", 0, guarded=False)  # noqa: S104
+        Server(PolicyApp(ScriptedEngine(), ServedCheckpoints(), ""), "0.0.0.0", 0, guarded=False)  # noqa: S104
 
 
 def test_a_taken_port_is_one_clear_error(server: Server) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-        Server(Face(ScriptedEngine(), Served(), ""), "127.0.0.1", server.port, guarded=False)
+        Server(
+            PolicyApp(ScriptedEngine(), ServedCheckpoints(), ""),
+            "127.0.0.1",
+            server.port,
+            guarded=False,
+        )
 
 
 def test_a_freed_port_can_be_had_again() -> None:
-    face = Face(ScriptedEngine(), Served(), "")
-    first = Server(face, "127.0.0.1", 0, guarded=False)
+    app = PolicyApp(ScriptedEngine(), ServedCheckpoints(), "")
+    first = Server(app, "127.0.0.1", 0, guarded=False)
     get(first, "/health")
     first.close()
-    second = Server(face, "127.0.0.1", first.port, guarded=False)
+    second = Server(app, "127.0.0.1", first.port, guarded=False)
     assert get(second, "/health")[0] == 200
     second.close()
 
@@ -253,10 +262,10 @@ class SlowEngine(ScriptedEngine):
 
 
 def test_a_checkpoint_being_retired_finishes_what_it_began_and_refuses_the_rest() -> None:
-    engine, served = SlowEngine(), Served()
+    engine, served = SlowEngine(), ServedCheckpoints()
     engine.load("c1", Path())
     served.serve("current", "c1", 1)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     with ThreadPoolExecutor(2) as pool:
         begun = pool.submit(post, server, body())
         assert engine.asked.wait(60)
@@ -285,10 +294,10 @@ class EndlessEngine(ScriptedEngine):
 
 
 def test_a_client_that_hangs_up_ends_what_is_sampled_for_it() -> None:
-    engine, served = EndlessEngine(), Served()
+    engine, served = EndlessEngine(), ServedCheckpoints()
     engine.load("c1", Path())
     served.serve("current", "c1", 1)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     content = json.dumps(body()).encode()
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as client:
         client.request("POST", "/v1/completions", content, {"content-type": "application/json"})
@@ -309,10 +318,10 @@ class FailingEngine(ScriptedEngine):
 
 
 def test_an_engine_that_fails_answers_503() -> None:
-    engine, served = FailingEngine(), Served()
+    engine, served = FailingEngine(), ServedCheckpoints()
     engine.load("c1", Path())
     served.serve("current", "c1", 1)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     status, answer = post(server, body())
     assert status == 503
     assert answer["error"]["code"] == "policy_failed"
@@ -325,8 +334,8 @@ def test_under_swaps_no_completion_mixes_checkpoints(engine: LocalEngine) -> Non
         name: engine.submit(Request(name, [1, 2, 3], 12, temperature=0.0)).result(60).token_ids
         for name in "ab"
     }
-    served = Served()
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    served = ServedCheckpoints()
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     stop, seen = threading.Event(), Counter[int]()
 
     def swap() -> None:

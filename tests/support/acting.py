@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import (
     Environment,
     Expert,
@@ -18,22 +18,22 @@ from agentrl.envs.contract import (
     ToolCall,
     strings,
 )
-from agentrl.serving.checkpoint_loader import Loads
-from agentrl.serving.served import Served
-from agentrl.serving.server import Face, Server
+from agentrl.serving.checkpoint_loader import LoadingEngine
+from agentrl.serving.served_checkpoints import ServedCheckpoints
+from agentrl.serving.server import PolicyApp, Server
 
-CLAIMED = Claimed("e", "g", 0, "talk", "item", 1, 1)
+CLAIMED = ClaimedEpisode("e", "g", 0, "talk", "item", 1, 1)
 LOOK = strings("look", "Look at a thing.", "thing")
 
 
 @contextmanager
-def serve(engine: Loads, checkpoints: Mapping[str, tuple[str, Path]]) -> Iterator[Server]:
+def serve(engine: LoadingEngine, checkpoints: Mapping[str, tuple[str, Path]]) -> Iterator[Server]:
     """A policy server for {checkpoint_id: (track, directory)}, on a port of its own."""
-    served = Served()
+    served = ServedCheckpoints()
     for version, (name, (track, path)) in enumerate(checkpoints.items()):
         engine.load(name, path)
         served.serve(track, name, version)
-    server = Server(Face(engine, served, ""), "127.0.0.1", 0, guarded=False)
+    server = Server(PolicyApp(engine, served, ""), "127.0.0.1", 0, guarded=False)
     try:
         yield server
     finally:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from agentrl.envs.sandbox.docker_engine import Engine
-from agentrl.envs.sandbox.program import OS, Limits, Program
+from agentrl.envs.sandbox.program import OS, Program, SandboxLimits
 from agentrl.envs.sandbox.sandbox import Sandbox, Sandboxes, Spec
 
 PYTHON = """
@@ -43,7 +43,7 @@ for line in sys.stdin:
         pass
     print(json.dumps([code, kept.decode(errors="replace")]), flush=True)
 """
-SMALL = Limits(memory_bytes=48 << 20, cpus=0.5, pids=16, tmpfs_bytes=1 << 20)
+SMALL = SandboxLimits(memory_bytes=48 << 20, cpus=0.5, pids=16, tmpfs_bytes=1 << 20)
 SMALL_OS = replace(OS, memory_bytes=128 << 20, disk_bytes=64 << 20)
 
 
@@ -62,7 +62,7 @@ def sandbox(engine: Engine, image: str, program: Program | None = None) -> Itera
 
 
 @contextmanager
-def root_pool(engine: Engine, image: str, limits: Limits = SMALL_OS) -> Iterator[Sandboxes]:
+def root_pool(engine: Engine, image: str, limits: SandboxLimits = SMALL_OS) -> Iterator[Sandboxes]:
     """Of shells as root, each for one episode."""
     spec = Spec(image, python(SHELL), limits, reuse=1)
     with closing(Sandboxes(engine, spec)) as pool:

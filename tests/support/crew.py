@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from agentrl.core.config import Trainer
-from agentrl.core.process import MEETING, place
+from agentrl.core.process import MEETING, find_rank_place
 from agentrl.trainer.batch import Batch
 
 PATIENCE_S = 600.0
@@ -51,9 +51,9 @@ class Done:
 
 def write_batch(path: Path, batch: Batch) -> str:
     """A batch as a job names it."""
-    from agentrl.trainer.engines.rank0 import told
+    from agentrl.trainer.engines.rank0 import encode_batch
 
-    path.write_bytes(msgspec.msgpack.encode(told(batch)))
+    path.write_bytes(msgspec.msgpack.encode(encode_batch(batch)))
     return str(path)
 
 
@@ -102,31 +102,31 @@ def start(
 
 def main(folder: Path, timeout_s: float) -> None:
     """One rank, all jobs."""
-    from agentrl.trainer.engines.ranks import joined
+    from agentrl.trainer.engines.ranks import join_ranks
 
-    own = place(os.environ)
+    own = find_rank_place(os.environ)
     assert own is not None
     jobs = msgspec.json.decode((folder / "jobs.json").read_bytes(), type=list[Job])
-    with joined(own, timeout_s, "cpu") as ranks:
+    with join_ranks(own, timeout_s, "cpu") as ranks:
         for job in jobs:
             _work(job, ranks, folder / "out")
             gc.collect()
 
 
 def _work(job: Job, ranks: Any, out: Path) -> None:
-    from agentrl.trainer.algorithm.presets import settings
+    from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.deepspeed_learner import DeepSpeedLearner
     from agentrl.trainer.engines.learner import Hardware
-    from agentrl.trainer.engines.rank0 import follow, leading
+    from agentrl.trainer.engines.rank0 import coordinate_ranks, follow_rank0
 
     hardware = Hardware(dtype=job.dtype)
     part = DeepSpeedLearner(
-        Path(job.model), settings(job.trainer), hardware, job.trainer.deepspeed, ranks
+        Path(job.model), resolve_settings(job.trainer), hardware, job.trainer.deepspeed, ranks
     )
     if ranks.rank:
-        follow(part, ranks)
+        follow_rank0(part, ranks)
     else:
-        with leading(part, ranks) as lead:
+        with coordinate_ranks(part, ranks) as lead:
             _lead(job, lead, out)
 
 
@@ -140,7 +140,9 @@ def _lead(job: Job, lead: Any, out: Path) -> None:
         lead.load_state(snapshots.load(Path(job.snapshot))[0])
     found = []
     for path in job.batches:
-        batch = leading.heard(msgspec.msgpack.decode(Path(path).read_bytes(), type=leading.Update))
+        batch = leading.decode_batch(
+            msgspec.msgpack.decode(Path(path).read_bytes(), type=leading.UpdateCommand)
+        )
         found.append(lead.update(batch))
     state = lead.state()
     probe: list[float] = []

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from trajectories import trajectory
 
 from agentrl.broker.messages import EpisodeFinished, encode
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
@@ -18,7 +18,7 @@ from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store, now, open_store
 from agentrl.db.transitions import bodies, episodes, groups, runs, updates
-from agentrl.db.transitions.episodes import Result
+from agentrl.db.transitions.episodes import EpisodeResult
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.updates import NewUpdate, TrainedMember
 
@@ -36,7 +36,7 @@ def begun(url: str, name: str = "run", config: Config | None = None) -> tuple[St
             Run(
                 run_id=run_id,
                 name=name,
-                config=loading.dumps(config) if config else "{}",
+                config=config_loading.dumps(config) if config else "{}",
                 seed=0,
                 state=RunState.RUNNING,
                 created_at=now(),
@@ -58,7 +58,7 @@ def serving(store: Store, run_id: str) -> str:
         session.flush()
         first = checkpoints.live_checkpoints(session, run_id)[0]
         for track in ("current", "lagged(4)"):
-            checkpoints.mark_serving(session, server_id, track, first)
+            checkpoints.begin_serving(session, server_id, track, first)
     return server_id
 
 
@@ -93,7 +93,7 @@ def _groups(
         NewGroup(f"{run_id}-{task}-{version}", task, version, 0, f"item-{version}", SIZE)
         for task in TASKS
     ]
-    groups.admit(session, run, new)
+    groups.admit_groups(session, run, new)
     session.flush()
     due = episodes.due_to_send(session, run_id, claim_timeout_s=60.0)
     wins = round(SIZE * version / versions)
@@ -111,14 +111,14 @@ def _member(
         trajectory(run_id), episode_id=episode_id, fence=fence, reward=score, score=score
     )
     sha256 = acted.sha256
-    result = Result(Status.COMPLETED, score, score, 2, 40, 10, sha256)
+    result = EpisodeResult(Status.COMPLETED, score, score, 2, 40, 10, sha256)
     assert episodes.finish(session, claimed, result, body_timeout_s=60.0)
     body = {"episode_id": episode_id, "fence": fence, "run_id": run_id, "sha256": sha256}
     clock = session.scalar(select(now())) or 0.0
     steps = [_step(run_id, episode_id, fence, number) for number in range(2)]
     steps = [step | {"requested_at": clock} for step in steps]
     wire = encode(EpisodeFinished(trajectory=acted))
-    bodies.keep(session, [body | {"body": wire, "received_at": 0.0}], steps)
+    bodies.store_bodies(session, [body | {"body": wire, "received_at": 0.0}], steps)
     return TrainedMember(episode_id, claimed.group_id, fence, sha256, 10)
 
 

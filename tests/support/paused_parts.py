@@ -17,7 +17,7 @@ from agentrl.core.config import Worker as WorkerSection
 from agentrl.core.trajectory import Trajectory
 from agentrl.db import models
 from agentrl.db.transitions import runs
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.ops.processes.worker import worker_config
 from agentrl.trainer.engines.learner import Metrics
@@ -101,7 +101,7 @@ class PausedWorker(EpisodeWorker):
             self.give_back()
         self.gave_back = True
 
-    def _attempt(self, claimed: Claimed) -> Trajectory:
+    def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
         answer = pause("attempt", claimed)
         if isinstance(answer, Exception):
             raise answer

@@ -22,7 +22,7 @@ from trajectories import trajectory
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import EVENTS
-from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core.config import Config, Dispatch, Run, Task, Trainer
 from agentrl.core.errors import BrokerError
 from agentrl.core.trajectory import Trajectory
@@ -30,17 +30,17 @@ from agentrl.core.types import CheckpointState, RunState
 from agentrl.db import models
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import runs
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.ops.processes.trainer import ledger_config
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.inbox import Bounds, Inbox
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.inbox import Inbox, InboxBounds
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
-from agentrl.workers.recorder import record
+from agentrl.workers.recorder import record_bodies
 
 PLAN = Dispatch(groups_per_update=2, group_size=2, max_staleness=1, max_attempts=2)
 BOUND = 4  # groups open at once
@@ -110,7 +110,7 @@ class PausedRun:
         self.attempts.append((worker, episode))
         if self._go(worker, episode, None):
             assert episode.waiting is not None
-            claimed: Claimed = episode.waiting[1]
+            claimed: ClaimedEpisode = episode.waiting[1]
             key = (claimed.episode_id, claimed.fence)
             assert key not in self.claims, f"claimed twice: {key}"
             self.claims.add(key)
@@ -181,7 +181,7 @@ class PausedRun:
         for slot in (self.recorder, *self.trainers):
             slot.kill()
 
-    def body(self, claimed: Claimed, reward: float) -> Trajectory:
+    def body(self, claimed: ClaimedEpisode, reward: float) -> Trajectory:
         """A body unlike every other, sampled at the run's version."""
         self.bodies += 1
         plain = SMALL[self.bodies % 2]
@@ -252,17 +252,25 @@ class PausedRun:
     def _recorder(self) -> tuple[Process, LooseConsumer]:
         consumer = LooseConsumer(self.broker, "recorder")
         stop = threading.Event()
-        return Process(lambda: record(self.store, consumer, self.run_id, stop)), consumer
+        return Process(lambda: record_bodies(self.store, consumer, self.run_id, stop)), consumer
 
     def _trainer(self) -> tuple[Process, LooseConsumer]:
         consumer = LooseConsumer(self.broker, "trainer")
-        bounds = Bounds(1, 2, PLAN.max_staleness, PLAN.max_lag, None, PLAN.max_attempts)
+        bounds = InboxBounds(1, 2, PLAN.max_staleness, PLAN.max_lag, None, PLAN.max_attempts)
 
         def work() -> None:
             inbox = Inbox(self.store, consumer, self.run_id, bounds)
-            shelf = Shelf(self.home / "checkpoints")
+            checkpoint_files = CheckpointStore(self.home / "checkpoints")
             announce = partial(self.broker.publish, EVENTS, self.run_id)
-            ledger = Ledger(ledger_config(self.config), self.run_id, self.store, announce, shelf)
-            train(inbox, ListLearner(), ledger, settings(self.config.trainer), threading.Event())
+            ledger = Ledger(
+                ledger_config(self.config), self.run_id, self.store, announce, checkpoint_files
+            )
+            train(
+                inbox,
+                ListLearner(),
+                ledger,
+                resolve_settings(self.config.trainer),
+                threading.Event(),
+            )
 
         return Process(work), consumer

@@ -16,11 +16,11 @@ from agentrl.core.types import CURRENT, EpisodeState, GroupState
 from agentrl.db.models import Episode, Group, StoredTrajectory
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Item, TaskSource
 from agentrl.ops.warmstart.demonstrations import Demonstrator, Transcript
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
 from agentrl.workers.policies.client import Ask, Completion
 from agentrl.workers.policies.pool import Sampler
 
@@ -62,7 +62,7 @@ def play(
     one = OneItem(source, item)
     [transcript] = Demonstrator(one, task, config.model.call_style, noise).episodes(1, seed)
     shown = Shown(transcript, template, f"{run_id}-v000000")
-    own = Kit(
+    own = EpisodeContext(
         template=template,
         style=config.model.call_style,
         stop_ids=sorted(template.stop_ids),
@@ -72,11 +72,11 @@ def play(
         stop=threading.Event(),
     )
     name = f"{run_id}-{item.task}-{item.item_id}-{seed}"
-    claimed = Claimed(name, f"{name}-g", 0, item.task, item.item_id, 1, 1)
+    claimed = ClaimedEpisode(name, f"{name}-g", 0, item.task, item.item_id, 1, 1)
     environment = source.make(item)
     try:
         sampler = Sampler(shown, own.sampling, name)
-        limits = Limits(task.max_turns or source.max_turns, 60.0, 1.0)
+        limits = EpisodeLimits(task.max_turns or source.max_turns, 60.0, 1.0)
         return EpisodeLoop(claimed, run_id, environment, sampler, own).run(limits)
     finally:
         environment.close()

@@ -61,7 +61,7 @@ def version_of(home: Path, name: str) -> int:
             closing(open_store(f"sqlite:///{home / 'store.db'}")) as store,
             store.read() as session,
         ):
-            run = runs.run_named(session, name)
+            run = runs.find_run(session, name)
             return run.version if run else -1
     except (StoreError, OperationalError) as error:  # the first process makes the tables
         if not any(words in str(error) for words in ("no such table", "is locked")):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from agentrl.core.config import DeepSpeed, Lora, Trainer
 from agentrl.core.trajectory import Trajectory
-from agentrl.trainer.algorithm.presets import Settings, settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -19,7 +19,7 @@ MakeTrajectory = Callable[..., Trajectory]
 Tensors = Mapping[str, Tensor]
 
 BASE = Trainer(learning_rate=1e-3, weight_decay=0.1, task_norm_min_tokens=8, micro_batch_tokens=100)
-BASE_SETTINGS = settings(BASE)
+BASE_SETTINGS = resolve_settings(BASE)
 LORA = Lora(rank=4, targets=["q_proj", "v_proj", "down_proj"])
 
 
@@ -47,14 +47,14 @@ def ragged(
             for member in range(6)
         )
         made.append(TrainableGroup(f"g{number}", task, members))
-    return assemble(made, chosen)
+    return assemble_batch(made, chosen)
 
 
 def on_torch(
     model: Path, trainer: Trainer, batches: Sequence[Batch], dtype: str = "float32"
 ) -> tuple[Tensors, Tensors, Mapping[str, float]]:
     """State before, state after, metrics of the last update."""
-    learner = TorchLearner(model, settings(trainer), Hardware(dtype=dtype))
+    learner = TorchLearner(model, resolve_settings(trainer), Hardware(dtype=dtype))
     before = learner.state().tensors
     metrics = [learner.update(batch) for batch in batches]
     return before, learner.state().tensors, metrics[-1].values

@@ -24,9 +24,14 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.model.trainable import Adapter, probe, saved, trained
+from agentrl.trainer.model.trainable_model import (
+    AdapterModel,
+    make_probe,
+    tensors_to_save,
+    trainable_parameters,
+)
 from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 CONFIG = """
@@ -99,12 +104,14 @@ class VllmRun:
         path.mkdir()
         torch.manual_seed(seed)
         if rank:
-            tuned = Adapter(self.first, settings(Trainer(lora=Lora(rank=rank))), Hardware())
+            tuned = AdapterModel(
+                self.first, resolve_settings(Trainer(lora=Lora(rank=rank))), Hardware()
+            )
             with torch.no_grad():
                 for key, value in tuned.model.named_parameters():
                     if "lora_B" in key:
                         value.normal_(std=0.05)
-            tuned.save(path, saved(trained(tuned.model), torch.float32))
+            tuned.save(path, tensors_to_save(trainable_parameters(tuned.model), torch.float32))
             model = tuned.model
         else:
             shutil.copytree(self.first, path, dirs_exist_ok=True)
@@ -113,7 +120,7 @@ class VllmRun:
                 for value in model.parameters():
                     value.add_(torch.randn_like(value), alpha=0.01)
             model.save_pretrained(path)
-        told = probe(model, torch.float32)
+        told = make_probe(model, torch.float32)
         if lie:
             told = manifest.Probe(told.token_ids, [value - 0.05 for value in told.logprobs])
         digests = manifest.digests(path)

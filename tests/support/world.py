@@ -16,10 +16,10 @@ from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, EpisodeState, RunState, Status
 from agentrl.db.models import Checkpoint, Episode, Group, PolicyServer, Run, Worker
-from agentrl.db.registry.checkpoints import mark_serving, register_server
+from agentrl.db.registry.checkpoints import begin_serving, register_server
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import episodes, groups, runs
-from agentrl.db.transitions.episodes import Claimed, Result
+from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
 from agentrl.db.transitions.groups import NewGroup
 from agentrl.workers import recorder
 
@@ -65,7 +65,7 @@ class World:
             register_server(session, server, lease_s=60.0)
             session.flush()
             for track in ("current", "lagged(4)"):
-                mark_serving(session, server.server_id, track, first)
+                begin_serving(session, server.server_id, track, first)
         return world
 
     def checkpoint(self, version: int, **values: Any) -> Checkpoint:
@@ -93,23 +93,25 @@ class World:
             for place in positions
         ]
         with self.store.write() as session:
-            groups.admit(session, session.get_one(Run, self.run_id), new)
+            groups.admit_groups(session, session.get_one(Run, self.run_id), new)
         return [group.group_id for group in new]
 
-    def claim(self, episode_id: str, fence: int = 1, *, deadline_s: float = 60.0) -> Claimed | None:
+    def claim(
+        self, episode_id: str, fence: int = 1, *, deadline_s: float = 60.0
+    ) -> ClaimedEpisode | None:
         return self.store.transact(
             lambda session: episodes.claim(
                 session, episode_id, fence, self.worker_id, deadline_s=deadline_s
             )
         )
 
-    def claimed(self, group_id: str) -> list[Claimed]:
+    def claimed(self, group_id: str) -> list[ClaimedEpisode]:
         """Every queued member, claimed by the worker."""
         rows = [row for row in self.members(group_id) if row.state == EpisodeState.QUEUED]
         found = [self.claim(row.episode_id, row.fence) for row in rows]
         return [claimed for claimed in found if claimed is not None]
 
-    def body(self, claimed: Claimed, reward: float = 0.0) -> Trajectory:
+    def body(self, claimed: ClaimedEpisode, reward: float = 0.0) -> Trajectory:
         """What the attempt would publish."""
         plain = trajectory(self.run_id)
         server = f"policy-{self.run_id}"
@@ -139,10 +141,12 @@ class World:
         """The recorder says that all that was published till now is stored."""
         self.sql("UPDATE runs SET recorded_until = 1e12 WHERE run_id = :r", r=self.run_id)
 
-    def finish(self, claimed: Claimed, body: Trajectory, *, body_timeout_s: float = 60.0) -> bool:
+    def finish(
+        self, claimed: ClaimedEpisode, body: Trajectory, *, body_timeout_s: float = 60.0
+    ) -> bool:
         """Move the row to finished, as a worker does after it published the body."""
         sha256, reward = body.sha256, body.reward
-        result = Result(Status.COMPLETED, reward, reward, 2, len(body), 9, sha256)
+        result = EpisodeResult(Status.COMPLETED, reward, reward, 2, len(body), 9, sha256)
         return self.store.transact(
             lambda session: episodes.finish(session, claimed, result, body_timeout_s=body_timeout_s)
         )
@@ -150,7 +154,7 @@ class World:
     def keep(self, bodies: Sequence[Trajectory]) -> None:
         """Store bodies, as the recorder does."""
         messages = [EpisodeFinished(trajectory=body) for body in bodies]
-        recorder.keep(
+        recorder.keep_bodies(
             self.store, self.run_id, [Delivery(each, encode(each), 0) for each in messages]
         )
 

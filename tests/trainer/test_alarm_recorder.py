@@ -9,9 +9,9 @@ from agentrl.core.config import Alarms
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs, updates
-from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.db.transitions.updates import NewUpdate, TrainedMember
-from agentrl.trainer.alarm_recorder import Watch, tell
+from agentrl.trainer.alarm_recorder import AlarmRecorder, log_alarms
 from agentrl.trainer.ledger import commit
 
 LOUD, CALM = {"dbbench/max_ratio": 500.0}, {"dbbench/max_ratio": 2.0}
@@ -24,8 +24,8 @@ def world(store: Store) -> World:
     return world
 
 
-def _watch(world: World, **keys: Any) -> Watch:
-    return Watch(Alarms(**keys), 1.0, world.run_id)
+def _watch(world: World, **keys: Any) -> AlarmRecorder:
+    return AlarmRecorder(Alarms(**keys), 1.0, world.run_id)
 
 
 def _new(world: World, version: int, metrics: dict[str, float], skipped: str = "") -> NewUpdate:
@@ -55,7 +55,7 @@ def _commit(
 
 def _stand(world: World) -> list[str]:
     with world.store.read() as session:
-        return [each.name for each in alarms.raised(session, world.run_id)]
+        return [each.name for each in alarms.raised_alarms(session, world.run_id)]
 
 
 def test_an_alarm_has_a_row_when_it_begins_and_a_row_when_it_ends(world: World) -> None:
@@ -138,14 +138,14 @@ def test_a_run_whose_groups_never_train_is_not_silent(world: World) -> None:
         world.ready(position, (1.0, 1.0))
     world.sql("UPDATE groups SET state = 'filtered', closed_at = 1e9 WHERE position < 2")
     watch = _watch(world, min_groups=2)
-    watch.look(world.store, 0, epoch=1)  # two of three: one still waits with spread
+    watch.record_group_alarms(world.store, 0, epoch=1)  # two of three: one still waits with spread
     assert _stand(world) == []
     world.sql("UPDATE groups SET state = 'filtered', closed_at = 1e9")
-    watch.look(world.store, 0, epoch=2)  # another trainer's
+    watch.record_group_alarms(world.store, 0, epoch=2)  # another trainer's
     assert _stand(world) == []
     with structlog.testing.capture_logs() as lines:
-        watch.look(world.store, 0, epoch=1)
-        watch.look(world.store, 0, epoch=1)
+        watch.record_group_alarms(world.store, 0, epoch=1)
+        watch.record_group_alarms(world.store, 0, epoch=1)
     assert [line["alarm"] for line in lines] == ["zero_spread_share"]
     assert _stand(world) == ["zero_spread_share"]
     assert world.ask("SELECT update_id, version, value FROM alarms") == [(None, 0, 1.0)]
@@ -159,15 +159,15 @@ def test_what_is_ready_but_not_learned_from_is_not_counted_yet(world: World) -> 
         ("zero_spread_share", True)
     ]
     assert world.ask("SELECT value FROM alarms") == [(0.8,)]
-    _watch(world, min_groups=1).look(world.store, 1, epoch=1)
+    _watch(world, min_groups=1).record_group_alarms(world.store, 1, epoch=1)
     assert _stand(world) == ["zero_spread_share"]  # only an update ends it
 
 
 def test_the_log_warns_once_and_says_why() -> None:
-    skipped = Reading("", "skipped", 1.0, 0.0, raised=True)
-    ended = Reading("db", "max_ratio", 2.0, 100.0, raised=False)
+    skipped = AlarmReading("", "skipped", 1.0, 0.0, raised=True)
+    ended = AlarmReading("db", "max_ratio", 2.0, 100.0, raised=False)
     with structlog.testing.capture_logs() as lines:
-        tell([skipped, ended], 4, "no loss token")
+        log_alarms([skipped, ended], 4, "no loss token")
     assert [(line["log_level"], line["event"], line["reason"]) for line in lines] == [
         ("warning", "Alarm raised", "no loss token"),
         ("info", "Alarm ended", ""),

@@ -7,11 +7,11 @@ from agentrl.core.config import Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import PolicyRef, Trajectory
 from agentrl.core.types import Status
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import TrainableGroup, assemble, spread, taught
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import TrainableGroup, assemble_batch, has_spread, with_advantages
 
 MakeTrajectory = Callable[..., Trajectory]
-PLAIN = settings(Trainer(normalise="none"))
+PLAIN = resolve_settings(Trainer(normalise="none"))
 
 
 def test_a_batch_lays_trajectories_end_to_end(make_trajectory: MakeTrajectory) -> None:
@@ -19,7 +19,7 @@ def test_a_batch_lays_trajectories_end_to_end(make_trajectory: MakeTrajectory) -
         make_trajectory([(2, 4), (5, 6)], 7, reward=1.0, temperatures=(0.5, 0.0), seed=1),
         make_trajectory([(1, 2)], 3, reward=0.0, seed=2),
     )
-    batch = assemble([TrainableGroup("g", "db", members)], PLAIN)
+    batch = assemble_batch([TrainableGroup("g", "db", members)], PLAIN)
     assert batch.lengths.tolist() == [7, 3]
     assert np.flatnonzero(batch.loss_mask).tolist() == [2, 3, 5, 8]
     assert batch.tokens.tolist() == [*members[0].tokens(), *members[1].tokens()]
@@ -36,12 +36,12 @@ def test_tokens_of_an_untrainable_policy_are_masked(
     trajectory = make_trajectory(
         [(2, 4), (5, 6)], 7, policies=(policies["external"], policies["current"])
     )
-    batch = assemble([TrainableGroup("g", "db", (trajectory,))], PLAIN)
+    batch = assemble_batch([TrainableGroup("g", "db", (trajectory,))], PLAIN)
     assert np.flatnonzero(batch.loss_mask).tolist() == [5]
 
 
 def test_a_first_token_is_never_in_the_loss(make_trajectory: MakeTrajectory) -> None:
-    batch = assemble([TrainableGroup("g", "db", (make_trajectory([(0, 3)], 3),))], PLAIN)
+    batch = assemble_batch([TrainableGroup("g", "db", (make_trajectory([(0, 3)], 3),))], PLAIN)
     assert batch.loss_mask.tolist() == [False, True, True]
 
 
@@ -55,20 +55,20 @@ def test_each_member_is_told_what_its_loss_tokens_were_taught(
         TrainableGroup("g", "db", (member(2, 1.0), member(4, 0.0))),
         TrainableGroup("h", "kg", (member(3, 1.0), make_trajectory([], 4), member(3, 0.5))),
     ]
-    (first, second) = taught(groups, assemble(groups, PLAIN))
+    (first, second) = with_advantages(groups, assemble_batch(groups, PLAIN))
     assert first.advantages == (0.5, -0.5)
     assert second.advantages == (0.5, None, 0.0)
-    normalised = settings(Trainer(task_norm_min_tokens=1))
-    (first, _) = taught(groups, assemble(groups, normalised))
+    normalised = resolve_settings(Trainer(task_norm_min_tokens=1))
+    (first, _) = with_advantages(groups, assemble_batch(groups, normalised))
     # tokens of db: 0.5 once, -0.5 thrice: mean -0.25, deviation sqrt(3)/4
     assert first.advantages == pytest.approx((3**0.5, -(3**-0.5)), abs=1e-6)
 
 
 def test_a_trajectory_without_steps_or_tokens_is_harmless(make_trajectory: MakeTrajectory) -> None:
     empty = make_trajectory([], 0, policies=())
-    batch = assemble([TrainableGroup("g", "db", (empty, make_trajectory([], 4)))], PLAIN)
+    batch = assemble_batch([TrainableGroup("g", "db", (empty, make_trajectory([], 4)))], PLAIN)
     assert batch.loss_mask.sum() == 0
-    assert assemble([], PLAIN).tokens.size == 0
+    assert assemble_batch([], PLAIN).tokens.size == 0
 
 
 def test_abnormal_ends_take_the_reward_of_the_preset(make_trajectory: MakeTrajectory) -> None:
@@ -77,16 +77,16 @@ def test_abnormal_ends_take_the_reward_of_the_preset(make_trajectory: MakeTrajec
         make_trajectory(reward=0.0),
         make_trajectory(reward=0.5, status=Status.INVALID_ACTION),
     )
-    paper = settings(Trainer(preset="paper"))
-    batch = assemble([TrainableGroup("g", "db", members)], paper)
+    paper = resolve_settings(Trainer(preset="paper"))
+    batch = assemble_batch([TrainableGroup("g", "db", members)], paper)
     assert batch.rewards.tolist() == pytest.approx([-0.2, 0.0, -0.2])
 
 
 def test_spread_counts_the_reward_that_trains(make_trajectory: MakeTrajectory) -> None:
     ends = (Status.TASK_LIMIT, Status.COMPLETED)
     group = TrainableGroup("g", "db", tuple(make_trajectory(status=end) for end in ends))
-    assert not spread(group)
-    assert spread(group, -0.2)
+    assert not has_spread(group)
+    assert has_spread(group, -0.2)
 
 
 def test_tasks_are_normalised_apart_over_the_batch(make_trajectory: MakeTrajectory) -> None:
@@ -96,16 +96,16 @@ def test_tasks_are_normalised_apart_over_the_batch(make_trajectory: MakeTrajecto
         )
         for task, rewards in (("kg", (0.0, 0.1)), ("db", (0.0, 1.0)))
     ]
-    config = settings(Trainer(task_norm_min_tokens=64))
-    batch = assemble(groups, config)
+    config = resolve_settings(Trainer(task_norm_min_tokens=64))
+    batch = assemble_batch(groups, config)
     assert batch.tasks == ("db", "kg")
     assert batch.task_ids.tolist() == [1, 1, 0, 0]
     # σ of kg is 0.05, under the floor of 0.1; σ of db is 0.5
     per_trajectory = batch.advantages[batch.loss_mask].reshape(4, 36)[:, 0]
     assert per_trajectory == pytest.approx(np.array([-0.5, 0.5, -1.0, 1.0], np.float32))
     assert batch.unnormalised == frozenset()
-    strict = settings(Trainer(task_norm_min_tokens=73))
-    assert assemble(groups, strict).unnormalised == {"db", "kg"}
+    strict = resolve_settings(Trainer(task_norm_min_tokens=73))
+    assert assemble_batch(groups, strict).unnormalised == {"db", "kg"}
 
 
 def test_environments_are_normalised_over_trajectories_however_long(
@@ -116,8 +116,8 @@ def test_environments_are_normalised_over_trajectories_however_long(
         make_trajectory([(4, length)], length + 1, reward=reward)
         for length, reward in zip(lengths, rewards, strict=True)
     )
-    batch = assemble(
-        [TrainableGroup("g", "db", members)], settings(Trainer(normalise="environment"))
+    batch = assemble_batch(
+        [TrainableGroup("g", "db", members)], resolve_settings(Trainer(normalise="environment"))
     )
     firsts = batch.advantages[np.cumsum([0, 41, 9, 9])]
     # 3/4 and −1/4 three times: mean 0, σ √3/4
@@ -129,9 +129,9 @@ def test_steps_and_tokens_may_cost_reward_but_make_no_spread(
 ) -> None:
     members = (make_trajectory([(2, 4), (5, 6)], 7), make_trajectory([(1, 2)], 3))
     group = TrainableGroup("g", "db", members)
-    batch = assemble([group], settings(Trainer(turn_penalty=0.1, token_penalty=0.01)))
+    batch = assemble_batch([group], resolve_settings(Trainer(turn_penalty=0.1, token_penalty=0.01)))
     assert batch.rewards == pytest.approx(np.array([-0.23, -0.11], np.float32))
-    assert not spread(group)
+    assert not has_spread(group)
 
 
 def test_the_loss_is_shared_out_by_groups_and_weights_of_tasks(
@@ -141,8 +141,8 @@ def test_the_loss_is_shared_out_by_groups_and_weights_of_tasks(
         TrainableGroup("a", "db", (make_trajectory([(2, 4)], 5), make_trajectory([(2, 4)], 5))),
         TrainableGroup("b", "kg", (make_trajectory([(2, 3)], 4, task="kg"),)),
     ]
-    chosen = settings(Trainer(aggregate="group_mean", task_weights={"kg": 3.0}))
-    batch = assemble(groups, chosen)
+    chosen = resolve_settings(Trainer(aggregate="group_mean", task_weights={"kg": 3.0}))
+    batch = assemble_batch(groups, chosen)
     # db: 1/4 a token of four, kg: 3 for its one
     assert batch.shares[batch.loss_mask] == pytest.approx(np.array([1 / 16] * 4 + [3 / 4]))
 
@@ -152,8 +152,8 @@ def test_a_sequence_of_several_policies_is_refused_by_a_sequence_level_loss(
 ) -> None:
     mixed = TrainableGroup("g", "db", (make_trajectory([(2, 4), (5, 6)], 7, seed=3),))
     with pytest.raises(ConfigError, match="several policies sampled episode episode-3"):
-        assemble([mixed], settings(Trainer(loss="gspo")))
-    allowed = settings(Trainer(loss="gspo", mixed_sequences=True))
-    assert assemble([mixed], allowed).loss_mask.sum() == 3
+        assemble_batch([mixed], resolve_settings(Trainer(loss="gspo")))
+    allowed = resolve_settings(Trainer(loss="gspo", mixed_sequences=True))
+    assert assemble_batch([mixed], allowed).loss_mask.sum() == 3
     alone = TrainableGroup("g", "db", (make_trajectory([(2, 4)], 7),))
-    assert assemble([alone], settings(Trainer(loss="gspo"))).loss_mask.sum() == 2
+    assert assemble_batch([alone], resolve_settings(Trainer(loss="gspo"))).loss_mask.sum() == 2

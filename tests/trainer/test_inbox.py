@@ -19,7 +19,7 @@ from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Messag
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
 from agentrl.core.config import Metrics
 from agentrl.core.errors import BrokerError
-from agentrl.core.telemetry.exposition import exported
+from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, UpdateState
 from agentrl.db.models import Checkpoint
@@ -27,9 +27,9 @@ from agentrl.db.store import Store
 from agentrl.db.transitions import runs, updates
 from agentrl.db.transitions.updates import NewUpdate, TrainerReplaced
 from agentrl.trainer.batch import TrainableGroup
-from agentrl.trainer.inbox import Bounds, Inbox, too_old
+from agentrl.trainer.inbox import Inbox, InboxBounds, is_too_old
 
-BOUNDS = Bounds(
+BOUNDS = InboxBounds(
     min_groups=2, max_groups=3, max_staleness=2, max_lag=4, abnormal_reward=None, max_attempts=3
 )
 LOOKS = 3  # what a test waits for in vain
@@ -193,22 +193,22 @@ def test_groups_without_spread_are_filtered_and_old_ones_stale(world: World, inb
 def test_lagged_policies_have_a_bound_of_their_own(world: World) -> None:
     group = TrainableGroup("g", "dbbench", tuple(world.ready(0)))
     for version, expected in ((2, False), (3, True)):
-        assert too_old(group, version, BOUNDS, {}) == expected
+        assert is_too_old(group, version, BOUNDS, {}) == expected
     lagged = msgspec.structs.replace(group.members[0], policies=group.members[0].policies[1:])
     only = TrainableGroup("g", "dbbench", (lagged,))
-    assert [too_old(only, version, BOUNDS, {}) for version in (4, 5)] == [False, True]
+    assert [is_too_old(only, version, BOUNDS, {}) for version in (4, 5)] == [False, True]
     teacher = msgspec.structs.replace(lagged.policies[0], version=-1, trainable=False)
     masked = msgspec.structs.replace(lagged, policies=(teacher,))
-    assert not too_old(TrainableGroup("g", "dbbench", (masked,)), 99, BOUNDS, {})
+    assert not is_too_old(TrainableGroup("g", "dbbench", (masked,)), 99, BOUNDS, {})
 
 
 def test_a_policy_that_was_rolled_back_is_as_far_as_both_lines_are_long(world: World) -> None:
     body = world.ready(0)[0]
     left = msgspec.structs.replace(body.policies[0], version=3, checkpoint_id="left")
     group = TrainableGroup("g", "dbbench", (msgspec.structs.replace(body, policies=(left,)),))
-    found = [too_old(group, version, BOUNDS, {"left": 1}) for version in (1, 2, 3)]
+    found = [is_too_old(group, version, BOUNDS, {"left": 1}) for version in (1, 2, 3)]
     assert found == [False, True, True], "2, 3 and 4 updates away, of 2"
-    assert not too_old(group, 3, BOUNDS, {"another": 1})
+    assert not is_too_old(group, 3, BOUNDS, {"another": 1})
 
 
 def test_a_trainer_that_resumed_closes_what_the_line_it_left_sampled(
@@ -271,7 +271,7 @@ def test_a_paused_run_gives_its_batch_when_it_goes_on(world: World, inbox: Inbox
 def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link: Broker) -> None:
     bodies = [world.ready(0), world.ready(1)]
     size = 10 * len(bodies[0][0]) + 40
-    bounds = Bounds(2, 3, 2, 4, None, 3, held_bytes=8 * size)
+    bounds = InboxBounds(2, 3, 2, 4, None, 3, held_bytes=8 * size)
     with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
         inbox = Inbox(world.store, consumer, world.run_id, bounds)
         for member in range(100):
@@ -299,7 +299,7 @@ def test_a_batch_larger_than_the_bound_comes_together_and_stays(world: World, li
     """Bodies of groups that are not ready arrive meanwhile: they push none of it out."""
     bodies = [world.ready(position) for position in range(3)]
     size = 10 * len(bodies[0][0]) + 40
-    bounds = Bounds(4, 4, 2, 4, None, 3, held_bytes=5 * size)
+    bounds = InboxBounds(4, 4, 2, 4, None, 3, held_bytes=5 * size)
     reads = _counted_reads(world)
     with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
         inbox = Inbox(world.store, consumer, world.run_id, bounds)
@@ -343,7 +343,7 @@ def test_while_the_broker_is_away_batches_come_from_the_database(
         inbox = Inbox(world.store, away, world.run_id, BOUNDS)
         bodies = [world.ready(position) for position in range(2)]
         port = free_port()
-        with exported(Metrics(port=port), "run", "trainer"), capture_logs() as lines:
+        with serve_metrics(Metrics(port=port), "run", "trainer"), capture_logs() as lines:
             chosen = _given(inbox)
             assert [group.members for group in chosen] == [tuple(each) for each in bodies]
             inbox.forget(chosen)

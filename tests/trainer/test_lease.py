@@ -25,7 +25,7 @@ def test_a_trainer_that_was_replaced_takes_no_lease_from_its_successor(store: St
     for _ in "ab":
         epoch = store.transact(lambda session: runs.begin_epoch(session, world.run_id))
     assert store.transact(
-        lambda session: runs.hold_trainer(session, world.run_id, epoch, lease_s=60.0)
+        lambda session: runs.extend_trainer_lease(session, world.run_id, epoch, lease_s=60.0)
     )
     held = _lease(world)
     with trainer_lease(store, world.run_id, lambda: epoch - 1, beat_s=0.01):

@@ -20,7 +20,7 @@ from agentrl.broker.api import Consumer, Publisher
 from agentrl.broker.messages import CheckpointPublished, Message
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
-from agentrl.checkpoints.checkpoint_store import Shelf, TransferLimits, WeightsAway, fetch
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Config, PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
@@ -28,14 +28,14 @@ from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState, RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
-from agentrl.db.transitions.updates import LineageLost, RunEnded, TrainerReplaced, UpdateRefused
+from agentrl.db.transitions.updates import LineageChanged, RunEnded, TrainerReplaced, UpdateRefused
 from agentrl.ops.processes.trainer import ledger_config
 from agentrl.trainer.batch import Batch, TrainableGroup
+from agentrl.trainer.checkpoint_writer import Position
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.retention import retain
 from agentrl.trainer.snapshots import State
-from agentrl.trainer.writer import Position
 
 EVERY = 2
 
@@ -123,7 +123,7 @@ def _ledger(world: World, publisher: Publisher, home: Path, **rules: Any) -> Led
         world.run_id,
         world.store,
         _announce(world, publisher),
-        Shelf(home / "checkpoints"),
+        CheckpointStore(home / "checkpoints"),
     )
 
 
@@ -324,9 +324,13 @@ def test_a_trainer_that_waits_for_the_disk_ends_when_it_is_told_to(
 ) -> None:
     stop = threading.Event()
     config = Config(tasks={"dbbench": Task()})
-    shelf = Shelf(tmp_path / "checkpoints", stop=stop)
+    checkpoint_files = CheckpointStore(tmp_path / "checkpoints", stop=stop)
     ledger = Ledger(
-        ledger_config(config), world.run_id, world.store, _announce(world, publisher), shelf
+        ledger_config(config),
+        world.run_id,
+        world.store,
+        _announce(world, publisher),
+        checkpoint_files,
     )
     learner = Counter(refusals=10**9)
     at = ledger.resume(learner)
@@ -334,7 +338,7 @@ def test_a_trainer_that_waits_for_the_disk_ends_when_it_is_told_to(
     with pytest.raises(WeightsAway, match="No space left on device"):
         _step(world, ledger, learner, at, 0)
     assert world.run().version == 0
-    assert [*shelf.home.iterdir()] == []
+    assert [*checkpoint_files.home.iterdir()] == []
 
 
 def _trained(world: World, publisher: Publisher, home: Path, updates: int) -> Position:
@@ -426,10 +430,10 @@ def test_an_update_that_was_not_committed_before_the_end_is_committed_by_the_nex
     assert world.accounting() == []
 
 
-def _far(home: Path, stop: threading.Event) -> Shelf:
+def _far(home: Path, stop: threading.Event) -> CheckpointStore:
     """Checkpoints lie under a URL; one try for each file."""
     limits = TransferLimits(upload_s=0.0, fetch_s=0.0, call_s=60.0)
-    return Shelf(home / "checkpoints", home / "cache", "faulty://far", stop, limits)
+    return CheckpointStore(home / "checkpoints", home / "cache", "faulty://far", stop, limits)
 
 
 def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_the_next_trainer(
@@ -450,8 +454,8 @@ def test_an_update_whose_object_store_was_away_until_the_stop_is_committed_by_th
         ledger.commit(learner, at, [group], Metrics({"loss": 0.5}), 1.0)
     assert world.run().version == 1
     FaultyFileSystem.faults.clear()
-    fresh, shelf = Counter(), _far(tmp_path, threading.Event())
-    after = Ledger(ledger_config(config), world.run_id, world.store, announce, shelf)
+    fresh, checkpoint_files = Counter(), _far(tmp_path, threading.Event())
+    after = Ledger(ledger_config(config), world.run_id, world.store, announce, checkpoint_files)
     again = after.resume(fresh)
     assert (again.version, fresh.count, world.run().version) == (2, 2, 2)
     ((path,),) = world.ask("SELECT path FROM checkpoints WHERE version = 2")
@@ -477,8 +481,8 @@ def test_an_update_that_was_kept_and_lost_its_weights_since_is_not_committed(
         ledger.commit(learner, at, [group], Metrics({}), 1.0)
     FaultyFileSystem.faults.clear()
     shutil.rmtree(tmp_path / "cache")
-    shelf = _far(tmp_path, threading.Event())
-    fresh = Ledger(ledger_config(config), world.run_id, world.store, announce, shelf)
+    checkpoint_files = _far(tmp_path, threading.Event())
+    fresh = Ledger(ledger_config(config), world.run_id, world.store, announce, checkpoint_files)
     assert fresh.resume(Counter()).version == 0
     assert world.group(group.group_id).state == GroupState.READY
 
@@ -522,7 +526,7 @@ def test_a_database_that_lost_its_last_commit_learns_from_no_body_twice(
     world.sql(
         "UPDATE groups SET state = 'ready', closed_at = NULL WHERE group_id = :g", g=last.group_id
     )
-    with pytest.raises(LineageLost):
+    with pytest.raises(LineageChanged):
         ledger.commit(learner, at, [last], Metrics({}), 0.0)
     fresh, after = Counter(), _ledger(world, publisher, tmp_path)
     again = after.resume(fresh)
@@ -555,7 +559,7 @@ def _long(world: World, publisher: Publisher, home: Path, tracks: list[str]) -> 
         world.run_id,
         world.store,
         _announce(world, publisher),
-        Shelf(home / "checkpoints"),
+        CheckpointStore(home / "checkpoints"),
     )
 
 
@@ -657,7 +661,7 @@ def test_success_waits_for_every_task_of_the_configuration(
             world.run_id,
             world.store,
             _announce(world, publisher),
-            Shelf(tmp_path),
+            CheckpointStore(tmp_path),
         ),
         Counter(),
     )

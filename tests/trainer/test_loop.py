@@ -15,7 +15,7 @@ from world import World
 from agentrl import broker
 from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
-from agentrl.checkpoints.checkpoint_store import Shelf
+from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import verify
 from agentrl.core.config import Config, Run, Task, Trainer
 from agentrl.core.errors import StoreUnavailable
@@ -23,17 +23,17 @@ from agentrl.core.types import RunState
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.processes.trainer import ledger_config
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup
 from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.inbox import Bounds, Inbox
+from agentrl.trainer.inbox import Inbox, InboxBounds
 from agentrl.trainer.ledger import Ledger
 from agentrl.trainer.loop import train
 
 TRAINER = Trainer(learning_rate=1e-3, task_norm_min_tokens=4, snapshot_every=10)
-SETTINGS = settings(TRAINER)
-BOUNDS = Bounds(
+SETTINGS = resolve_settings(TRAINER)
+BOUNDS = InboxBounds(
     min_groups=1, max_groups=1, max_staleness=9, max_lag=9, abnormal_reward=None, max_attempts=3
 )
 
@@ -83,9 +83,11 @@ def _train(
                     publisher.publish(TRAJECTORIES, world.run_id, message)
         consumer = stack.enter_context(closing(link.consumer(trainer_queue(world.run_id))))
         bodies = inbox(world.store, consumer, world.run_id, BOUNDS)
-        shelf = Shelf(home / "checkpoints", stop=stop)
+        checkpoint_files = CheckpointStore(home / "checkpoints", stop=stop)
         announce = partial(publisher.publish, EVENTS, world.run_id)
-        ledger = Ledger(ledger_config(config), world.run_id, world.store, announce, shelf)
+        ledger = Ledger(
+            ledger_config(config), world.run_id, world.store, announce, checkpoint_files
+        )
         train(bodies, learner, ledger, SETTINGS, stop)
 
 

@@ -10,14 +10,14 @@ from agentrl.core.config import Trainer
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer import snapshots
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.snapshots import State
 
 MakeTrajectory = Callable[..., Trajectory]
-SETTINGS = settings(Trainer(learning_rate=1e-3, weight_decay=0.01, warmup_updates=4))
+SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, weight_decay=0.01, warmup_updates=4))
 
 
 def _batch(make_trajectory: MakeTrajectory, seed: int) -> Batch:
@@ -25,7 +25,7 @@ def _batch(make_trajectory: MakeTrajectory, seed: int) -> Batch:
         make_trajectory([(3, 20)], 24, reward=float(member % 2), seed=10 * seed + member)
         for member in range(6)
     )
-    return assemble([TrainableGroup("g", "db", members)], SETTINGS)
+    return assemble_batch([TrainableGroup("g", "db", members)], SETTINGS)
 
 
 def _save(directory: Path, state: State) -> None:

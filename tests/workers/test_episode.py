@@ -23,16 +23,22 @@ from agentrl.core.trajectory import Trajectory, check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Outcome, ToolCall
-from agentrl.serving.request import Limits as EngineLimits
-from agentrl.serving.request import Request
+from agentrl.serving.engine_api import ModelLimits as EngineLimits
+from agentrl.serving.engine_api import Request
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits, OutOfTime, Stopped
+from agentrl.workers.episode import (
+    EpisodeContext,
+    EpisodeLimits,
+    EpisodeLoop,
+    EpisodeStopped,
+    OutOfTime,
+)
 from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
 
 NOWHERE = Path()
-LIMITS = Limits(max_turns=8, deadline_s=30.0, policy_wait_s=5.0)
+LIMITS = EpisodeLimits(max_turns=8, deadline_s=30.0, policy_wait_s=5.0)
 VOCABULARY = 300
 
 
@@ -95,9 +101,9 @@ def pool(script: Recorded) -> Iterator[Fixed]:
 
 
 @pytest.fixture
-def kit(template: ChatTemplate) -> Iterator[Kit]:
+def context(template: ChatTemplate) -> Iterator[EpisodeContext]:
     with closing(PolicyClient()) as client:
-        yield Kit(
+        yield EpisodeContext(
             template=template,
             style="plain",
             stop_ids=sorted(template.stop_ids),
@@ -109,25 +115,30 @@ def kit(template: ChatTemplate) -> Iterator[Kit]:
 
 
 def _run(
-    env: Talk, pool: Fixed, kit: Kit, limits: Limits = LIMITS, *, seed: str = "seed"
+    env: Talk,
+    pool: Fixed,
+    context: EpisodeContext,
+    limits: EpisodeLimits = LIMITS,
+    *,
+    seed: str = "seed",
 ) -> Trajectory:
-    loop = EpisodeLoop(CLAIMED, "run", env, Sampler(pool, kit.sampling, seed), kit)
+    loop = EpisodeLoop(CLAIMED, "run", env, Sampler(pool, context.sampling, seed), context)
     trajectory = loop.run(limits)
     check(trajectory)
     return trajectory
 
 
-def _with(kit: Kit, **sampling: Any) -> Kit:
-    return replace(kit, sampling=msgspec.structs.replace(kit.sampling, **sampling))
+def _with(context: EpisodeContext, **sampling: Any) -> EpisodeContext:
+    return replace(context, sampling=msgspec.structs.replace(context.sampling, **sampling))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(answers=st.lists(st.text(max_size=30), max_size=7), seed=st.integers(0, 10**6))
 def test_a_trajectory_is_what_was_sent_and_sampled(
-    answers: list[str], seed: int, pool: Fixed, kit: Kit, script: Recorded
+    answers: list[str], seed: int, pool: Fixed, context: EpisodeContext, script: Recorded
 ) -> None:
     script.turns.clear()
-    trajectory = _run(Talk(answers, won()), pool, kit, seed=str(seed))
+    trajectory = _run(Talk(answers, won()), pool, context, seed=str(seed))
     tokens, mask = trajectory.tokens().tolist(), trajectory.mask()
     assert len(trajectory.steps) == len(script.turns)
     for step, (prompt, sampled) in zip(trajectory.steps, script.turns, strict=True):
@@ -141,51 +152,51 @@ def test_a_trajectory_is_what_was_sent_and_sampled(
     assert used <= {("c0", 0), ("c1", 1)}
 
 
-def test_policies_mix_within_one_trajectory(pool: Fixed, kit: Kit) -> None:
-    trajectory = _run(Talk(["and?"] * 7, won(0.5)), pool, kit)
+def test_policies_mix_within_one_trajectory(pool: Fixed, context: EpisodeContext) -> None:
+    trajectory = _run(Talk(["and?"] * 7, won(0.5)), pool, context)
     assert {policy.track for policy in trajectory.policies} == {"current", "lagged(4)"}
     assert (trajectory.status, trajectory.reward) == (Status.COMPLETED, 0.5)
     assert trajectory.started_at <= trajectory.steps[0].requested_at <= trajectory.finished_at
 
 
-def test_the_same_attempt_is_sampled_the_same(pool: Fixed, kit: Kit) -> None:
-    first, again = (_run(Talk(["and?"] * 5, won()), pool, kit) for _ in range(2))
+def test_the_same_attempt_is_sampled_the_same(pool: Fixed, context: EpisodeContext) -> None:
+    first, again = (_run(Talk(["and?"] * 5, won()), pool, context) for _ in range(2))
     assert first.token_ids == again.token_ids
     assert first.policy_index == again.policy_index
 
 
-def test_turns_that_run_out_are_a_task_limit(pool: Fixed, kit: Kit) -> None:
-    trajectory = _run(Talk(["and?"] * 20, won()), pool, kit)
+def test_turns_that_run_out_are_a_task_limit(pool: Fixed, context: EpisodeContext) -> None:
+    trajectory = _run(Talk(["and?"] * 20, won()), pool, context)
     assert (trajectory.status, trajectory.reward) == (Status.TASK_LIMIT, 0.0)
     assert len(trajectory.steps) == LIMITS.max_turns
 
 
-def test_tokens_that_run_out_are_a_task_limit(pool: Fixed, kit: Kit) -> None:
-    trajectory = _run(Talk(["and?"] * 20, won()), pool, _with(kit, max_tokens=90))
+def test_tokens_that_run_out_are_a_task_limit(pool: Fixed, context: EpisodeContext) -> None:
+    trajectory = _run(Talk(["and?"] * 20, won()), pool, _with(context, max_tokens=90))
     assert trajectory.status == Status.TASK_LIMIT
     assert trajectory.steps[-1].end <= 90
 
 
 def test_a_first_prompt_without_room_for_a_step_is_an_error_that_names_the_bound(
-    pool: Fixed, kit: Kit
+    pool: Fixed, context: EpisodeContext
 ) -> None:
     with pytest.raises(ConfigError, match=r"sampling.max_tokens: .* item"):
-        _run(Talk([], won()), pool, _with(kit, max_tokens=3))
+        _run(Talk([], won()), pool, _with(context, max_tokens=3))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tokens=st.integers(1, 12), turns=st.integers(0, 5), seed=st.integers(0, 10**6))
 def test_a_turn_whose_policy_breaks_off_is_finished_by_others(
-    tokens: int, turns: int, seed: int, pool: Fixed, kit: Kit
+    tokens: int, turns: int, seed: int, pool: Fixed, context: EpisodeContext
 ) -> None:
     with closing(BreaksOff(tokens)) as client:
         trajectory = _run(
-            Talk(["and?"] * turns, won()), pool, replace(kit, client=client), seed=str(seed)
+            Talk(["and?"] * turns, won()), pool, replace(context, client=client), seed=str(seed)
         )
     steps = trajectory.steps
     assert trajectory.turns == turns + 1
     assert len(steps) == len(client.asked)
-    bound, mask, said = kit.sampling.max_step_tokens, trajectory.mask(), 0
+    bound, mask, said = context.sampling.max_step_tokens, trajectory.mask(), 0
     for step, (prompt, most, _) in zip(steps, client.asked, strict=True):
         assert step.start == step.prompt_tokens == prompt
         assert most == bound - said
@@ -202,11 +213,11 @@ def test_a_turn_whose_policy_breaks_off_is_finished_by_others(
 
 
 def test_the_call_of_a_turn_is_read_from_all_its_spans(
-    template: ChatTemplate, kit: Kit, model_dir: Path
+    template: ChatTemplate, context: EpisodeContext, model_dir: Path
 ) -> None:
     """The scripted answer, one call, arrives in pieces of two tokens."""
     call = 'look{"thing":"mug"}'
-    said = [*template.encode(call), *kit.stop_ids[:1]]
+    said = [*template.encode(call), *context.stop_ids[:1]]
 
     def spell(request: Request) -> Sequence[int]:
         done = next(n for n in range(len(said), -1, -1) if request.prompt[-n:] == said[:n] or not n)
@@ -225,15 +236,15 @@ def test_the_call_of_a_turn_is_read_from_all_its_spans(
         closing(BreaksOff(2)) as client,
     ):
         only = Fixed(LivePolicy("s", server.url, "current", "c", 0))
-        trajectory = _run(Hears([], won()), only, replace(kit, client=client))
+        trajectory = _run(Hears([], won()), only, replace(context, client=client))
     assert heard == [[ToolCall("look", {"thing": "mug"})]]
     assert len(trajectory.steps) == -(-len(said) // 2)
     assert trajectory.turns == 1
 
 
-def test_the_tokens_of_a_teacher_are_kept_and_masked(pool: Fixed, kit: Kit) -> None:
+def test_the_tokens_of_a_teacher_are_kept_and_masked(pool: Fixed, context: EpisodeContext) -> None:
     with closing(Teaches()) as client:
-        trajectory = _run(Talk(["and?"] * 7, won()), pool, replace(kit, client=client))
+        trajectory = _run(Talk(["and?"] * 7, won()), pool, replace(context, client=client))
     masked = [policy.track for policy in trajectory.policies if policy.masked]
     assert masked == ["lagged(4)"]
     for step in trajectory.steps:
@@ -242,19 +253,23 @@ def test_the_tokens_of_a_teacher_are_kept_and_masked(pool: Fixed, kit: Kit) -> N
         assert step.end > step.start
 
 
-def test_a_policy_that_reads_messages_never_goes_on_with_a_turn(pool: Fixed, kit: Kit) -> None:
+def test_a_policy_that_reads_messages_never_goes_on_with_a_turn(
+    pool: Fixed, context: EpisodeContext
+) -> None:
     current = pool.policies[1]
     reads = LivePolicy("t", current.url, "external(t)", "c0", -1, engine="external")
-    sampler = Sampler(Fixed(current, reads), kit.sampling, "seed")
-    drawn = {sampler.draw(wait_s=0, stop=kit.stop, exact=True).track for _ in range(30)}
+    sampler = Sampler(Fixed(current, reads), context.sampling, "seed")
+    drawn = {sampler.draw(wait_s=0, stop=context.stop, exact=True).track for _ in range(30)}
     assert drawn == {"current"}
-    assert {sampler.draw(wait_s=0, stop=kit.stop).track for _ in range(30)} > drawn
+    assert {sampler.draw(wait_s=0, stop=context.stop).track for _ in range(30)} > drawn
 
 
-def test_a_policy_that_is_refused_is_replaced_at_that_step(pool: Fixed, kit: Kit) -> None:
+def test_a_policy_that_is_refused_is_replaced_at_that_step(
+    pool: Fixed, context: EpisodeContext
+) -> None:
     current = pool.policies[1]
     gone = LivePolicy("s", current.url, "lagged(4)", "gone", 0)
-    trajectory = _run(Talk(["and?"] * 6, won()), Fixed(gone, current), kit)
+    trajectory = _run(Talk(["and?"] * 6, won()), Fixed(gone, current), context)
     assert [policy.checkpoint_id for policy in trajectory.policies] == ["c1"]
     assert len(trajectory.steps) == 7
     redrawn = sum(step.redrawn for step in trajectory.steps)
@@ -262,10 +277,10 @@ def test_a_policy_that_is_refused_is_replaced_at_that_step(pool: Fixed, kit: Kit
     assert trajectory.metrics["redrawn"] == redrawn
 
 
-def test_a_server_that_died_is_replaced_at_that_step(pool: Fixed, kit: Kit) -> None:
+def test_a_server_that_died_is_replaced_at_that_step(pool: Fixed, context: EpisodeContext) -> None:
     with serve(ScriptedEngine(), {"c9": ("current", NOWHERE)}) as server:
         dead = LivePolicy("dead", server.url, "current", "c9", 9)
-    trajectory = _run(Talk(["and?"] * 6, won()), Fixed(dead, *pool.policies), kit)
+    trajectory = _run(Talk(["and?"] * 6, won()), Fixed(dead, *pool.policies), context)
     assert "dead" not in {policy.server_id for policy in trajectory.policies}
 
 
@@ -281,27 +296,33 @@ class Timed(PolicyClient):
         return super().complete(policy, ask, timeout_s=timeout_s)
 
 
-def test_a_completion_may_take_longer_than_the_wait_for_a_policy(pool: Fixed, kit: Kit) -> None:
-    limits = Limits(max_turns=2, deadline_s=86_400.0, policy_wait_s=5.0, completion_timeout_s=900.0)
+def test_a_completion_may_take_longer_than_the_wait_for_a_policy(
+    pool: Fixed, context: EpisodeContext
+) -> None:
+    limits = EpisodeLimits(
+        max_turns=2, deadline_s=86_400.0, policy_wait_s=5.0, completion_timeout_s=900.0
+    )
     with closing(Timed()) as client:
-        _run(Talk(["and?"], won()), pool, replace(kit, client=client), limits)
+        _run(Talk(["and?"], won()), pool, replace(context, client=client), limits)
         assert set(client.timeouts) == {900.0}
         client.timeouts.clear()
         _run(
             Talk(["and?"], won()),
             pool,
-            replace(kit, client=client),
+            replace(context, client=client),
             replace(limits, deadline_s=800.0),
         )
         assert 0 < max(client.timeouts) <= 800.0  # the attempt's own end
 
 
-def test_without_a_server_the_attempt_fails_once_a_steps_wait_is_over(kit: Kit) -> None:
+def test_without_a_server_the_attempt_fails_once_a_steps_wait_is_over(
+    context: EpisodeContext,
+) -> None:
     dead = LivePolicy("dead", "http://127.0.0.1:9", "current", "c", 0)
-    limits = Limits(max_turns=2, deadline_s=86_400.0, policy_wait_s=0.5)
+    limits = EpisodeLimits(max_turns=2, deadline_s=86_400.0, policy_wait_s=0.5)
     for pool in (Fixed(dead), Fixed()):
         with pytest.raises(PolicyError):
-            _run(Talk([], won()), pool, kit, limits)
+            _run(Talk([], won()), pool, context, limits)
 
 
 class Dwindles(Fixed):
@@ -315,32 +336,34 @@ class Dwindles(Fixed):
 
 
 def test_an_episode_that_loses_its_policies_fails_and_one_that_never_had_any_waits(
-    pool: Fixed, kit: Kit
+    pool: Fixed, context: EpisodeContext
 ) -> None:
     """The first is an attempt lost, the second none."""
-    limits = Limits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
+    limits = EpisodeLimits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
     with pytest.raises(PolicyError, match="after 1 steps: no live policy") as lost:
-        _run(Talk(["and?"] * 3, won()), Dwindles(*pool.policies), kit, limits)
+        _run(Talk(["and?"] * 3, won()), Dwindles(*pool.policies), context, limits)
     assert not isinstance(lost.value, NoLivePolicy)
     with pytest.raises(NoLivePolicy):
-        _run(Talk([], won()), Fixed(), kit, limits)
+        _run(Talk([], won()), Fixed(), context, limits)
 
 
-def test_an_environment_that_breaks_gives_no_trajectory(pool: Fixed, kit: Kit) -> None:
+def test_an_environment_that_breaks_gives_no_trajectory(
+    pool: Fixed, context: EpisodeContext
+) -> None:
     with pytest.raises(EnvironmentFailure, match="broke"):
-        _run(Talk(["and?"], EnvironmentFailure("broke")), pool, kit)
+        _run(Talk(["and?"], EnvironmentFailure("broke")), pool, context)
     for status in (Status.ENV_ERROR, Status.TIMEOUT, Status.CANCELLED):
         ended = Outcome((), done=True, status=status, reward=0.0)
         with pytest.raises(EnvironmentFailure, match=status):
-            _run(Talk(["and?"], ended), pool, kit)
+            _run(Talk(["and?"], ended), pool, context)
 
 
-def test_a_worker_that_stops_gives_the_episode_up(pool: Fixed, kit: Kit) -> None:
-    kit.stop.set()
-    with pytest.raises(Stopped):
-        _run(Talk([], won()), pool, kit)
+def test_a_worker_that_stops_gives_the_episode_up(pool: Fixed, context: EpisodeContext) -> None:
+    context.stop.set()
+    with pytest.raises(EpisodeStopped):
+        _run(Talk([], won()), pool, context)
 
 
-def test_an_attempt_past_its_deadline_is_no_result(pool: Fixed, kit: Kit) -> None:
+def test_an_attempt_past_its_deadline_is_no_result(pool: Fixed, context: EpisodeContext) -> None:
     with pytest.raises(OutOfTime):
-        _run(Talk(["and?"] * 9, won()), pool, kit, Limits(8, -1.0, 5.0))
+        _run(Talk(["and?"] * 9, won()), pool, context, EpisodeLimits(8, -1.0, 5.0))

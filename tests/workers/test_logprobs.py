@@ -20,12 +20,12 @@ from agentrl.envs import registry
 from agentrl.ops.warmstart import tokenizer
 from agentrl.serving.local.engine import LocalEngine
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
 
@@ -72,7 +72,7 @@ def trajectories(models: dict[str, Path]) -> Iterator[list[Trajectory]]:
             LivePolicy("s", server.url, "lagged(4)", "c0", 0),
             LivePolicy("s", server.url, "current", "c1", 1),
         )
-        kit = Kit(
+        context = EpisodeContext(
             template=template,
             style="plain",
             stop_ids=sorted(template.stop_ids),
@@ -84,16 +84,19 @@ def trajectories(models: dict[str, Path]) -> Iterator[list[Trajectory]]:
         played = []
         for number, item in enumerate(source.items("train")[:EPISODES]):
             with closing(source.make(item)) as env:
-                loop = EpisodeLoop(CLAIMED, "run", env, Sampler(pool, sampling, str(number)), kit)
-                played.append(loop.run(Limits(6, 60.0, 20.0)))
+                loop = EpisodeLoop(
+                    CLAIMED, "run", env, Sampler(pool, sampling, str(number)), context
+                )
+                played.append(loop.run(EpisodeLimits(6, 60.0, 20.0)))
         yield played
 
 
 def test_the_trainers_own_forward_pass_gives_the_stored_log_probabilities(
     trajectories: list[Trajectory], models: dict[str, Path]
 ) -> None:
-    batch = assemble(
-        [TrainableGroup("g", "dbbench", tuple(trajectories))], settings(Trainer(normalise="none"))
+    batch = assemble_batch(
+        [TrainableGroup("g", "dbbench", tuple(trajectories))],
+        resolve_settings(Trainer(normalise="none")),
     )
     for index, name in ((0, "c0"), (1, "c1")):
         found = _forward(models[name], batch)
@@ -120,5 +123,5 @@ def _checkpoints(trajectory: Trajectory) -> Any:
 
 def _forward(path: Path, batch: Batch) -> Floats:
     """[N] the log-probabilities that the learner records before its first step."""
-    chosen = settings(Trainer(normalise="none"))
+    chosen = resolve_settings(Trainer(normalise="none"))
     return TorchLearner(path, chosen, Hardware())._accumulate(batch).logprobs

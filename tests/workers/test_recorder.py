@@ -16,7 +16,7 @@ from agentrl.core.errors import StoreError
 from agentrl.core.trajectory import Trajectory
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle
-from agentrl.workers.recorder import record
+from agentrl.workers.recorder import record_bodies
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def link(world: World, tmp_path: Path) -> Iterator[Broker]:
 
 def _record(world: World, link: Broker) -> None:
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
-        record(world.store, consumer, world.run_id, threading.Event(), drain=True)
+        record_bodies(world.store, consumer, world.run_id, threading.Event(), drain=True)
 
 
 def test_bodies_and_steps_are_stored_and_then_acknowledged(world: World, link: Broker) -> None:
@@ -73,7 +73,7 @@ def test_the_recorder_says_up_to_when_it_has_stored_what_was_published(
     queue = recorder_queue(world.run_id)
     world.sql("UPDATE runs SET recorded_until = 0")  # an older version made the run
     with closing(link.consumer(queue)) as consumer:
-        record(world.store, Behind(consumer), world.run_id, threading.Event(), drain=True)
+        record_bodies(world.store, Behind(consumer), world.run_id, threading.Event(), drain=True)
     assert until() == world.run().created_at
     ended = world.ask("SELECT MAX(ended_at) FROM episodes")[0][0]
     _record(world, link)
@@ -126,7 +126,7 @@ def test_a_recorder_holds_a_lease_until_it_has_drained(world: World, link: Broke
 
     assert recorders() == []
     stop = threading.Event()
-    record(world.store, Once(stop), world.run_id, stop)  # type: ignore[arg-type]
+    record_bodies(world.store, Once(stop), world.run_id, stop)  # type: ignore[arg-type]
     assert len(recorders()) == 1
     _record(world, link)
     assert recorders() == []
@@ -135,7 +135,7 @@ def test_a_recorder_holds_a_lease_until_it_has_drained(world: World, link: Broke
 def test_a_recorder_of_a_run_that_was_deleted_ends_with_an_error(world: World) -> None:
     stop = threading.Event()
     with pytest.raises(StoreError, match="run gone was deleted while its recorder ran"):
-        record(world.store, Once(stop), "gone", stop)  # type: ignore[arg-type]
+        record_bodies(world.store, Once(stop), "gone", stop)  # type: ignore[arg-type]
 
 
 def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> None:
@@ -151,7 +151,7 @@ def test_what_could_not_be_stored_comes_again(world: World, link: Broker) -> Non
 
     queue = recorder_queue(world.run_id)
     with pytest.raises(StoreError), closing(link.consumer(queue)) as consumer:
-        record(Away(), consumer, world.run_id, threading.Event())  # type: ignore[arg-type]
+        record_bodies(Away(), consumer, world.run_id, threading.Event())  # type: ignore[arg-type]
     _record(world, link)
     assert world.ask("SELECT COUNT(*) FROM trajectories") == [(4,)]
 

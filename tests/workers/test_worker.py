@@ -32,10 +32,10 @@ from agentrl.db.transitions import episodes
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Outcome, TaskSource, ToolCall
 from agentrl.ops.processes.worker import worker_config
-from agentrl.serving.request import Limits
+from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.recorder import record
-from agentrl.workers.worker import FLUSH_S, Clock, EpisodeWorker, leave_in_time
+from agentrl.workers.recorder import record_bodies
+from agentrl.workers.worker import FLUSH_S, Clock, EpisodeWorker, exit_in_time
 
 Begin = Callable[..., EpisodeWorker]
 MANY = 2
@@ -71,7 +71,7 @@ def world(store: Store) -> Iterator[World]:
     """A run whose only policies are served by a scripted engine."""
     begun = World.begin(store)
     checkpoint = {f"{begun.run_id}-v0": ("current", Path())}
-    with serve(ScriptedEngine(limits=Limits(300, 4096)), checkpoint) as server:
+    with serve(ScriptedEngine(limits=ModelLimits(300, 4096)), checkpoint) as server:
         begun.sql("UPDATE policy_servers SET url = :url", url=server.url)
         yield begun
 
@@ -139,7 +139,7 @@ def test_a_body_is_published_before_its_row_moves(
     }
     assert world.group(rows[0].group_id).state == GroupState.READY
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
-        record(world.store, consumer, world.run_id, threading.Event(), drain=True)
+        record_bodies(world.store, consumer, world.run_id, threading.Event(), drain=True)
     assert world.accounting() == []
     assert world.ask("SELECT * FROM unserved_steps") == []
     assert world.ask("SELECT COUNT(*) FROM steps") == [(6,)]
@@ -291,7 +291,7 @@ def test_a_reward_of_any_kind_of_number_is_stored_under_the_hash_its_row_names(
     for command in commands:
         worker.run(command)
     with closing(link.consumer(recorder_queue(world.run_id))) as consumer:
-        record(world.store, consumer, world.run_id, threading.Event(), drain=True)
+        record_bodies(world.store, consumer, world.run_id, threading.Event(), drain=True)
     assert world.accounting() == []
     stored = "SELECT COUNT(*) FROM trajectories t JOIN episodes e ON t.sha256 = e.body_sha256"
     assert world.ask(stored) == [(2,)]
@@ -347,9 +347,9 @@ def flushed() -> Iterator[list[float]]:
     """The time-outs that a collector of traces was flushed with."""
     found: list[float] = []
     spans: list[Span] = []
-    tracing.send_to(Sink(spans.append, 1.0, found.append))
+    tracing.set_sink(Sink(spans.append, 1.0, found.append))
     yield found
-    tracing.send_to(None)
+    tracing.set_sink(None)
 
 
 def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
@@ -367,7 +367,7 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     episode.start()
     assert hangs.wait(60)
     watch = threading.Thread(
-        target=leave_in_time,
+        target=exit_in_time,
         args=(worker, stop, lambda _code: left.set()),
         kwargs={"grace_s": 0.1},
     )

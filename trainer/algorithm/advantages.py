@@ -40,10 +40,10 @@ def group_advantages(
     rewards: P groups of any size G. `kind`: one of ADVANTAGES. Returns P arrays [G], exact zeros
     for a group with equal rewards or one member.
     """
-    return [_compared(np.asarray(group, np.float64), kind, eps) for group in rewards]
+    return [_center_group(np.asarray(group, np.float64), kind, eps) for group in rewards]
 
 
-def _compared(group: Doubles, kind: str, eps: float) -> Floats:
+def _center_group(group: Doubles, kind: str, eps: float) -> Floats:
     if group.size == 0 or group.max() == group.min():
         return np.zeros(group.shape, np.float32)
     return ADVANTAGES[kind](group, eps).astype(np.float32)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agentrl.core.config import Alarms
 from agentrl.core.types import GroupState
-from agentrl.db.transitions.alarms import Counts, Raised, Reading
+from agentrl.db.transitions.alarms import AlarmReading, Counts, RaisedAlarm
 
 Metrics = Mapping[str, float]
 Key = tuple[str, str]
@@ -59,7 +59,7 @@ def group_metrics(counts: Counts) -> dict[str, float]:
 
 def update_readings(
     metrics: Metrics, late: Sequence[Metrics], config: Alarms, max_grad_norm: float, *, skipped: str
-) -> list[Reading]:
+) -> list[AlarmReading]:
     """Return the readings of an update. `late`: metrics of earlier updates, newest first.
 
     `max_grad_norm`: norm to which gradients are clipped. A missing metric has no reading.
@@ -71,20 +71,20 @@ def update_readings(
         bound = config.max_grad_norm * max_grad_norm
         found.append(_reading("", "grad_norm", metrics["grad_norm"], bound, above=True))
     for task in _tasks(metrics):
-        found += _of_task(task, metrics, RULES, config)
+        found += _task_readings(task, metrics, RULES, config)
         fall = entropy_fall(task, metrics, late)
         if fall is not None:
             found.append(_reading(task, "entropy_fall", fall, config.max_entropy_fall, above=True))
-    return _switched(found, config) + share_readings(metrics, config)
+    return _without_disabled(found, config) + share_readings(metrics, config)
 
 
-def share_readings(metrics: Metrics, config: Alarms) -> list[Reading]:
+def share_readings(metrics: Metrics, config: Alarms) -> list[AlarmReading]:
     """Return the readings of `group_metrics` for tasks with enough groups."""
-    found: list[Reading] = []
+    found: list[AlarmReading] = []
     for task in _tasks(metrics):
         if metrics.get(f"{task}/groups", 0.0) >= config.min_groups:
-            found += _of_task(task, metrics, SHARES, config)
-    return _switched(found, config)
+            found += _task_readings(task, metrics, SHARES, config)
+    return _without_disabled(found, config)
 
 
 def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float | None:
@@ -96,12 +96,12 @@ def entropy_fall(task: str, metrics: Metrics, late: Sequence[Metrics]) -> float 
     return 1.0 - metrics[name] * len(before) / sum(before)
 
 
-def edges(
-    readings: Sequence[Reading], standing: Collection[Raised]
-) -> list[tuple[Reading, Raised | None]]:
+def alarm_changes(
+    readings: Sequence[AlarmReading], standing: Collection[RaisedAlarm]
+) -> list[tuple[AlarmReading, RaisedAlarm | None]]:
     """Return readings that raise or end an alarm, each with the alarm that it ends."""
-    before: dict[Key, Raised] = {(each.task, each.name): each for each in standing}
-    told: list[tuple[Reading, Raised | None]] = []
+    before: dict[Key, RaisedAlarm] = {(each.task, each.name): each for each in standing}
+    told: list[tuple[AlarmReading, RaisedAlarm | None]] = []
     for reading in readings:
         stands = before.get((reading.task, reading.name))
         if reading.raised != (stands is not None):
@@ -114,7 +114,9 @@ def _tasks(metrics: Metrics) -> list[str]:
     return sorted({task for task, slash, _ in (key.rpartition("/") for key in metrics) if slash})
 
 
-def _of_task(task: str, metrics: Metrics, rules: Sequence[Rule], config: Alarms) -> list[Reading]:
+def _task_readings(
+    task: str, metrics: Metrics, rules: Sequence[Rule], config: Alarms
+) -> list[AlarmReading]:
     return [
         _reading(
             task,
@@ -128,15 +130,15 @@ def _of_task(task: str, metrics: Metrics, rules: Sequence[Rule], config: Alarms)
     ]
 
 
-def _reading(task: str, name: str, value: float, threshold: float, *, above: bool) -> Reading:
+def _reading(task: str, name: str, value: float, threshold: float, *, above: bool) -> AlarmReading:
     crossed = value > threshold if above else value < threshold
-    return Reading(task, name, value, threshold, crossed)
+    return AlarmReading(task, name, value, threshold, crossed)
 
 
-def _switched(found: Sequence[Reading], config: Alarms) -> list[Reading]:
+def _without_disabled(found: Sequence[AlarmReading], config: Alarms) -> list[AlarmReading]:
     """End raised alarms that were switched off."""
     return [
-        Reading(each.task, each.name, each.value, each.threshold, raised=False)
+        AlarmReading(each.task, each.name, each.value, each.threshold, raised=False)
         if each.name in config.off
         else each
         for each in found

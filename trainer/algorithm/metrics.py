@@ -10,7 +10,7 @@ from agentrl.trainer.batch import Batch, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
+class TokenRecord:
     """Values that the learner recorded per token, [N] as in the Batch; zero outside the loss mask.
 
     `logprobs` of the policy before the update, `entropy` in nats, `loss`, `kl` to the reference
@@ -24,7 +24,7 @@ class Recorded:
     clipped: Bools
 
     @classmethod
-    def empty(cls, tokens: int) -> "Recorded":
+    def empty(cls, tokens: int) -> "TokenRecord":
         logprobs, entropy, loss, kl = np.zeros((4, tokens), np.float32)
         kl.fill(np.nan)
         return cls(logprobs, entropy, loss, kl, np.zeros(tokens, np.bool_))
@@ -35,7 +35,7 @@ class Recorded:
             getattr(self, name)[places] = values
 
 
-def measure(batch: Batch, recorded: Recorded) -> dict[str, float]:
+def measure(batch: Batch, recorded: TokenRecord) -> dict[str, float]:
     """Compute the metrics of the batch and, as `task/name`, of each task; only finite ones.
 
     `mismatch_k1`, `mismatch_k3`: estimates of KL(μ ‖ π) over tokens of μ.
@@ -55,7 +55,7 @@ def measure(batch: Batch, recorded: Recorded) -> dict[str, float]:
     return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
-def _of_tokens(batch: Batch, recorded: Recorded, chosen: Bools) -> dict[str, float]:
+def _of_tokens(batch: Batch, recorded: TokenRecord, chosen: Bools) -> dict[str, float]:
     log_ratio = recorded.logprobs.astype(np.float64) - batch.behaviour
     weights = np.exp(np.clip(log_ratio[chosen], -20.0, 20.0))
     values = {

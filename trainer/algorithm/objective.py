@@ -15,13 +15,13 @@ from torch import Tensor
 from agentrl.trainer.algorithm.losses import gspo, importance, kl
 from agentrl.trainer.algorithm.losses.registry import known_losses
 from agentrl.trainer.algorithm.losses.tokens import Tokens
-from agentrl.trainer.algorithm.metrics import Recorded
+from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.model.attention import states
+from agentrl.trainer.model.attention import hidden_states
 from agentrl.trainer.model.packing import MicroBatch
-from agentrl.trainer.model.scores import Scores, scores
+from agentrl.trainer.model.token_scores import Scores, score_tokens
 
 
 class Fields(NamedTuple):
@@ -40,15 +40,15 @@ class Objective:
     """The objective of `settings`.
 
     `reference`: context manager for forward passes of the run's first model; used only if
-    `kl_weight` > 0. `score`: replaces `agentrl.trainer.model.scores.scores` for an engine.
+    `kl_weight` > 0. `score`: replaces `agentrl.trainer.model.token_scores.scores` for an engine.
     """
 
     settings: Settings
     hardware: Hardware
     reference: Callable[[], AbstractContextManager[Any]]
-    score: Callable[..., Scores] = scores
+    score: Callable[..., Scores] = score_tokens
 
-    def loss(self, model: Any, micro: MicroBatch, batch: Batch, recorded: Recorded) -> Tensor:
+    def loss(self, model: Any, micro: MicroBatch, batch: Batch, recorded: TokenRecord) -> Tensor:
         """Return the micro-batch's part of the update's loss; all parts sum to the loss.
 
         `model`: a causal language model of transformers. Values per token are stored in `recorded`.
@@ -86,7 +86,7 @@ class Objective:
         rows = max(1, self.hardware.chunk_logits // model.config.get_text_config().vocab_size)
         predicts = torch.from_numpy(micro.predicts).to(fields.targets.device)
         with self.precision():
-            hidden = states(model, torch.from_numpy(micro.tokens), micro.lengths, predicts)
+            hidden = hidden_states(model, torch.from_numpy(micro.tokens), micro.lengths, predicts)
         with self.precision(reuse_casts=True):  # every chunk passes the same head
             return self.score(head, hidden, fields.temperature, fields.targets, rows)
 

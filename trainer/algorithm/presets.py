@@ -94,14 +94,14 @@ WEIGHTS: Mapping[Kind, Importance] = {
 NORM_FLOOR = 0.1
 
 
-def settings(config: Trainer) -> Settings:
+def resolve_settings(config: Trainer) -> Settings:
     """Return the settings: the configuration's values, else the preset's.
 
     Raises ConfigError for contradictions: `old = "behaviour"` with importance weights (the ratio
     π/μ already corrects for the behaviour policy), bounds that the loss does not use.
     """
     _check_engine(config)
-    values = _chosen(config)
+    values = _configured_values(config)
     importance = _importance(config, values.pop("importance"), values["old"])
     if config.dual_clip is not None and not known_losses()[values["loss"]].dual_clip:
         raise ConfigError(
@@ -133,7 +133,7 @@ def settings(config: Trainer) -> Settings:
     )
 
 
-def given(key: str) -> dict[str, Any]:
+def preset_value(key: str) -> dict[str, Any]:
     """Return the default of a key of [trainer] by preset, loss or `importance`."""
     bound = {"min_weight": "least", "max_weight": "most"}.get(key)
     if bound:
@@ -191,7 +191,7 @@ def _check_engine(config: Trainer) -> None:
         )
 
 
-def _chosen(config: Trainer) -> dict[str, Any]:
+def _configured_values(config: Trainer) -> dict[str, Any]:
     preset = PRESETS[config.preset]
     named = {name: getattr(config, name) for name in preset if getattr(config, name) is not None}
     for key, value in named.items():

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentrl.checkpoints.directories import whole_directory
+from agentrl.checkpoints.directories import write_directory
 from agentrl.core.errors import ConfigError
 
 NAME = "cpu_adam"
@@ -37,7 +37,7 @@ CPUAdamBuilder().load(verbose=False)
 MEND = "run `agentrl deepspeed build`"
 
 
-def folder(extensions: str) -> Path:
+def build_folder(extensions: str) -> Path:
     """Return the folder of the library for these versions and this CPU. `extensions`: configured
     folder.
     """
@@ -47,27 +47,27 @@ def folder(extensions: str) -> Path:
     return root / f"{NAME}-{built_for}"
 
 
-def build(extensions: str) -> Path:
+def build_optimizer(extensions: str) -> Path:
     """Compile if needed, one process at a time. Raises ConfigError with the compiler's output."""
-    target = folder(extensions)
-    with _alone(target):
-        if not _whole(target):
+    target = build_folder(extensions)
+    with _build_lock(target):
+        if not _is_complete(target):
             shutil.rmtree(target, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix="agentrl-build-") as scratch:
-                library = _compiled(Path(scratch))
-                with whole_directory(target) as partial:
+                library = _compile(Path(scratch))
+                with write_directory(target) as partial:
                     shutil.copyfile(library, partial / library.name)
                     facts = {"library": library.name, "sha256": _sha256(library)}
                     (partial / FACTS).write_text(json.dumps(facts))
     return target
 
 
-def load(extensions: str) -> None:
+def load_optimizer(extensions: str) -> None:
     """Load the library into DeepSpeed. Raises ConfigError if it is not compiled."""
     from deepspeed.ops.op_builder.builder import OpBuilder
 
-    target = folder(extensions)
-    if not _whole(target):
+    target = build_folder(extensions)
+    if not _is_complete(target):
         raise ConfigError(
             f"trainer.deepspeed.offload: there is no compiled extension in {target}", hint=MEND
         )
@@ -81,12 +81,12 @@ def load(extensions: str) -> None:
     loaded[NAME] = module
 
 
-def built(extensions: str) -> bool:
+def is_built(extensions: str) -> bool:
     """Return whether the library is compiled."""
-    return _whole(folder(extensions))
+    return _is_complete(build_folder(extensions))
 
 
-def _compiled(scratch: Path) -> Path:
+def _compile(scratch: Path) -> Path:
     """Compile the library with DeepSpeed's builder in a separate process."""
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = os.environ | {
@@ -117,7 +117,7 @@ def _compiled(scratch: Path) -> Path:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _build_lock(target: Path) -> Iterator[None]:
     """Lock: one build at a time on this machine."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def _alone(target: Path) -> Iterator[None]:
         yield
 
 
-def _whole(target: Path) -> bool:
+def _is_complete(target: Path) -> bool:
     try:
         facts = json.loads((target / FACTS).read_text())
         return _sha256(target / facts["library"]) == str(facts["sha256"])

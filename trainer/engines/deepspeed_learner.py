@@ -23,17 +23,21 @@ from torch.nn.functional import linear
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import DeepSpeed
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.engines import deepspeed_build, zero
+from agentrl.trainer.engines import deepspeed_build, zero_shards
 from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.engines.ranks import Ranks
-from agentrl.trainer.model import optimizer, trainable
-from agentrl.trainer.model.packing import MicroBatch, balanced
-from agentrl.trainer.model.scores import Scores, scores
-from agentrl.trainer.model.trainable import Tuned, trained, tuned
+from agentrl.trainer.model import optimizer, trainable_model
+from agentrl.trainer.model.packing import MicroBatch, balance_over_ranks
+from agentrl.trainer.model.token_scores import Scores, score_tokens
+from agentrl.trainer.model.trainable_model import (
+    TrainableModel,
+    make_trainable,
+    trainable_parameters,
+)
 from agentrl.trainer.snapshots import State, random_state, set_random_state
 
 FOUND = ("logprobs", "entropy", "loss", "kl", "clipped")  # of a Recorded
@@ -54,9 +58,9 @@ class Scoring(nn.Module):
         self.head = head
 
     def forward(self, hidden: Tensor, temperature: Tensor, targets: Tensor, most: int) -> Scores:
-        """See agentrl.trainer.model.scores.scores."""
+        """See agentrl.trainer.model.token_scores.scores."""
         head = partial(linear, weight=self.head.weight, bias=self.head.bias)
-        return scores(head, hidden, temperature, targets, most)
+        return score_tokens(head, hidden, temperature, targets, most)
 
 
 class Net(nn.Module):
@@ -65,7 +69,7 @@ class Net(nn.Module):
     It is called with a function to compute, because DeepSpeed's hooks are around its call.
     """
 
-    def __init__(self, tuned: Tuned) -> None:
+    def __init__(self, tuned: TrainableModel) -> None:
         super().__init__()
         self.model = tuned.model
         with tuned.reference() as first:
@@ -79,7 +83,9 @@ class Net(nn.Module):
         return compute()
 
     def score(self, head: nn.Module, *given: Any) -> Scores:
-        """Replacement of agentrl.trainer.model.scores.scores, through the module of this head."""
+        """Replacement of agentrl.trainer.model.token_scores.scores, through the module of this
+        head.
+        """
         scoring = next(each for each in self.scorings if each.head is head)
         found: Scores = scoring(*given)
         return found
@@ -107,29 +113,29 @@ class DeepSpeedLearner:
                 f"model.device: this machine has no {hardware.device}", hint='set it to "cpu"'
             )
         torch.set_num_threads(hardware.threads)
-        library = zero.imported(hardware.device)
+        library = zero_shards.import_deepspeed(hardware.device)
         self._settings = settings
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
         self._ranks = ranks
         self._sharded = section.zero == 3
-        self._tuned = tuned(model_path, settings, hardware)
+        self._tuned = make_trainable(model_path, settings, hardware)
         self._net = Net(self._tuned)
         self._objective = Objective(
             settings, hardware, self._tuned.reference, score=self._net.score
         )
         self._engine = _engine(library, self._net, settings, section, ranks)
-        self._shards = zero.Shards(library, self._engine, section.zero)
+        self._shards = zero_shards.Shards(library, self._engine, section.zero)
         self._updates = 0
         self._generators: dict[str, Tensor] = {}  # of a state that is being placed
 
     def update(self, batch: Batch) -> Metrics:
         """See Learner.update. All ranks skip together."""
         began = time.perf_counter()
-        recorded = Recorded.empty(batch.tokens.size)
+        recorded = TokenRecord.empty(batch.tokens.size)
         rate = optimizer.learning_rate(self._settings, self._updates)
         skipped, norm = "no loss token", 0.0
         if batch.shares.any():
-            optimizer.set_rate(self._engine.basic_optimizer, rate)
+            optimizer.set_learning_rate(self._engine.basic_optimizer, rate)
             skipped, norm = self._learn(batch, recorded)
             self._updates += not skipped
         values = measure(batch, recorded)
@@ -141,10 +147,10 @@ class DeepSpeedLearner:
     def weights(self) -> dict[str, Tensor]:
         """See Part.weights."""
         found: dict[str, Tensor] = {}
-        for name, parameter in trained(self._net.model).items():
+        for name, parameter in trainable_parameters(self._net.model).items():
             with self._shards.whole(parameter) as gathered:
                 if self._ranks.rank == 0:
-                    found |= trainable.saved({name: gathered}, self._dtype)
+                    found |= trainable_model.tensors_to_save({name: gathered}, self._dtype)
         return found
 
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
@@ -155,21 +161,21 @@ class DeepSpeedLearner:
         """See Learner.probe; with sharded weights only products have the saved dtype."""
         model = self._net.model
         if not self._sharded:
-            return trainable.probe(model, self._dtype)
+            return trainable_model.make_probe(model, self._dtype)
 
         def said(ids: Tensor) -> Tensor:
             with self._objective.precision():
                 found: Tensor = self._net(lambda: model(input_ids=ids, use_cache=False).logits)
             return found
 
-        return trainable.probe_by(said, model)
+        return trainable_model.probe_with(said, model)
 
     def state(self) -> State:
         """See Part.state."""
         generators = random_state()
         tensors = dict(generators.tensors)
         self._shards.link()
-        for name, parameter in trained(self._net.model).items():
+        for name, parameter in trainable_parameters(self._net.model).items():
             moments = self._shards.moments(parameter)
             with self._shards.whole(parameter) as gathered:
                 if self._ranks.rank == 0:
@@ -177,16 +183,16 @@ class DeepSpeedLearner:
                     tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
         return State(tensors, {"updates": self._updates, **generators.values})
 
-    def check(self, shapes: Mapping[str, list[int]]) -> None:
-        """See Part.check; then there is room for the state's moments."""
-        zero.check_shapes(trained(self._net.model), shapes)
+    def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
+        """See RankWorker.check_shapes; then there is room for the state's moments."""
+        zero_shards.check_shapes(trainable_parameters(self._net.model), shapes)
         keys = {name.split("/")[1] for name in shapes if name.startswith("optimizer/")}
         self._shards.make_room(keys)
 
-    def place(self, name: str, tensor: Tensor) -> None:
-        """See Part.place."""
+    def load_tensor(self, name: str, tensor: Tensor) -> None:
+        """See RankWorker.load_tensor."""
         kind, _, rest = name.partition("/")
-        parameters = trained(self._net.model)
+        parameters = trainable_parameters(self._net.model)
         if kind == "weights":
             self._shards.set_weight(parameters[rest], tensor)
         elif kind == "optimizer":
@@ -195,15 +201,15 @@ class DeepSpeedLearner:
         else:
             self._generators[name] = tensor
 
-    def placed(self, values: Mapping[str, Any]) -> None:
-        """See Part.placed."""
+    def finish_load(self, values: Mapping[str, Any]) -> None:
+        """See RankWorker.finish_load."""
         self._updates = int(values["updates"])
         set_random_state(State(self._generators, values))
 
-    def _learn(self, batch: Batch, recorded: Recorded) -> tuple[str, float]:
+    def _learn(self, batch: Batch, recorded: TokenRecord) -> tuple[str, float]:
         """Run all passes and the step; return why it was skipped, and the gradient norm."""
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
-        own = balanced(batch, budget, self._ranks.size)[self._ranks.rank]
+        own = balance_over_ranks(batch, budget, self._ranks.size)[self._ranks.rank]
         for micro in own[:-1]:
             self._pass(micro, batch, recorded, last=False)
         total = self._pass(own[-1], batch, recorded, last=True)
@@ -215,7 +221,7 @@ class DeepSpeedLearner:
             "gradient norm is not finite" if math.isfinite(total) else "loss is not finite"
         ), norm
 
-    def _pass(self, micro: MicroBatch, batch: Batch, recorded: Recorded, *, last: bool) -> float:
+    def _pass(self, micro: MicroBatch, batch: Batch, recorded: TokenRecord, *, last: bool) -> float:
         """Add the gradient of one micro-batch; the last one returns the update's whole loss.
 
         A non-finite loss on one rank makes the gradient non-finite on all.
@@ -225,7 +231,9 @@ class DeepSpeedLearner:
         loss = engine(lambda: self._objective.loss(self._net.model, micro, batch, recorded))
         total = 0.0
         if last:
-            total = float(self._ranks.summed(np.array([recorded.loss.sum(dtype=np.float64)]))[0])
+            total = float(
+                self._ranks.sum_values(np.array([recorded.loss.sum(dtype=np.float64)]))[0]
+            )
             if not math.isfinite(total):
                 loss = loss * math.nan
         engine.backward(loss * self._ranks.size, scale_wrt_gas=False)
@@ -240,14 +248,16 @@ class DeepSpeedLearner:
         if engine.zero_optimization():
             engine.step()
             return float(engine.get_global_grad_norm()), bool(engine.was_step_applied())
-        norm = float(nn.utils.clip_grad_norm_(trained(self._net.model).values(), bound))
+        norm = float(
+            nn.utils.clip_grad_norm_(trainable_parameters(self._net.model).values(), bound)
+        )
         if math.isfinite(norm) and math.isfinite(total):
             engine.step()
             return norm, True
         engine.zero_grad()
         return norm, False
 
-    def _gather(self, recorded: Recorded, own: list[MicroBatch]) -> None:
+    def _gather(self, recorded: TokenRecord, own: list[MicroBatch]) -> None:
         """Gather the recorded values of all ranks."""
         places = np.concatenate([micro.sources for micro in own])
         every = np.zeros((len(FOUND), recorded.loss.size))
@@ -255,7 +265,7 @@ class DeepSpeedLearner:
             row[places] = getattr(recorded, name)[places]
         counted = np.zeros(recorded.loss.size)
         counted[places] = 1.0
-        *rows, seen = self._ranks.summed(np.vstack([every, counted]))
+        *rows, seen = self._ranks.sum_values(np.vstack([every, counted]))
         chosen = np.flatnonzero(seen)
         recorded.put(chosen, {name: row[chosen] for name, row in zip(FOUND, rows, strict=True)})
 
@@ -266,21 +276,23 @@ def _engine(library: Any, net: Net, settings: Settings, section: DeepSpeed, rank
 
     if section.zero == 3:
         library.utils.set_z3_leaf_modules(net, [Scoring])
-    parameters = trained(net.model).values()
+    parameters = trainable_parameters(net.model).values()
     if section.offload != "none" and settings.optimizer == "adamw":
-        deepspeed_build.load(section.extensions)
+        deepspeed_build.load_optimizer(section.extensions)
         chosen: Any = library.ops.adam.DeepSpeedCPUAdam(
-            optimizer.groups(parameters, settings), lr=settings.learning_rate, adamw_mode=True
+            optimizer.parameter_groups(parameters, settings),
+            lr=settings.learning_rate,
+            adamw_mode=True,
         )
     else:
-        chosen = optimizer.make(parameters, settings)
-    ranks.meet()  # who has loaded waits for who has not
+        chosen = optimizer.make_optimizer(parameters, settings)
+    ranks.barrier()  # who has loaded waits for who has not
     library.init_distributed(verbose=False)
     groups._WORLD_GROUP = ranks.group()  # noqa: SLF001  # else one whose waits take 30 minutes
     engine, *_ = library.initialize(
         model=net,
         optimizer=chosen,
-        config=zero.configuration(section, settings.max_grad_norm),
+        config=zero_shards.deepspeed_config(section, settings.max_grad_norm),
         dist_init_required=False,
     )
     return engine

@@ -1,7 +1,8 @@
 """Rank 0 coordinates: only it uses the database and the broker; all ranks run its commands.
 
-    rank 0   train(…, Lead) ─ update, save, … ─▶ Part.update, …
-                    └── command (and batch, or state) ──▶ every other rank: follow ─▶ Part.update, …
+    rank 0   train(…, Lead) ─ update, save, … ─▶ RankWorker.update, …
+                    └── command (and batch, or state) ──▶ every other rank: follow ─▶
+                    RankWorker.update, …
 
 A command is one msgpack body; the tensors of a state follow it one by one.
 """
@@ -38,7 +39,7 @@ ARRAYS: Mapping[str, str] = {  # of a Batch, with the types in which they travel
 }
 
 
-class Part(Protocol):
+class RankWorker(Protocol):
     """One rank of a learner. All ranks make the same calls in the same order."""
 
     def update(self, batch: Batch) -> Metrics:
@@ -56,21 +57,21 @@ class Part(Protocol):
     def state(self) -> State:
         """See Learner.state; whole on rank 0, without tensors elsewhere."""
 
-    def check(self, shapes: Mapping[str, list[int]]) -> None:
+    def check_shapes(self, shapes: Mapping[str, list[int]]) -> None:
         """Raise CheckpointError if a state with these tensors does not fit."""
 
-    def place(self, name: str, tensor: Tensor) -> None:
+    def load_tensor(self, name: str, tensor: Tensor) -> None:
         """Take this rank's part of a tensor, which every rank gets whole."""
 
-    def placed(self, values: Mapping[str, Any]) -> None:
+    def finish_load(self, values: Mapping[str, Any]) -> None:
         """Finish loading after all tensors; `values`: of the state."""
 
 
-class Heard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class RankCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Base of the commands of rank 0."""
 
 
-class Update(Heard, frozen=True):
+class UpdateCommand(RankCommand, frozen=True):
     """`fields`: the arrays of the batch as bytes."""
 
     fields: dict[str, bytes]
@@ -78,17 +79,17 @@ class Update(Heard, frozen=True):
     unnormalised: list[str]
 
 
-class Save(Heard, frozen=True):
+class SaveCommand(RankCommand, frozen=True):
     pass
 
 
-class Ask(Heard, frozen=True):
+class QueryCommand(RankCommand, frozen=True):
     """`what`: probe or state."""
 
     what: str
 
 
-class Load(Heard, frozen=True):
+class LoadCommand(RankCommand, frozen=True):
     """The tensors follow in this order. `shapes`, `types`: by name."""
 
     shapes: dict[str, list[int]]
@@ -96,101 +97,101 @@ class Load(Heard, frozen=True):
     values: dict[str, Any]
 
 
-class End(Heard, frozen=True):
+class EndCommand(RankCommand, frozen=True):
     pass
 
 
-Command = Update | Save | Ask | Load | End
+Command = UpdateCommand | SaveCommand | QueryCommand | LoadCommand | EndCommand
 
 
-class Lead:
+class Rank0Coordinator:
     """The Learner on rank 0, which sends its calls to the other ranks."""
 
-    def __init__(self, part: Part, ranks: Ranks) -> None:
-        self._part = part
+    def __init__(self, worker: RankWorker, ranks: Ranks) -> None:
+        self._worker = worker
         self._ranks = ranks
 
     def update(self, batch: Batch) -> Metrics:
         """See Learner.update."""
-        self._tell(told(batch))
-        return self._part.update(batch)
+        self._broadcast(encode_batch(batch))
+        return self._worker.update(batch)
 
     def save(self, directory: Path) -> None:
         """See Learner.save: every rank gives its shards, rank 0 writes."""
-        self._tell(Save())
-        self._part.write(directory, self._part.weights())
+        self._broadcast(SaveCommand())
+        self._worker.write(directory, self._worker.weights())
 
     def probe(self) -> Probe:
         """See Learner.probe."""
-        self._tell(Ask("probe"))
-        return self._part.probe()
+        self._broadcast(QueryCommand("probe"))
+        return self._worker.probe()
 
     def state(self) -> State:
         """See Learner.state: whole, whatever the number of ranks."""
-        self._tell(Ask("state"))
-        return self._part.state()
+        self._broadcast(QueryCommand("state"))
+        return self._worker.state()
 
     def load_state(self, state: State) -> None:
         """See Learner.load_state; accepts states of any engine and number of ranks."""
         shapes = {name: list(tensor.shape) for name, tensor in state.tensors.items()}
-        self._part.check(shapes)
+        self._worker.check_shapes(shapes)
         types = {name: str(t.dtype).removeprefix("torch.") for name, t in state.tensors.items()}
-        self._tell(Load(shapes, types, dict(state.values)))
+        self._broadcast(LoadCommand(shapes, types, dict(state.values)))
         for name, tensor in state.tensors.items():
-            self._part.place(name, self._ranks.shared(tensor))
-        self._part.placed(state.values)
+            self._worker.load_tensor(name, self._ranks.broadcast_tensor(tensor))
+        self._worker.finish_load(state.values)
 
     def end(self) -> None:
         """Stop the other ranks."""
         with suppress(RankLost):  # then there is nobody to send
-            self._tell(End())
+            self._broadcast(EndCommand())
 
-    def _tell(self, command: Command) -> None:
-        self._ranks.tell(msgspec.msgpack.encode(command))
+    def _broadcast(self, command: Command) -> None:
+        self._ranks.broadcast(msgspec.msgpack.encode(command))
 
 
 @contextmanager
-def leading(part: Part, ranks: Ranks) -> Iterator[Lead]:
+def coordinate_ranks(worker: RankWorker, ranks: Ranks) -> Iterator[Rank0Coordinator]:
     """Context manager that stops the other ranks when rank 0 ends."""
-    lead = Lead(part, ranks)
+    coordinator = Rank0Coordinator(worker, ranks)
     try:
-        yield lead
+        yield coordinator
     finally:
-        lead.end()
+        coordinator.end()
 
 
-def follow(part: Part, ranks: Ranks) -> None:
+def follow_rank0(worker: RankWorker, ranks: Ranks) -> None:
     """Run the commands of rank 0 until it stops. Raises RankLost if it is lost."""
-    asked: Mapping[str, Callable[[], object]] = {"probe": part.probe, "state": part.state}
+    asked: Mapping[str, Callable[[], object]] = {"probe": worker.probe, "state": worker.state}
     while True:
-        command = msgspec.msgpack.decode(ranks.hear(), type=Command)
+        command = msgspec.msgpack.decode(ranks.receive(), type=Command)
         match command:
-            case Update():
-                part.update(heard(command))
-            case Save():
-                part.weights()
-            case Ask():
+            case UpdateCommand():
+                worker.update(decode_batch(command))
+            case SaveCommand():
+                worker.weights()
+            case QueryCommand():
                 asked[command.what]()
-            case Load():
-                _load(part, ranks, command)
-            case End():
+            case LoadCommand():
+                _load(worker, ranks, command)
+            case EndCommand():
                 return
 
 
-def _load(part: Part, ranks: Ranks, command: Load) -> None:
-    part.check(command.shapes)
+def _load(worker: RankWorker, ranks: Ranks, command: LoadCommand) -> None:
+    worker.check_shapes(command.shapes)
     for name, shape in command.shapes.items():
         blank = torch.empty(shape, dtype=getattr(torch, command.types[name]))
-        part.place(name, ranks.shared(blank))
-    part.placed(command.values)
+        worker.load_tensor(name, ranks.broadcast_tensor(blank))
+    worker.finish_load(command.values)
 
 
-def told(batch: Batch) -> Update:
+def encode_batch(batch: Batch) -> UpdateCommand:
     fields = {name: getattr(batch, name).astype(kind).tobytes() for name, kind in ARRAYS.items()}
-    return Update(fields, list(batch.tasks), sorted(batch.unnormalised))
+    return UpdateCommand(fields, list(batch.tasks), sorted(batch.unnormalised))
 
 
-def heard(command: Update) -> Batch:
+def decode_batch(command: UpdateCommand) -> Batch:
     """Decode a batch. Raises CheckpointError for other arrays."""
     if command.fields.keys() != ARRAYS.keys():
         raise CheckpointError(

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from agentrl.core.errors import RankLost
-from agentrl.core.process import Place
+from agentrl.core.process import RankPlace
 from agentrl.core.threads import vital_thread
 
 BEAT_S = 2.0  # between two beats
@@ -36,7 +36,7 @@ FAR = re.compile(r"gloo|nccl|connection|timed out|socket|store|peer", re.IGNOREC
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class ProcessGroups:
     """Process groups of all ranks, one per purpose, so that threads do not block each other.
 
     `commands`: of rank 0. `work`: of an update. `beats`: of the heartbeat thread.
@@ -50,7 +50,7 @@ class Groups:
 class Ranks:
     """Communication of this rank with the others. For one thread besides its own."""
 
-    def __init__(self, place: Place, timeout_s: float, device: str = "cpu") -> None:
+    def __init__(self, place: RankPlace, timeout_s: float, device: str = "cpu") -> None:
         """Connect to the other ranks. Raises RankLost if one does not connect.
 
         timeout_s: of every collective operation except commands.
@@ -59,7 +59,7 @@ class Ranks:
         self.timeout_s = timeout_s
         os.environ["LOCAL_RANK"] = str(place.local)  # deepspeed asks for it
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-        with lost(self.size, "did not come together"):
+        with rank_errors(self.size, "did not come together"):
             dist.init_process_group(
                 backend,
                 init_method=place.meeting,
@@ -68,10 +68,10 @@ class Ranks:
                 timeout=timedelta(seconds=JOIN_S),
             )
             short = timedelta(seconds=timeout_s / 2)
-            self._groups = Groups(
+            self._groups = ProcessGroups(
                 self.group(FOREVER, "gloo"), self.group(backend="gloo"), self.group(short, "gloo")
             )
-            self.meet()
+            self.barrier()
             # DeepSpeed waits in this one, too: from here on as long as in the others.
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))  # noqa: SLF001
         self._over, self._gone = threading.Event(), threading.Event()
@@ -83,48 +83,48 @@ class Ranks:
         wait = timeout or timedelta(seconds=self.timeout_s)
         return dist.new_group(range(self.size), timeout=wait, backend=backend)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Barrier: wait for all ranks without a timeout."""
-        with lost(self.size, "was lost"):
+        with rank_errors(self.size, "was lost"):
             dist.barrier(self._groups.commands)
 
-    def tell(self, words: bytes) -> None:
+    def broadcast(self, words: bytes) -> None:
         """Broadcast a command from rank 0 to the others."""
-        self._sent(torch.tensor([len(words)], dtype=torch.int64))
-        self._sent(torch.from_numpy(np.frombuffer(words, np.uint8).copy()))
+        self._broadcast(torch.tensor([len(words)], dtype=torch.int64))
+        self._broadcast(torch.from_numpy(np.frombuffer(words, np.uint8).copy()))
 
-    def hear(self) -> bytes:
+    def receive(self) -> bytes:
         """Receive the next command of rank 0. Raises RankLost if it is lost."""
-        length = int(self._sent(torch.zeros(1, dtype=torch.int64)))
-        return self._sent(torch.zeros(length, dtype=torch.uint8)).numpy().tobytes()
+        length = int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
+        return self._broadcast(torch.zeros(length, dtype=torch.uint8)).numpy().tobytes()
 
-    def shared(self, tensor: Tensor) -> Tensor:
+    def broadcast_tensor(self, tensor: Tensor) -> Tensor:
         """Broadcast a host tensor of rank 0; others pass one of its shape and type."""
-        return self._sent(tensor.contiguous())
+        return self._broadcast(tensor.contiguous())
 
-    def summed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum a tensor over all ranks."""
         found = torch.from_numpy(values.copy())
-        with lost(self.size, f"not within {self.timeout_s:.0f} s"):
+        with rank_errors(self.size, f"not within {self.timeout_s:.0f} s"):
             dist.all_reduce(found, group=self._groups.work)
         return found.numpy()
 
-    def part(self) -> None:
+    def shutdown(self) -> None:
         """Coordinated shutdown: heartbeats are no longer monitored."""
         self._over.set()
         self._thread.join(LEAVE_S)
         if not self._thread.is_alive():
             dist.destroy_process_group()
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Abort: the other ranks notice the missing heartbeat and end."""
         self._gone.set()
         self._over.set()
         self._thread.join(LEAVE_S)
 
-    def _sent(self, tensor: Tensor) -> Tensor:
+    def _broadcast(self, tensor: Tensor) -> Tensor:
         if tensor.numel():
-            with lost(self.size, "was lost"):
+            with rank_errors(self.size, "was lost"):
                 dist.broadcast(tensor, 0, self._groups.commands)
         return tensor
 
@@ -147,19 +147,19 @@ class Ranks:
 
 
 @contextmanager
-def joined(place: Place, timeout_s: float, device: str) -> Iterator[Ranks]:
+def join_ranks(place: RankPlace, timeout_s: float, device: str) -> Iterator[Ranks]:
     """Context manager for the connected ranks. Raises RankLost."""
     ranks = Ranks(place, timeout_s, device)
     try:
         yield ranks
     except BaseException:
-        ranks.leave()
+        ranks.abort()
         raise
-    ranks.part()
+    ranks.shutdown()
 
 
 @contextmanager
-def lost(size: int, what: str) -> Iterator[None]:
+def rank_errors(size: int, what: str) -> Iterator[None]:
     """Convert network errors between ranks to RankLost."""
     try:
         yield

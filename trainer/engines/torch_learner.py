@@ -9,14 +9,19 @@ from torch import Tensor
 
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.trainer.algorithm.metrics import Recorded, measure
+from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware, Metrics
 from agentrl.trainer.model import optimizer
 from agentrl.trainer.model.packing import micro_batches
-from agentrl.trainer.model.trainable import probe, saved, trained, tuned
+from agentrl.trainer.model.trainable_model import (
+    make_probe,
+    make_trainable,
+    tensors_to_save,
+    trainable_parameters,
+)
 from agentrl.trainer.snapshots import State, random_state, set_random_state
 
 
@@ -37,10 +42,12 @@ class TorchLearner:
         torch.set_num_threads(hardware.threads)
         self._settings = settings
         self._dtype: torch.dtype = getattr(torch, hardware.dtype)
-        self._tuned = tuned(model_path, settings, hardware)
+        self._tuned = make_trainable(model_path, settings, hardware)
         self._model = self._tuned.model
         self._objective = Objective(settings, hardware, self._tuned.reference)
-        self._optimizer = optimizer.make(trained(self._model).values(), settings)
+        self._optimizer = optimizer.make_optimizer(
+            trainable_parameters(self._model).values(), settings
+        )
         self._updates = 0
 
     def update(self, batch: Batch) -> Metrics:
@@ -51,7 +58,7 @@ class TorchLearner:
         skipped = _reason(batch, float(recorded.loss.sum()), norm)
         rate = optimizer.learning_rate(self._settings, self._updates)
         if not skipped:
-            optimizer.set_rate(self._optimizer, rate)
+            optimizer.set_learning_rate(self._optimizer, rate)
             self._optimizer.step()
             self._updates += 1
         self._optimizer.zero_grad(set_to_none=True)
@@ -63,16 +70,16 @@ class TorchLearner:
 
     def save(self, directory: Path) -> None:
         """See Learner.save; weights have the hardware's dtype."""
-        self._tuned.save(directory, saved(trained(self._model), self._dtype))
+        self._tuned.save(directory, tensors_to_save(trainable_parameters(self._model), self._dtype))
 
     def probe(self) -> Probe:
         """See Learner.probe."""
-        return probe(self._model, self._dtype)
+        return make_probe(self._model, self._dtype)
 
     def state(self) -> State:
         """See Learner.state; returns a copy."""
         generators = random_state()
-        parameters = trained(self._model)
+        parameters = trainable_parameters(self._model)
         tensors = {f"weights/{name}": p.detach().cpu().clone() for name, p in parameters.items()}
         for name, parameter in parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
@@ -82,7 +89,7 @@ class TorchLearner:
 
     def load_state(self, state: State) -> None:
         """See Learner.load_state."""
-        parameters = trained(self._model)
+        parameters = trainable_parameters(self._model)
         expected = {f"weights/{name}" for name in parameters}
         found = {name for name in state.tensors if name.startswith("weights/")}
         if found != expected:
@@ -100,9 +107,9 @@ class TorchLearner:
         self._updates = int(state.values["updates"])
         set_random_state(state)
 
-    def _accumulate(self, batch: Batch) -> Recorded:
+    def _accumulate(self, batch: Batch) -> TokenRecord:
         """Accumulate the gradient of the whole update; return the recorded values."""
-        recorded = Recorded.empty(batch.tokens.size)
+        recorded = TokenRecord.empty(batch.tokens.size)
         budget = self._settings.micro_batch_tokens if self._settings.packing else 1
         for micro in micro_batches(batch, budget):
             loss = self._objective.loss(self._model, micro, batch, recorded)
@@ -111,7 +118,9 @@ class TorchLearner:
 
     def _clip_gradients(self) -> float:
         bound = self._settings.max_grad_norm
-        return float(torch.nn.utils.clip_grad_norm_(trained(self._model).values(), bound))
+        return float(
+            torch.nn.utils.clip_grad_norm_(trainable_parameters(self._model).values(), bound)
+        )
 
 
 def _reason(batch: Batch, loss: float, norm: float) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.last_layer import READ, spare
+from agentrl.trainer.model.last_layer import READ, skip_unread_rows
 
 NAME = "agentrl_packed"
 LENGTHS = "packed_lengths"  # the keyword that transformers hands through
@@ -39,11 +39,13 @@ def pack(model: Any) -> None:
     tokens = (torch.arange(sum(PROBE)) * 7 + 3) % config.vocab_size
     read = torch.arange(0, tokens.numel(), 2)
     with torch.no_grad():
-        alone = [states(model, each, (each.numel(),)) for each in torch.split(tokens, list(PROBE))]
+        alone = [
+            hidden_states(model, each, (each.numel(),)) for each in torch.split(tokens, list(PROBE))
+        ]
         model.set_attn_implementation(NAME)
-        together = torch.split(states(model, tokens, PROBE), list(PROBE))
-        model.spares = spare(model)
-        some = states(model, tokens, PROBE, read)
+        together = torch.split(hidden_states(model, tokens, PROBE), list(PROBE))
+        model.spares = skip_unread_rows(model)
+        some = hidden_states(model, tokens, PROBE, read)
     for apart, joint in zip(alone, together, strict=True):
         if not _near(joint, apart, model.dtype):
             raise CheckpointError(f"{kind}: packed trajectories attend to each other", hint=MEND)
@@ -54,7 +56,7 @@ def _near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
     return bool((found - expected).norm() <= NEAR[dtype] * expected.norm())
 
 
-def states(
+def hidden_states(
     model: Any, tokens: Tensor, lengths: tuple[int, ...], read: Tensor | None = None
 ) -> Tensor:
     """Return [T, H] last hidden states of packed trajectories with tokens [T].
@@ -97,23 +99,23 @@ def attend(
     window, scale = options.get("sliding_window"), options.get("scaling")
     parts = (torch.split(each, lengths, dim=2) for each in (query, key, value))
     outputs = [
-        _windowed(q, k, v, window, scale)
+        _windowed_attention(q, k, v, window, scale)
         if window is not None and q.shape[2] > window
-        else _causal(q, k, v, scale)
+        else _causal_attention(q, k, v, scale)
         for q, k, v in zip(*parts, strict=True)
     ]
     apart = [each.transpose(1, 2) for each in outputs]
     return (torch.cat(apart, dim=1) if len(apart) > 1 else apart[0].contiguous()), None
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+def _causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
     grouped = query.shape[1] != key.shape[1]
     return scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
     )
 
 
-def _windowed(
+def _windowed_attention(
     query: Tensor, key: Tensor, value: Tensor, window: int, scale: float | None
 ) -> Tensor:
     """Sliding-window attention: each token sees itself and `window` − 1 before it; linear memory.
@@ -121,8 +123,8 @@ def _windowed(
     Tokens are in blocks of a window's size: a block sees itself and the block before it.
     """
     length, blocks = query.shape[2], -(-query.shape[2] // window)
-    q, k, v = (_in_blocks(each, blocks, window) for each in (query, key, value))
-    first = _causal(q[:, 0], k[:, 0], v[:, 0], scale)
+    q, k, v = (_split_blocks(each, blocks, window) for each in (query, key, value))
+    first = _causal_attention(q[:, 0], k[:, 0], v[:, 0], scale)
     at = torch.arange(window, device=query.device)[:, None]
     seen = torch.arange(2 * window, device=query.device)
     rest = scaled_dot_product_attention(
@@ -137,7 +139,7 @@ def _windowed(
     return every.transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
-def _in_blocks(states: Tensor, blocks: int, size: int) -> Tensor:
+def _split_blocks(states: Tensor, blocks: int, size: int) -> Tensor:
     """Reshape [B, heads, T, D] to [B, blocks, heads, size, D], padded with zeros."""
     batch, heads, length, width = states.shape
     filled = pad(states, (0, 0, 0, blocks * size - length))

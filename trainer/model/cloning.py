@@ -21,9 +21,9 @@ from torch import Tensor
 
 from agentrl.core.config import Dtype
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.attention import pack, states
+from agentrl.trainer.model.attention import hidden_states, pack
 from agentrl.trainer.model.loading import load_model
-from agentrl.trainer.model.scores import scores
+from agentrl.trainer.model.token_scores import score_tokens
 from agentrl.trainer.snapshots import State
 
 POOL = 16  # batches whose demonstrations are sorted by length together
@@ -124,10 +124,10 @@ class Cloner:
         head = self.model.get_output_embeddings()
         low = self._dtype != torch.float32
         with torch.autocast("cpu", dtype=self._dtype if low else None, enabled=low):
-            hidden = states(self.model, tokens, lengths, learned - 1)
+            hidden = hidden_states(self.model, tokens, lengths, learned - 1)
             most = max(1, CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
             ones = torch.ones(len(learned))
-            return -scores(head, hidden, ones, tokens[learned], most)[0].sum()
+            return -score_tokens(head, hidden, ones, tokens[learned], most)[0].sum()
 
     def _scale(self) -> float:
         rise = (self._done + 1) / (WARMUP + 1)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.checkpoints import manifest
-from agentrl.checkpoints.directories import verify, whole_directory
-from agentrl.checkpoints.manifest import base_of
+from agentrl.checkpoints.directories import verify, write_directory
+from agentrl.checkpoints.manifest import find_base
 from agentrl.core.errors import CheckpointError
 from agentrl.trainer.model.loading import copy_tokenizer
 
@@ -17,13 +17,13 @@ def export(checkpoint_dir: Path, out: Path, *, merge_lora: bool = False) -> None
     Raises CheckpointError for a corrupt checkpoint, an existing `out`, or a merge without peft.
     """
     verify(checkpoint_dir)
-    with whole_directory(out) as partial:
+    with write_directory(out) as partial:
         fill(checkpoint_dir, partial, merge_lora=merge_lora)
 
 
 def fill(checkpoint_dir: Path, out: Path, *, merge_lora: bool) -> None:
     """Like `export`, for a verified checkpoint and an existing directory."""
-    base = base_of(checkpoint_dir) if merge_lora else None
+    base = find_base(checkpoint_dir) if merge_lora else None
     if base is not None:
         _merge(checkpoint_dir, base, out)
     else:

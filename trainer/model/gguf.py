@@ -8,7 +8,7 @@ import torch
 from agentrl.core.errors import CheckpointError, ConfigError
 
 
-def convert(file: Path, out: Path, dtype: torch.dtype) -> int:
+def convert_gguf(file: Path, out: Path, dtype: torch.dtype) -> int:
     """Write weights (de-quantised, then cast to `dtype`) and tokenizer of `file` into `out`.
 
     Returns the number of parameters. Raises ConfigError without the package gguf, CheckpointError
@@ -32,13 +32,13 @@ def convert(file: Path, out: Path, dtype: torch.dtype) -> int:
         raise CheckpointError(
             f"{file}: transformers cannot read it: {text}", hint="choose another model"
         ) from error
-    model = _unquantised(loaded, dtype)
+    model = _dequantised_model(loaded, dtype)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return sum(weight.numel() for weight in model.parameters())
 
 
-def _unquantised(loaded: Any, dtype: torch.dtype) -> Any:
+def _dequantised_model(loaded: Any, dtype: torch.dtype) -> Any:
     """Remove the quantisation from the model's configuration.
 
     transformers refuses to save a de-quantised model.

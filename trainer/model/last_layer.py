@@ -38,7 +38,7 @@ class Block:
         return found.new_zeros(hidden.shape).index_copy(1, self.rows, found)
 
 
-def spare(model: Any) -> bool:
+def skip_unread_rows(model: Any) -> bool:
     """Enable `READ` for a transformers model; return whether its layers support it."""
     layers = getattr(model.base_model, "layers", None)
     if not layers or getattr(layers[-1], "mlp", None) is None:

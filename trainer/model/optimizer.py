@@ -9,15 +9,17 @@ from torch import nn
 from agentrl.trainer.algorithm.presets import Settings
 
 
-def make(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+def make_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
     """Create AdamW or SGD, without weight decay of vectors (norms and biases)."""
-    every = groups(parameters, settings)
+    every = parameter_groups(parameters, settings)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(every, lr=settings.learning_rate)
     return torch.optim.AdamW(every, lr=settings.learning_rate, fused=True)
 
 
-def groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
+def parameter_groups(
+    parameters: Iterable[nn.Parameter], settings: Settings
+) -> list[dict[str, Any]]:
     """Return parameter groups with and without weight decay."""
     listed = list(parameters)
     return [
@@ -26,7 +28,7 @@ def groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[
     ]
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -34,35 +34,35 @@ def micro_batches(batch: Batch, max_tokens: int) -> list[MicroBatch]:
     A longer trajectory has its own micro-batch; one without loss tokens has none. Tokens after the
     last loss token are left out, because they predict nothing that is trained.
     """
-    needed = _needed(batch)
+    needed = _read_lengths(batch)
     rows = _first_fit(needed, max_tokens)
-    found = [_packed(batch, needed, np.array(each)) for each in rows]
+    found = [_pack_rows(batch, needed, np.array(each)) for each in rows]
     return sorted(found, key=lambda micro: -micro.tokens.size)
 
 
-def balanced(batch: Batch, max_tokens: int, ranks: int) -> list[list[MicroBatch]]:
+def balance_over_ranks(batch: Batch, max_tokens: int, ranks: int) -> list[list[MicroBatch]]:
     """Like `micro_batches`, for R ranks: the same number for each, with balanced tokens.
 
     Empty micro-batches fill the gaps, because every rank takes part in collective operations. If
     the batch would not fill one micro-batch per rank, they are smaller.
     """
-    even = -(-int(_needed(batch).sum()) // ranks)
+    even = -(-int(_read_lengths(batch).sum()) // ranks)
     micros = micro_batches(batch, max(1, min(max_tokens, even)))
     most = -(-len(micros) // ranks)
     dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     for micro in micros:
         open_ranks = [each for each in dealt if len(each) < most]
         min(open_ranks, key=lambda each: sum(m.tokens.size for m in each)).append(micro)
-    return [each + [empty()] * (most - len(each)) for each in dealt]
+    return [each + [empty_micro_batch()] * (most - len(each)) for each in dealt]
 
 
-def empty() -> MicroBatch:
+def empty_micro_batch() -> MicroBatch:
     """Return a micro-batch of one token that trains nothing."""
     one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
     return MicroBatch(one, (1,), none, none, none)
 
 
-def _needed(batch: Batch) -> Ints:
+def _read_lengths(batch: Batch) -> Ints:
     """Return [M]: number of tokens to feed of each trajectory."""
     ends = np.cumsum(batch.lengths)
     masks = np.split(batch.loss_mask, ends[:-1]) if ends.size else []
@@ -91,7 +91,7 @@ def _first_fit(needed: Ints, max_tokens: int) -> list[list[int]]:
     return rows
 
 
-def _packed(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
+def _pack_rows(batch: Batch, needed: Ints, rows: Ints) -> MicroBatch:
     starts = (np.cumsum(batch.lengths) - batch.lengths)[rows]
     lengths = needed[rows]
     before = np.cumsum(lengths) - lengths

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from agentrl.trainer.algorithm.metrics import Recorded
+from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.objective import Objective
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.model.packing import micro_batches
-from agentrl.trainer.model.trainable import Whole
+from agentrl.trainer.model.trainable_model import FullModel
 
 Reference = Callable[[], AbstractContextManager[Any]]
 
@@ -31,9 +31,9 @@ class Scorer:
         self._path, self._first, self._hardware = path, first, hardware
         self._models: dict[Path, Any] = {}
 
-    def score(self, batch: Batch, settings: Settings) -> Recorded:
+    def score(self, batch: Batch, settings: Settings) -> TokenRecord:
         """Score like TorchLearner, with the same micro-batches and objective."""
-        recorded = Recorded.empty(batch.tokens.size)
+        recorded = TokenRecord.empty(batch.tokens.size)
         model = self._model(self._path, settings)
         objective = Objective(
             settings, self._hardware, lambda: nullcontext(self._model(self._first, settings))
@@ -47,5 +47,5 @@ class Scorer:
     def _model(self, path: Path, settings: Settings) -> Any:
         if path not in self._models:
             plain = replace(settings, kl_weight=0.0)  # its reference is asked for here
-            self._models[path] = Whole(path, plain, self._hardware).model
+            self._models[path] = FullModel(path, plain, self._hardware).model
         return self._models[path]

@@ -17,7 +17,7 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Message, Tool, ToolCall
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style, parse, render
-from agentrl.workers.policies.client import UNREADABLE, Ask, Completes, Completion
+from agentrl.workers.policies.client import UNREADABLE, Ask, Completion, CompletionClient
 
 NO_ANSWER = "(no answer)"  # to a call that the environment answered together with another
 
@@ -50,7 +50,7 @@ class _Answer(msgspec.Struct):
 class Interpreter:
     """Translates for one episode, with its tools."""
 
-    client: Completes
+    client: CompletionClient
     template: ChatTemplate
     style: Style
     tools: Sequence[Tool]
@@ -69,7 +69,7 @@ class Interpreter:
             "temperature": ask.temperature,
         }
         data = self.client.post(policy, "/v1/chat/completions", body, timeout_s)
-        return self._tokens(said(reply(policy, data), self.style), ask.max_tokens)
+        return self._tokens(call_text(read_reply(policy, data), self.style), ask.max_tokens)
 
     def _tokens(self, text: str, room: int) -> Completion:
         """Tokenise text; special tokens that it spells out are removed."""
@@ -85,7 +85,7 @@ def _schema(tool: Tool) -> dict[str, Any]:
     return entry
 
 
-def reply(policy: LivePolicy, data: bytes) -> Reply:
+def read_reply(policy: LivePolicy, data: bytes) -> Reply:
     """Parse the message of an answer. Raises PolicyError."""
     try:
         return msgspec.json.decode(data, type=_Answer).choices[0].message
@@ -93,7 +93,7 @@ def reply(policy: LivePolicy, data: bytes) -> Reply:
         raise PolicyError(f"policy server {policy.url} sent a malformed answer: {error}") from error
 
 
-def said(message: Reply, style: Style) -> str:
+def call_text(message: Reply, style: Style) -> str:
     """Render a message as the trained model would write it, so that `parse` reads its calls."""
     calls = (render(_call(call.function), style) for call in message.tool_calls or ())
     return (message.content or "") + "".join(calls)
@@ -114,7 +114,7 @@ def _messages(
         if message.role == "tool" and waiting:
             yield {"role": "tool", "tool_call_id": waiting.pop(0), "content": message.content}
             continue
-        yield from _unanswered(waiting)
+        yield from _fill_unanswered(waiting)
         waiting = []
         speaks = bool(tools) and message.role == "assistant"
         calls = parse(message.content, tools, style) if speaks else ""
@@ -124,7 +124,7 @@ def _messages(
             continue
         waiting = [f"call_{number}_{n}" for n in range(len(calls))]
         yield {"role": "assistant", "content": None, "tool_calls": _entries(calls, waiting)}
-    yield from _unanswered(waiting)
+    yield from _fill_unanswered(waiting)
 
 
 def _entries(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def _entries(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, An
     ]
 
 
-def _unanswered(ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _fill_unanswered(ids: Sequence[str]) -> Iterator[dict[str, Any]]:
     for call_id in ids:
         yield {"role": "tool", "tool_call_id": call_id, "content": NO_ANSWER}
 

@@ -65,7 +65,7 @@ def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | st
     A call that is malformed, unknown or does not fit its schema has `error` set.
     """
     known = {tool.name: tool for tool in tools}
-    calls = [fitted(call, known) for call in _READ[style](text, known)]
+    calls = [fit_call(call, known) for call in _READ[style](text, known)]
     return calls or text
 
 
@@ -93,7 +93,7 @@ def render(call: ToolCall, style: Style) -> str:
 def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """Find calls `name{…}`: the name is a tool's, or a JSON object follows it."""
     at, budget = _after_thought(text), _budget(text)
-    while budget > 0 and (match := _opened(text, _NAME, at)):
+    while budget > 0 and (match := _find_opening(text, _NAME, at)):
         name, at = match.group(1), match.end()
         try:
             arguments, at = _object(text, match.end() - 1)
@@ -107,7 +107,7 @@ def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     at, budget = _after_thought(text), _budget(text)
-    while budget > 0 and (match := _opened(text, _CALLED, at)):
+    while budget > 0 and (match := _find_opening(text, _CALLED, at)):
         at = match.end()
         try:
             values, at = _objects(text, _after_blanks(text, at))
@@ -115,13 +115,13 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
             budget -= _read_in_vain(error, at)
             yield ToolCall("", {}, f"the call is not JSON: {error}")
         else:
-            yield from map(_named, values)
+            yield from map(_parse_named, values)
 
 
 def _xml_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """Find calls of Qwen3-Coder, which may omit the outer tags."""
     at = _after_thought(text)
-    while match := _opened(text, _FUNCTION, at):
+    while match := _find_opening(text, _FUNCTION, at):
         name, at = match.group(1).strip(), match.end()
         following = _FUNCTION.search(text, at)
         body = text[at : following.start() if following else len(text)]
@@ -144,7 +144,7 @@ def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
         if end < 0:
             raise ValueError(f"{_short(key)} has no end")
         value = body[begin:end].removeprefix("\n").removesuffix("\n")
-        found.append((key, _typed(value, properties.get(key, {}))))
+        found.append((key, _parse_typed(value, properties.get(key, {}))))
         at = end + len(_PARAMETER_END)
     at = _after_blanks(body, at)
     if not body.startswith(_FUNCTION_END, at):
@@ -156,7 +156,7 @@ def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
 
 def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     at = _after_thought(text)
-    while match := _opened(text, _CALLED, at):
+    while match := _find_opening(text, _CALLED, at):
         following = text.find(_CALL, match.end())
         body = text[match.end() : following if following >= 0 else len(text)]
         body, ended, _ = body.partition(_CALL_END)
@@ -174,7 +174,7 @@ def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
 def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """Find every outermost JSON object with a function name or arguments."""
     at, budget = _after_thought(text), _budget(text)
-    while budget > 0 and (match := _opened(text, _BRACE, at)):
+    while budget > 0 and (match := _find_opening(text, _BRACE, at)):
         at = match.start()
         try:
             value, at = _object(text, at)
@@ -187,7 +187,7 @@ def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
             continue
         names = "arguments" in value or "parameters" in value
         if "name" in value and (names or value["name"] in tuple(known)):
-            yield _named(value)
+            yield _parse_named(value)
 
 
 _READ = {
@@ -205,7 +205,7 @@ def _after_thought(text: str) -> int:
     return len(thought) if end and _THOUGHT not in thought else 0
 
 
-def _opened(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
+def _find_opening(text: str, what: re.Pattern[str], at: int) -> re.Match[str] | None:
     """Find the next `what` from `at`, outside of thoughts."""
     match: re.Match[str] | None = None
     while True:
@@ -242,7 +242,7 @@ def _after_blanks(text: str, at: int) -> int:
     return found.start() if found else len(text)
 
 
-def _named(value: Mapping[str, Any]) -> ToolCall:
+def _parse_named(value: Mapping[str, Any]) -> ToolCall:
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if not isinstance(name, str):
         return ToolCall("", {}, "the call has no name")
@@ -256,7 +256,7 @@ def _named(value: Mapping[str, Any]) -> ToolCall:
     return ToolCall(name, arguments)
 
 
-def fitted(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
+def fit_call(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
     """Return the call with its first violation of the tool's schema as `error`."""
     if call.error:
         return call
@@ -403,13 +403,13 @@ def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
         if not named or not (rest.startswith(_VALUE) and rest.endswith(_VALUE_END)):
             raise ValueError(f"{_short(key)} has no value")
         text = rest[len(_VALUE) : -len(_VALUE_END)]
-        arguments.append((key, _typed(text, properties.get(key, {}))))
+        arguments.append((key, _parse_typed(text, properties.get(key, {}))))
     found = _once(arguments)
     _check(found)
     return found
 
 
-def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+def _parse_typed(text: str, schema: Mapping[str, Any]) -> Any:
     """Parse the output of `_bare`; the schema decides between string and JSON."""
     if schema.get("type") == "string":
         return text

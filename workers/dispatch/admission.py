@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 from agentrl.core.config import Dispatch, Task
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
-from agentrl.db.transitions import mixtures, streams
+from agentrl.db.transitions import item_streams, mixtures
 from agentrl.db.transitions.groups import NewGroup
-from agentrl.db.transitions.mixtures import Decision
-from agentrl.db.transitions.streams import Latest, Place
+from agentrl.db.transitions.item_streams import LatestSuccess, StreamPlace
+from agentrl.db.transitions.mixtures import MixtureDecision
 from agentrl.workers.dispatch import curriculum
-from agentrl.workers.dispatch.admission_cache import Admitted, LatestItems
+from agentrl.workers.dispatch.admission_cache import AdmittedCounts, LatestItems
 from agentrl.workers.dispatch.item_stream import ItemStream
 
 SAME = 1e-9  # shares that differ by less do not
@@ -43,16 +43,16 @@ class Admission:
         self._tasks = tasks
         self._run_id = run_id
         self._items = items
-        self._admitted = Admitted(run_id)
+        self._admitted = AdmittedCounts(run_id)
         self._latest_items = LatestItems(run_id)
         window = self._plan.window
-        self._rest = curriculum.Rest(*window, self._plan.window_pause) if window else None
+        self._rest = curriculum.RestRule(*window, self._plan.window_pause) if window else None
 
     def next_groups(self, session: Session, run: Run, free: int) -> list[NewGroup]:
         """Return at most `free` groups; none if all items are retired and no position must be
         repeated.
         """
-        again = streams.positions_to_repeat(session, self._run_id)
+        again = item_streams.positions_to_repeat(session, self._run_id)
         new = [self._again(place) for place in again[:free]]
         items = self._latest(session)
         weights = self._weights(items)
@@ -61,23 +61,23 @@ class Admission:
         decision, behind, taken = self._shares(session, run, weights)
         while len(new) < free:
             task = curriculum.next_task(decision.shares, behind)
-            behind = curriculum.after(task, decision.shares, behind)
+            behind = curriculum.debts_after(task, decision.shares, behind)
             position = self._position(task, taken[task], items)
             taken[task] = position + 1
             new.append(self._first(task, position, run.version))
         return new
 
-    def _latest(self, session: Session) -> Mapping[tuple[str, str], Latest]:
+    def _latest(self, session: Session) -> Mapping[tuple[str, str], LatestSuccess]:
         """Return the latest results of items, if they are needed."""
         if self._plan.retire_at is None and self._rest is None:
             return {}
         return self._latest_items.look(session)
 
-    def _retired(self, latest: Latest | None) -> bool:
+    def _retired(self, latest: LatestSuccess | None) -> bool:
         at = self._plan.retire_at
         return at is not None and latest is not None and latest.success >= at
 
-    def _weights(self, items: Mapping[tuple[str, str], Latest]) -> dict[str, float]:
+    def _weights(self, items: Mapping[tuple[str, str], LatestSuccess]) -> dict[str, float]:
         """Return the weights of tasks that have an item left."""
         return {
             name: task.weight
@@ -85,7 +85,7 @@ class Admission:
             if any(not self._retired(items.get((name, one))) for one in self._items[name].by_id)
         }
 
-    def _position(self, task: str, at: int, items: Mapping[tuple[str, str], Latest]) -> int:
+    def _position(self, task: str, at: int, items: Mapping[tuple[str, str], LatestSuccess]) -> int:
         """Return the next position whose item is neither retired nor paused."""
         stream = self._items[task]
         while True:
@@ -99,11 +99,11 @@ class Admission:
 
     def _shares(
         self, session: Session, run: Run, weights: Mapping[str, float]
-    ) -> tuple[Decision, dict[str, float], dict[str, int]]:
+    ) -> tuple[MixtureDecision, dict[str, float], dict[str, int]]:
         """Return the current shares, each task's deficit of groups, and its next position."""
-        stands = mixtures.latest(session, self._run_id)
+        stands = mixtures.latest_decision(session, self._run_id)
         tasks = weights.keys() | (stands.shares.keys() if stands else ())
-        taken = streams.positions_taken(session, self._run_id, tasks)
+        taken = item_streams.taken_positions(session, self._run_id, tasks)
         admitted = self._admitted.count(session, taken)
         behind = _behind(stands, admitted)
         if stands is not None and not self._due(stands, run, weights):
@@ -112,12 +112,12 @@ class Admission:
         floor = self._plan.mixing_floor if learned else 0.0
         shares = curriculum.shares(weights, learned, floor)
         kept = {task: behind.get(task, 0.0) for task in shares}
-        decision = Decision(run.version, shares, learned, admitted, kept)
-        mixtures.record(session, self._run_id, decision)
+        decision = MixtureDecision(run.version, shares, learned, admitted, kept)
+        mixtures.record_decision(session, self._run_id, decision)
         log.info("Task shares updated", version=run.version, shares=shares)
         return decision, kept, taken
 
-    def _due(self, stands: Decision, run: Run, weights: Mapping[str, float]) -> bool:
+    def _due(self, stands: MixtureDecision, run: Run, weights: Mapping[str, float]) -> bool:
         """Return whether the shares must be computed again: other tasks, version or weights."""
         if stands.shares.keys() != weights.keys():
             return True
@@ -132,24 +132,24 @@ class Admission:
             return {}
         window = self._plan.mixing_groups
         return {
-            task: curriculum.progress(
-                streams.recent_success(session, self._run_id, task, 2 * window), window
+            task: curriculum.learning_progress(
+                item_streams.recent_success(session, self._run_id, task, 2 * window), window
             )
             for task in weights
         }
 
     def _first(self, task: str, position: int, version: int) -> NewGroup:
         item_id = self._items[task].at(position).item_id
-        most = curriculum.horizon(self._tasks[task].horizons, version)
-        return self._group(Place(task, position, 0, item_id, most))
+        most = curriculum.turn_limit(self._tasks[task].horizons, version)
+        return self._group(StreamPlace(task, position, 0, item_id, most))
 
-    def _again(self, place: Place) -> NewGroup:
+    def _again(self, place: StreamPlace) -> NewGroup:
         """Return the group of a position again, with its former turn limit."""
         return self._group(
-            Place(place.task, place.position, place.round + 1, place.item_id, place.horizon)
+            StreamPlace(place.task, place.position, place.round + 1, place.item_id, place.horizon)
         )
 
-    def _group(self, place: Place) -> NewGroup:
+    def _group(self, place: StreamPlace) -> NewGroup:
         suffix = f"r{place.round}" if place.round else ""
         return NewGroup(
             group_id=f"{self._run_id}-{place.task}-{place.position}{suffix}",
@@ -162,9 +162,9 @@ class Admission:
         )
 
 
-def _behind(stands: Decision | None, admitted: Mapping[str, int]) -> dict[str, float]:
+def _behind(stands: MixtureDecision | None, admitted: Mapping[str, int]) -> dict[str, float]:
     """Return how far each task is behind its share."""
     if stands is None:
         return {}
     since = {task: admitted.get(task, 0) - stands.admitted.get(task, 0) for task in stands.shares}
-    return curriculum.owed(stands.shares, stands.owed, since)
+    return curriculum.carry_debts(stands.shares, stands.owed, since)

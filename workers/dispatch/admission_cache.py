@@ -11,15 +11,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from agentrl.db.store import now
-from agentrl.db.transitions import streams
-from agentrl.db.transitions.streams import Latest
+from agentrl.db.transitions import item_streams
+from agentrl.db.transitions.item_streams import LatestSuccess
 
 LATE_S = 60.0  # a group that closed so long ago: its transaction has ended
 
-Items = Mapping[tuple[str, str], Latest]
+Items = Mapping[tuple[str, str], LatestSuccess]
 
 
-class Admitted:
+class AdmittedCounts:
     """Admitted groups per task of a run."""
 
     def __init__(self, run_id: str) -> None:
@@ -32,7 +32,7 @@ class Admitted:
         """
         below = {task: self._counted.get(task, (0, 0)) for task in taken}
         since = {task: position for task, (position, _) in below.items()}
-        new = streams.groups_admitted(session, self._run_id, since)
+        new = item_streams.count_admitted_groups(session, self._run_id, since)
         found = {task: groups + new[task] for task, (_, groups) in below.items()}
         self._counted |= {task: (taken[task], found[task]) for task in taken}
         return found
@@ -43,17 +43,17 @@ class LatestItems:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._items: dict[tuple[str, str], Latest] = {}
+        self._items: dict[tuple[str, str], LatestSuccess] = {}
         self._since = 0.0
         self._rolled_back = 0
 
     def look(self, session: Session) -> Items:
         """Return the latest closed group by (task, item_id)."""
-        rolled_back = streams.groups_rolled_back(session, self._run_id)
+        rolled_back = item_streams.count_rolled_back_groups(session, self._run_id)
         if rolled_back != self._rolled_back:
             self._items, self._since, self._rolled_back = {}, 0.0, rolled_back
         clock = session.scalar(select(now())) or 0.0
-        for item, new in streams.latest_success(session, self._run_id, self._since).items():
+        for item, new in item_streams.latest_success(session, self._run_id, self._since).items():
             known = self._items.get(item)
             if known is None or new.position >= known.position:
                 self._items[item] = new

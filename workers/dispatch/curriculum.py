@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from agentrl.core.config import Dispatch, Task
 from agentrl.core.errors import ConfigError
-from agentrl.db.transitions.streams import Latest
+from agentrl.db.transitions.item_streams import LatestSuccess
 
 Shares = Mapping[str, float]
 
@@ -33,7 +33,7 @@ def check(plan: Dispatch, tasks: Mapping[str, Task]) -> None:
         )
 
 
-def horizon(schedule: Sequence[tuple[int, int]], version: int) -> int | None:
+def turn_limit(schedule: Sequence[tuple[int, int]], version: int) -> int | None:
     """Return the turn limit of a group admitted at a version (ScalingInter, arXiv:2509.08755).
 
     None: no limit.
@@ -45,14 +45,14 @@ def horizon(schedule: Sequence[tuple[int, int]], version: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class RestRule:
     """Difficulty window: an item with success outside [low, high] is paused for some passes."""
 
     low: float
     high: float
     passes: int
 
-    def rests(self, latest: Latest, items: int, position: int) -> bool:
+    def rests(self, latest: LatestSuccess, items: int, position: int) -> bool:
         """Return whether the item is paused at a position of its task's stream of `items` items.
 
         It is paused in the passes after the one of its latest group.
@@ -62,7 +62,7 @@ class Rest:
         return 0 < position // items - latest.position // items <= self.passes
 
 
-def progress(success: Sequence[float], window: int) -> float | None:
+def learning_progress(success: Sequence[float], window: int) -> float | None:
     """|mean of the newest `window` groups - mean of the `window` before|; None before there are.
 
     Absolute learning progress (Matiisen et al., arXiv:1707.00183; Portelas et al.,
@@ -90,7 +90,7 @@ def shares(weights: Shares, learned: Mapping[str, float | None], floor: float) -
     return {task: floor + (1.0 - len(weights) * floor) * q for task, q in by_weight.items()}
 
 
-def owed(of: Shares, before: Shares, admitted: Mapping[str, int]) -> dict[str, float]:
+def carry_debts(of: Shares, before: Shares, admitted: Mapping[str, int]) -> dict[str, float]:
     """Return how many groups each task is behind its share.
 
     `before`: value when the shares were computed. `admitted`: groups since then.
@@ -107,6 +107,6 @@ def next_task(of: Shares, behind: Mapping[str, float]) -> str:
     return max(sorted(of), key=lambda task: behind[task] + of[task])
 
 
-def after(chosen: str, of: Shares, behind: Mapping[str, float]) -> dict[str, float]:
+def debts_after(chosen: str, of: Shares, behind: Mapping[str, float]) -> dict[str, float]:
     """Return `owed` after one more group of the chosen task."""
     return {task: behind[task] + share - (task == chosen) for task, share in of.items()}

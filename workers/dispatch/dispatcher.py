@@ -26,7 +26,7 @@ from agentrl.core.retry import Backoff, Retry
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.types import CURRENT, RUN_OVER, GroupState, Reason, RunState, Status
 from agentrl.db.models import Run
-from agentrl.db.registry.checkpoints import close_abandoned, live_policies
+from agentrl.db.registry.checkpoints import close_abandoned_servings, live_policies
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, refusals, runs
 from agentrl.workers.dispatch.admission import Admission
@@ -102,7 +102,7 @@ class Dispatcher:
         self._store.transact(self._drop)
 
     def _drop(self, session: Session) -> None:
-        runs.drop_dispatcher(session, self._run_id, self._owner)
+        runs.release_dispatcher_lease(session, self._run_id, self._owner)
 
     def tick(self, send: Send) -> RunState:
         """Run one round and return the run's state."""
@@ -122,20 +122,20 @@ class Dispatcher:
     def _tidy(self, session: Session) -> None:
         """Delete old refusals, and close the serving rows of killed servers."""
         refusals.prune(session, self._run_id)
-        close_abandoned(session, self._run_id)
+        close_abandoned_servings(session, self._run_id)
 
     def _send(self, due: Sequence[tuple[str, int]], send: Send) -> None:
         for episode_id, fence in due:
             sent = time.time()
             send(RunEpisode(run_id=self._run_id, episode_id=episode_id, fence=fence))
-            mark = tracing.of_attempt(self._run_id, episode_id, fence)
-            tracing.told("send", mark, sent, time.time())
+            mark = tracing.attempt_context(self._run_id, episode_id, fence)
+            tracing.record_span("send", mark, sent, time.time())
             metrics.COMMANDS.add()
 
     def _decide(self, session: Session) -> list[tuple[str, int]]:
         """Recover and admit in one transaction; return what must be sent after the commit."""
         busy_s = self._sending_s + max(self._config.tick_s, AWAY_S)
-        held = runs.hold_dispatcher(
+        held = runs.acquire_dispatcher_lease(
             session, self._run_id, self._owner, lease_s=self._config.lease_s, busy_s=busy_s
         )
         run = session.get_one(Run, self._run_id, populate_existing=True)
@@ -156,7 +156,7 @@ class Dispatcher:
     def _recover(self, session: Session) -> None:
         """Re-issue attempts that lost their worker or time, and episodes without their body."""
         limit = self._config.max_attempts
-        for claimed, reason in episodes.expired(session, self._run_id):
+        for claimed, reason in episodes.expired_attempts(session, self._run_id):
             episodes.retry(session, claimed, reason, max_attempts=limit, detail=STATUS_OF[reason])
             metrics.REISSUES.add(reason=reason)
             log.warning("Attempt re-issued", episode_id=claimed.episode_id, reason=reason)
@@ -183,7 +183,7 @@ class Dispatcher:
         ready = taken.get(GroupState.READY, 0)
         if not new and GroupState.OPEN not in taken and ready < self._fewest:
             return None
-        return groups.admit(session, run, new, claim_timeout_s=self._config.claim_timeout_s)
+        return groups.admit_groups(session, run, new, claim_timeout_s=self._config.claim_timeout_s)
 
     def _awaits_checkpoint(self, session: Session, run: Run) -> bool:
         """Return whether new episodes would be too stale, until servers load the newest checkpoint.

@@ -16,7 +16,7 @@ from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.metrics import Gauge
 from agentrl.db.queries import run_gauges
-from agentrl.db.queries.run_gauges import Levels
+from agentrl.db.queries.run_gauges import RunGauges
 from agentrl.db.store import Store
 
 log = get_logger()
@@ -34,13 +34,13 @@ OF_ROWS = (
 
 
 @contextmanager
-def told(store: Store, broker: Broker, run_id: str, look_s: float) -> Iterator[None]:
+def export_run_metrics(store: Store, broker: Broker, run_id: str, look_s: float) -> Iterator[None]:
     """Update the gauges inside this context; unreadable values are not exported."""
     ended = threading.Event()
 
     def watch() -> None:
         while True:
-            look(store, broker, run_id)
+            update_gauges(store, broker, run_id)
             if ended.wait(look_s):
                 return
 
@@ -52,13 +52,16 @@ def told(store: Store, broker: Broker, run_id: str, look_s: float) -> Iterator[N
         ended.set()
 
 
-def look(store: Store, broker: Broker, run_id: str) -> None:
+def update_gauges(store: Store, broker: Broker, run_id: str) -> None:
     """Set every gauge once."""
-    _told(lambda: _rows(store.ask(lambda s: run_gauges.levels(s, run_id), patience_s=0.0)), OF_ROWS)
-    _told(lambda: _queues(broker.depths(run_id), run_id), (metrics.QUEUED_MESSAGES,))
+    _update_series(
+        lambda: _rows(store.ask(lambda s: run_gauges.run_gauges(s, run_id), patience_s=0.0)),
+        OF_ROWS,
+    )
+    _update_series(lambda: _queues(broker.depths(run_id), run_id), (metrics.QUEUED_MESSAGES,))
 
 
-def _told(tell: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:
+def _update_series(tell: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:
     try:
         tell()
     except AgentRLError as error:
@@ -67,7 +70,7 @@ def _told(tell: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:
         log.info("Run gauges not read", error=str(error))
 
 
-def _rows(found: Levels) -> None:
+def _rows(found: RunGauges) -> None:
     metrics.VERSION.set(found.version)
     metrics.LONGEST_WAIT.set(found.wait_s)
     _set(metrics.OPEN_GROUPS, "state", found.groups)

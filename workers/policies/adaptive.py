@@ -103,23 +103,23 @@ def share_cap(off: OffPolicy, config: Sampling) -> float:
     and 1/ESS of the whole are means of its parts', weighed by their tokens.
     """
     bounds = [1.0]
-    fresh, lagged = _known(off.kl_fresh, 0.0), off.kl_lagged
+    fresh, lagged = _value_or(off.kl_fresh, 0.0), off.kl_lagged
     if lagged > fresh:
         bounds.append((config.max_kl - fresh) / (lagged - fresh))
-    fresh, lagged = (1 / max(_known(ess, 1.0), 1e-9) for ess in (off.ess_fresh, off.ess_lagged))
+    fresh, lagged = (1 / max(_value_or(ess, 1.0), 1e-9) for ess in (off.ess_fresh, off.ess_lagged))
     if lagged > fresh:
         least = max(config.min_effective_sample_size, 1e-9)
         bounds.append((1 / least - fresh) / (lagged - fresh))
     return min(max(min(bounds), 0.0), 1.0)
 
 
-def weigher(beliefs: Beliefs, off: OffPolicy, config: Sampling, group_size: int) -> Weigh:
+def make_weigher(beliefs: Beliefs, off: OffPolicy, config: Sampling, group_size: int) -> Weigh:
     """The weights of one task's episodes until more is known."""
     cap = share_cap(off, config)
 
     def weigh(tracks: Sequence[str], source: random.Random) -> Mapping[str, float]:
         """Thompson: the weights of the largest gain that every draw of the tracks' worth grants."""
-        drawn = [_drawn(beliefs, tracks, source) for _ in range(DRAWS)]
+        drawn = [_draw_rates(beliefs, tracks, source) for _ in range(DRAWS)]
 
         def gain(weights: Floats) -> Floats:
             chances = []
@@ -219,19 +219,21 @@ def _posterior(rows: Sequence[tuple[Floats, Floats]], prior: Prior, size: int) -
     return Gaussian(np.linalg.solve(matrix, vector), root)
 
 
-def _drawn(beliefs: Beliefs, tracks: Sequence[str], source: random.Random) -> tuple[Floats, Floats]:
+def _draw_rates(
+    beliefs: Beliefs, tracks: Sequence[str], source: random.Random
+) -> tuple[Floats, Floats]:
     """One draw for the live tracks: rates [n] and covariances [n, n]; prior ones for unheard."""
     known = len(beliefs.tracks)
     names = [*beliefs.tracks, *(track for track in tracks if track not in beliefs.tracks)]
-    rates = _unheard(RATE, len(names), source)
-    covariances = _symmetric(_unheard(COVARIANCE, len(names) * (len(names) + 1) // 2, source))
+    rates = _draw_prior(RATE, len(names), source)
+    covariances = _symmetric(_draw_prior(COVARIANCE, len(names) * (len(names) + 1) // 2, source))
     rates[:known] = beliefs.rates.draw(source)
     covariances[:known, :known] = _symmetric(beliefs.covariances.draw(source))
     wanted = [names.index(track) for track in tracks]
     return np.clip(rates, 0.0, 1.0)[wanted], covariances[np.ix_(wanted, wanted)]
 
 
-def _unheard(prior: Prior, size: int, source: random.Random) -> Floats:
+def _draw_prior(prior: Prior, size: int, source: random.Random) -> Floats:
     return np.array([source.gauss(prior.mean, prior.precision**-0.5) for _ in range(size)])
 
 
@@ -244,5 +246,5 @@ def _symmetric(upper: Floats) -> Floats:
     return matrix
 
 
-def _known(value: float, otherwise: float) -> float:
+def _value_or(value: float, otherwise: float) -> float:
     return otherwise if math.isnan(value) else value

@@ -20,7 +20,7 @@ PIECE = 2**16
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
 
-class NotServed(PolicyError):
+class CheckpointNotServed(PolicyError):
     """The server does not serve the checkpoint now, or is gone. Draw again."""
 
 
@@ -67,7 +67,7 @@ class _Answer(msgspec.Struct):
     choices: list[_Choice]
 
 
-class Completes(Protocol):
+class CompletionClient(Protocol):
     """The interface of a policy client; raises NotServed, PolicyError."""
 
     def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion: ...
@@ -118,9 +118,11 @@ class PolicyClient:
             )
             data = _read(response, time.monotonic() + timeout_s)
         except urllib3.exceptions.HTTPError as error:
-            raise NotServed(f"policy server {policy.url}: {error}") from error
+            raise CheckpointNotServed(f"policy server {policy.url}: {error}") from error
         if response.status in (404, 503):
-            raise NotServed(f"policy server {policy.url} does not serve {policy.checkpoint_id}")
+            raise CheckpointNotServed(
+                f"policy server {policy.url} does not serve {policy.checkpoint_id}"
+            )
         if response.status != 200:
             reason = data[:200].decode(errors="replace")
             raise PolicyError(f"policy server {policy.url}: {response.status} {reason}")

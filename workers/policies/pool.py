@@ -20,7 +20,7 @@ from agentrl.core.types import CURRENT
 from agentrl.db.registry.checkpoints import LivePolicy, live_policies
 from agentrl.db.store import Store
 from agentrl.workers.policies.adaptive import Weigh
-from agentrl.workers.policies.statistics import PoolConfig, look
+from agentrl.workers.policies.statistics import PoolConfig, read_weights
 
 LOOK_S = 0.02  # least time between two looks at the registry, whoever wants one
 PERIOD_S = 1.0  # most time between two looks
@@ -92,7 +92,7 @@ class PolicyPool:
             return live if any(not each.track.startswith(EXTERNAL) for each in live) else ()
 
         def learn() -> Mapping[str, Weigh]:
-            return look(own, run_id, config)
+            return read_weights(own, run_id, config)
 
         learns = config.sampling.strategy == "adaptive"
         return cls(read, period_s=period_s, learn=learn if learns else None, close=own.close)

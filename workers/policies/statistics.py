@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import Any
 
 from agentrl.core.config import Sampling
-from agentrl.db.queries.episode_outcomes import Played, recent_episodes, recent_metrics
+from agentrl.db.queries.episode_outcomes import EpisodeOutcome, recent_episodes, recent_metrics
 from agentrl.db.store import Store
-from agentrl.workers.policies.adaptive import Attempt, OffPolicy, Weigh, learn, weigher
+from agentrl.workers.policies.adaptive import Attempt, OffPolicy, Weigh, learn, make_weigher
 
 UPDATES = 4  # whose metrics say how far lagged tokens are from the policy trained
 PARTS = ("fresh", "lagged")
@@ -24,21 +24,21 @@ class PoolConfig:
     group_size: int
 
 
-def look(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:
+def read_weights(store: Store, run_id: str, config: PoolConfig) -> dict[str, Weigh]:
     """Compute the track weights of each task from its last groups and updates."""
     window = config.sampling.window_groups
     with store.read() as session:
         played = {task: recent_episodes(session, run_id, task, window) for task in config.tasks}
         metrics = recent_metrics(session, run_id, UPDATES)
     return {
-        task: weigher(
+        task: make_weigher(
             learn(attempts(found)), off_policy(metrics, task), config.sampling, config.group_size
         )
         for task, found in played.items()
     }
 
 
-def attempts(played: Sequence[Played]) -> list[list[Attempt]]:
+def attempts(played: Sequence[EpisodeOutcome]) -> list[list[Attempt]]:
     """Return the episodes of each group with their shares of steps by track."""
     return [
         [Attempt(shares(each.steps), each.solved) for each in group]

@@ -8,11 +8,11 @@ from agentrl.core.errors import ItemError
 from agentrl.core.process import resident_bytes
 from agentrl.envs.contract import Expert, Item, Message, ToolCall
 from agentrl.envs.tasks import options
-from agentrl.envs.tasks.alfworld import compare, games
+from agentrl.envs.tasks.alfworld import games, textworld_comparison
 from agentrl.envs.tasks.alfworld.environment import ACT
-from agentrl.envs.tasks.alfworld.games import Game, Packed
-from agentrl.envs.tasks.alfworld.scene import Scene
-from agentrl.envs.tasks.alfworld.story import GameStory, HouseholdStory, Story, played
+from agentrl.envs.tasks.alfworld.games import Game, PackedGame
+from agentrl.envs.tasks.alfworld.playable import GeneratedGame, PlayableGame, ReleaseGame, play_game
+from agentrl.envs.tasks.alfworld.problem import AlfworldProblem
 from agentrl.envs.tasks.check import Figure, Settings
 
 PARTS = ("train", "valid_train", "valid_seen")
@@ -27,7 +27,7 @@ def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
     try:
         release = games.release(settings.data)
         known = release.paths()
-        listed = games.listed(settings.data)
+        listed = games.listed_games(settings.data)
     except ItemError as error:
         yield Figure("walkthroughs that win", str(error), "all", ok=None)
         return
@@ -38,7 +38,7 @@ def figures(settings: Settings, *, warm_up: int = WARM_UP) -> Iterator[Figure]:
     yield Figure("games of AgentBench's list that are here", f"{there} of {len(listed)}")
     for part in PARTS:
         paths = [path for path in known if path.split("/")[1] == part]
-        chosen = compare.spread(paths, settings.limit)
+        chosen = textworld_comparison.spread(paths, settings.limit)
         yield _walkthroughs(part, [release.game(path) for path in chosen])
     yield from _beside(settings, release, known)
     yield _memory(settings, release, known, warm_up)
@@ -52,7 +52,7 @@ def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
 class RandomActions:
     """An Expert that plays a game of its own in step, to know what can be done."""
 
-    def __init__(self, story: Story, seed: int) -> None:
+    def __init__(self, story: PlayableGame, seed: int) -> None:
         self._story = story
         self._random = Random(seed)
 
@@ -69,11 +69,11 @@ class Constant:
         return ToolCall(ACT, {"action": "look"})
 
 
-def _story(item: Item) -> Story:
+def _story(item: Item) -> PlayableGame:
     if "problem" in item.content:
-        packed = options.read(item.item_id, Packed, item.content)
-        return GameStory(played(item.item_id, packed))
-    return HouseholdStory(options.read(item.item_id, Scene, item.content), "compact")
+        packed = options.read(item.item_id, PackedGame, item.content)
+        return ReleaseGame(play_game(item.item_id, packed))
+    return GeneratedGame(options.read(item.item_id, AlfworldProblem, item.content), "compact")
 
 
 def _walkthroughs(part: str, chosen: Sequence[Game]) -> Figure:
@@ -89,7 +89,7 @@ def _walkthroughs(part: str, chosen: Sequence[Game]) -> Figure:
 def _lost(game: Game) -> str:
     """Why a game's walkthrough does not win it; empty where it does."""
     try:
-        play = played(game.path, game.packed)
+        play = play_game(game.path, game.packed)
     except ItemError as error:
         return str(error)
     for command in game.walkthrough:
@@ -106,12 +106,14 @@ def _beside(settings: Settings, release: games.Release, known: Sequence[str]) ->
         "TextWorld's median step over ours",
     )
     due = f"≥ {FASTER}×"
-    chosen = [release.game(path) for path in compare.spread(known, settings.limit or WALKS)]
+    chosen = [
+        release.game(path) for path in textworld_comparison.spread(known, settings.limit or WALKS)
+    ]
     try:
         python = settings.peers.get("textworld", "")
         if not python:
             raise OSError("no peer `textworld`: a Python that has it")
-        found = compare.compare(python, chosen, seed=settings.seed, steps=STEPS)
+        found = textworld_comparison.compare(python, chosen, seed=settings.seed, steps=STEPS)
     except OSError as error:
         yield Figure(walks, str(error), "all", ok=None)
         yield Figure(speed, str(error), due, ok=None)
@@ -132,7 +134,7 @@ def _memory(
     if not resident_bytes():
         return Figure(name.format(episodes), "no /proc/self/statm", wanted, ok=None)
     random = Random(settings.seed)
-    chosen = cycle(path for path in compare.spread(known, GAMES) for _ in range(GROUP))
+    chosen = cycle(path for path in textworld_comparison.spread(known, GAMES) for _ in range(GROUP))
     for path in islice(chosen, warm_up):
         _wander(release.game(path), random)
     before = resident_bytes()
@@ -145,7 +147,7 @@ def _memory(
 
 def _wander(game: Game, random: Random) -> None:
     """An episode of ten random steps, or fewer to a success."""
-    play = played(game.path, game.packed)
+    play = play_game(game.path, game.packed)
     for _ in range(10):
         if not play.won:
             play.do(random.choice(list(play.commands)))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from agentrl.core.types import Status
 from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, strings
-from agentrl.envs.tasks.alfworld.nearest import nearest_action
-from agentrl.envs.tasks.alfworld.story import Story
+from agentrl.envs.tasks.alfworld.nearest_action import nearest_action
+from agentrl.envs.tasks.alfworld.playable import PlayableGame
 from agentrl.envs.tasks.options import Style
 
 ACT = "take_action"
@@ -30,7 +30,7 @@ class AlfworldEnvironment:
 
     tools = TOOLS
 
-    def __init__(self, story: Story, style: Style) -> None:
+    def __init__(self, story: PlayableGame, style: Style) -> None:
         self._style = style
         self._story = story
         self._last = ""
@@ -44,7 +44,7 @@ class AlfworldEnvironment:
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         if isinstance(calls, str) or not calls:
             return Outcome((Message("user", REMINDER),))
-        action = written(calls[0])
+        action = written_action(calls[0])
         if isinstance(action, Message):
             return Outcome((action,))
         answer = self._act(action)
@@ -71,7 +71,7 @@ class AlfworldEnvironment:
         return f"{text} AVAILABLE ACTIONS: {actions}\n"
 
 
-def written(call: ToolCall) -> str | Message:
+def written_action(call: ToolCall) -> str | Message:
     """The action of a well-formed call, stripped and lower-cased; else the tool's complaint."""
     if call.error:
         return Message("tool", f"Error: {call.error}", call.name)

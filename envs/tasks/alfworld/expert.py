@@ -10,13 +10,13 @@ from random import Random
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.tasks.alfworld.environment import ACT
 from agentrl.envs.tasks.alfworld.household import Household
-from agentrl.envs.tasks.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
+from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, AlfworldProblem, kind_of
 
 
 class AlfworldExpert:
     """An Expert; `noise`: probability of an error a turn."""
 
-    def __init__(self, scene: Scene, *, seed: int, noise: float) -> None:
+    def __init__(self, scene: AlfworldProblem, *, seed: int, noise: float) -> None:
         self._household = Household(scene)
         self._random = Random(seed)
         self._noise = noise

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agentrl.envs.tasks.alfworld import grammar, pddl
-from agentrl.envs.tasks.alfworld.grammar import Grammar, Stage, Text
+from agentrl.envs.tasks.alfworld.grammar import Grammar, Text, TextContext
 from agentrl.envs.tasks.alfworld.pddl import And, Atom, Domain, Effect, Fact, Not, Problem
-from agentrl.envs.tasks.alfworld.world import Binding, Planner, Relation, Solver, World, holds
+from agentrl.envs.tasks.alfworld.world_state import Binding, Planner, Relation, Solver, World, holds
 
 NOTHING_HAPPENS = "Nothing happens."
 ARTICLES = {"indefinite": "a", "definite": "the"}
@@ -44,7 +44,7 @@ _grammar = lru_cache(maxsize=16)(grammar.parse)
 
 
 @lru_cache(maxsize=16)
-def setting(domain: str, problem: str, words: str) -> "Setting":
+def read_setting(domain: str, problem: str, words: str) -> "Setting":
     """The setting of these texts; the episodes of a group share it. Raises pddl.Malformed."""
     return Setting(_domain(domain), pddl.problem(problem), _grammar(words))
 
@@ -117,7 +117,7 @@ class Play:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._world = setting.world()
-        self._stage = Stage(self._world, setting.field, setting.is_a)
+        self._stage = TextContext(self._world, setting.field, setting.is_a)
         self._texts: dict[tuple[int, Fact], str] = {}
         self.won = False
         self._look_around()
@@ -137,7 +137,7 @@ class Play:
         for predicate, row, true in changes:
             if true or (predicate, row) not in gained:
                 self._world.make(predicate, row, true)
-        told = self._tell(rule.feedback, _spoken(rule.names, entities))
+        told = self._tell(rule.feedback, _bind_names(rule.names, entities))
         self._look_around()
         return told
 
@@ -163,17 +163,17 @@ class Play:
 
     def _command(self, number: int, rule: Rule, entities: Fact) -> str:
         if not rule.steady:
-            return self._tell(rule.template, _spoken(rule.names, entities))
+            return self._tell(rule.template, _bind_names(rule.names, entities))
         key = (number, entities)
         if key not in self._texts:
-            self._texts[key] = self._tell(rule.template, _spoken(rule.names, entities))
+            self._texts[key] = self._tell(rule.template, _bind_names(rule.names, entities))
         return self._texts[key]
 
     def _tell(self, text: Text, binding: Binding) -> str:
         return grammar.tell(self._setting.grammar, text, binding, self._stage)
 
 
-def _spoken(names: Sequence[str], entities: Sequence[str]) -> Binding:
+def _bind_names(names: Sequence[str], entities: Sequence[str]) -> Binding:
     """Grammars name variables without their question mark."""
     return {name[1:]: entity for name, entity in zip(names, entities, strict=True)}
 

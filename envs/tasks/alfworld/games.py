@@ -30,7 +30,7 @@ TASK = re.compile(r'"rhs":\s*"Your task is to: ([^"]*)"')
 MARK = "UNKNOWN GOAL"  # where the task's sentence stands in ALFWorld's own grammar
 
 
-class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackedGame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an item holds of a game: its texts, compressed; `grammar` has a mark for `task`.
 
     It holds all that an environment needs, so that it can be played where no data lie.
@@ -52,7 +52,7 @@ class Game:
     """`path`: of its file, as AgentBench lists it. `walkthrough`: the commands that win it."""
 
     path: str
-    packed: Packed
+    packed: PackedGame
     walkthrough: tuple[str, ...]
 
     def embedded(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def release(data: str = "") -> Release:
     return Folder(datasets.locate(GAMES, data) / "alfworld")
 
 
-def listed(data: str = "") -> list[str]:
+def listed_games(data: str = "") -> list[str]:
     """The paths of AgentBench's training list, in its order. Raises ItemError."""
     path = datasets.locate(LIST, data) / LIST.paths[0]
     try:
@@ -123,7 +123,7 @@ class Archive:
         rows = self._ask("SELECT packed, walkthrough FROM games WHERE path = ?", path)
         if not rows:
             raise ItemError(f"alfworld: no game {path} in {self.path}")
-        packed = msgspec.json.decode(rows[0][0], type=Packed)
+        packed = msgspec.json.decode(rows[0][0], type=PackedGame)
         return Game(path, packed, tuple(json.loads(rows[0][1])))
 
     def _ask(self, sql: str, *values: str) -> list[tuple[str, ...]]:
@@ -185,7 +185,7 @@ def read(path: str, content: bytes) -> Game:
         if task:
             grammar = grammar[: task.start(1)] + MARK + grammar[task.end(1) :]
         domain, problem = (pack(_bare(found[f"pddl_{part}"])) for part in ("domain", "problem"))
-        packed = Packed(domain, pack(grammar), problem, sentence)
+        packed = PackedGame(domain, pack(grammar), problem, sentence)
         return Game(path, packed, tuple(found.get("walkthrough") or ()))
     except (ValueError, KeyError, TypeError) as error:
         raise ItemError(f"alfworld: game {path}: {error!r}") from error

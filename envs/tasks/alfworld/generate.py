@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentrl.envs.tasks.alfworld.scene import (
+from agentrl.envs.tasks.alfworld.problem import (
     APPLIANCES,
     LAMP,
-    Errand,
+    AlfworldProblem,
     ErrandKind,
-    Place,
-    Scene,
+    ErrandSpec,
+    RoomPlace,
     kind_of,
 )
 from agentrl.envs.tasks.options import Difficulty
@@ -77,11 +77,11 @@ def draw(difficulty: Difficulty, random: Random, number: int) -> tuple[Mapping[s
         kinds.append(LAMP)
         rooms.append(random.choice([place for place in places if not _opens(place)]))
     named = dict(zip(places, _numbered(places, size), strict=True))
-    errand = Errand(kind, thing, target, wanted)
+    errand = ErrandSpec(kind, thing, target, wanted)
     hidden = list(zip(_numbered(kinds, size), (named[room] for room in rooms), strict=True))
     answer = sorted(f"{kind_of(n)} {room}" for n, room in hidden if kind_of(n) in (thing, LAMP))
     random.shuffle(hidden)
-    scene = Scene(errand, [Place(named[p], _opens(p)) for p in places], dict(hidden))
+    scene = AlfworldProblem(errand, [RoomPlace(named[p], _opens(p)) for p in places], dict(hidden))
     key = "\n".join([errand.text, " ".join(named.values()), *answer])
     return msgspec.to_builtins(scene), key
 

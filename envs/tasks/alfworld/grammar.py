@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agentrl.envs.tasks.alfworld.pddl import Malformed, Variable
-from agentrl.envs.tasks.alfworld.world import Binding, World
+from agentrl.envs.tasks.alfworld.pddl import MalformedPddl, Variable
+from agentrl.envs.tasks.alfworld.world_state import Binding, World
 
 PART = re.compile(
     r"\[\{(?P<listed>[^{}|]*)(?:\|(?P<of>[^{}\[\]]*))?\}\]"
@@ -89,7 +89,7 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TextContext:
     """What texts are told of. `field(entity, name)`; `is_a(entity, type)`."""
 
     world: World
@@ -110,11 +110,13 @@ def parse(source: str) -> Grammar:
             entries, at = _entries(source, found.end())
             rules |= _rules(entries.get("grammar", "{}"))
             if not {"template", "feedback"} <= set(entries):
-                raise Malformed(f"action {found[1]} has no template or no feedback")
+                raise MalformedPddl(f"action {found[1]} has no template or no feedback")
             wording = Wording(text(entries["template"]), text(entries["feedback"]))
             actions[found[1].lower()] = wording
         else:
-            raise Malformed(f"neither a grammar nor an action: {source[at : at + 60].strip()!r}")
+            raise MalformedPddl(
+                f"neither a grammar nor an action: {source[at : at + 60].strip()!r}"
+            )
     return Grammar(rules, actions)
 
 
@@ -137,7 +139,7 @@ def text(source: str) -> Text:
     return tuple(parts)
 
 
-def tell(grammar: Grammar, told: Text, binding: Binding, stage: Stage) -> str:
+def tell(grammar: Grammar, told: Text, binding: Binding, stage: TextContext) -> str:
     """The words of a text. Raises Malformed where a rule or an entity is missing."""
     return "".join(_words(grammar, told, binding, stage))
 
@@ -156,7 +158,9 @@ def predicates(grammar: Grammar, told: Text, seen: frozenset[str] = frozenset())
     return frozenset(found)
 
 
-def answers(query: Query, binding: Binding, stage: Stage, place: int = 0) -> Iterator[Binding]:
+def answers(
+    query: Query, binding: Binding, stage: TextContext, place: int = 0
+) -> Iterator[Binding]:
     """Every way the query's facts from `place` on hold, sorted; different variables are different
     entities."""
     if place == len(query.facts):
@@ -171,7 +175,7 @@ def answers(query: Query, binding: Binding, stage: Stage, place: int = 0) -> Ite
 
 
 def _unify(
-    variables: Sequence[Variable], row: Sequence[str], bound: Binding, stage: Stage
+    variables: Sequence[Variable], row: Sequence[str], bound: Binding, stage: TextContext
 ) -> Binding | None:
     more = dict(bound)
     if len(variables) != len(row):
@@ -186,7 +190,7 @@ def _unify(
     return more
 
 
-def _words(grammar: Grammar, told: Text, binding: Binding, stage: Stage) -> Iterator[str]:
+def _words(grammar: Grammar, told: Text, binding: Binding, stage: TextContext) -> Iterator[str]:
     for part in told:
         match part:
             case Plain(words):
@@ -201,15 +205,15 @@ def _words(grammar: Grammar, told: Text, binding: Binding, stage: Stage) -> Iter
                 yield _list(grammar, items, stage) if listed else "".join(items)
 
 
-def _used(grammar: Grammar, rule: str, binding: Binding, stage: Stage) -> str:
+def _used(grammar: Grammar, rule: str, binding: Binding, stage: TextContext) -> str:
     for condition, rhs in grammar.rules.get(rule, ()):
         if condition is None or any(True for _ in answers(condition, binding, stage)):
             return tell(grammar, rhs, binding, stage)
-    raise Malformed(f"the grammar has nothing to say for #{rule}#")
+    raise MalformedPddl(f"the grammar has nothing to say for #{rule}#")
 
 
 def _valued(
-    choices: tuple[tuple[str | tuple[str, str], ...], ...], binding: Binding, stage: Stage
+    choices: tuple[tuple[str | tuple[str, str], ...], ...], binding: Binding, stage: TextContext
 ) -> str:
     for terms in choices:
         words = ""
@@ -219,13 +223,13 @@ def _valued(
             elif term[0] in binding:
                 words += stage.field(binding[term[0]], term[1])
             else:
-                raise Malformed(f"the grammar speaks of {term[0]}, which is not there")
+                raise MalformedPddl(f"the grammar speaks of {term[0]}, which is not there")
         if words:
             return words
     return ""
 
 
-def _list(grammar: Grammar, items: Sequence[str], stage: Stage) -> str:
+def _list(grammar: Grammar, items: Sequence[str], stage: TextContext) -> str:
     if not items:
         return _used(grammar, EMPTY, {}, stage)
     if len(items) == 1:
@@ -241,7 +245,7 @@ def _entries(source: str, at: int) -> tuple[dict[str, str], int]:
         at = found.end()
     end = END.match(source, at)
     if not end:
-        raise Malformed(f"an action does not end: {source[at : at + 60].strip()!r}")
+        raise MalformedPddl(f"an action does not end: {source[at : at + 60].strip()!r}")
     return entries, end.end()
 
 
@@ -253,7 +257,7 @@ def _rules(source: str) -> dict[str, tuple[tuple[Query | None, Text], ...]]:
             for name, options in given.items()
         }
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise Malformed(f"a block of the grammar: {error}") from error
+        raise MalformedPddl(f"a block of the grammar: {error}") from error
 
 
 def _shown(source: str) -> Use | Value:
@@ -275,7 +279,7 @@ def _sum(source: str) -> tuple[str | tuple[str, str], ...]:
         if source[at] != "+":
             break
         at += 1
-    raise Malformed(f"not a value: {source!r}")
+    raise MalformedPddl(f"not a value: {source!r}")
 
 
 def _query(source: str | None) -> Query | None:
@@ -285,7 +289,7 @@ def _query(source: str | None) -> Query | None:
     for part in source.split("&"):
         found = FACT.fullmatch(part)
         if not found:
-            raise Malformed(f"not a fact: {part!r}")
+            raise MalformedPddl(f"not a fact: {part!r}")
         terms = [term.split(":") for term in found["terms"].split(",") if term.strip()]
         variables = [Variable(term[0].strip(), term[-1].strip()) for term in terms]
         facts.append((found["predicate"].lower(), tuple(variables)))

@@ -7,7 +7,7 @@ Only what is admissible can be done; the words for it are in `voice.py`.
 
 from collections.abc import Iterator, Mapping
 
-from agentrl.envs.tasks.alfworld.scene import APPLIANCES, LAMP, MADE, Scene, kind_of
+from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, MADE, AlfworldProblem, kind_of
 
 Command = tuple[str, ...]  # a verb and the names it takes
 
@@ -15,7 +15,7 @@ Command = tuple[str, ...]  # a verb and the names it takes
 class Household:
     """One episode's world. `at`: the place stood at, `held`: the thing carried; empty for none."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: AlfworldProblem) -> None:
         self.scene = scene
         self.at = ""
         self.held = ""

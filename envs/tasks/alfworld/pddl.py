@@ -1,7 +1,7 @@
 """PDDL, as far as a household needs it: typed objects, facts, actions, conditions, effects, a goal.
 
 The subset is ADL without numbers: `and or not imply exists forall =`, `when`; costs are left out.
-Names are folded to lower case, as PDDL has it. Everything malformed is a `Malformed`.
+Names are folded to lower case, as PDDL has it. Everything malformed is a `MalformedPddl`.
 """
 
 import re
@@ -16,7 +16,7 @@ Form: TypeAlias = "str | list[Form]"
 Fact = tuple[str, ...]  # of a predicate: its arguments
 
 
-class Malformed(ValueError):
+class MalformedPddl(ValueError):
     """The text of a domain, a problem or a grammar is not what it should be."""
 
 
@@ -94,7 +94,7 @@ class Domain:
         while line[-1] != ROOT:
             parent = self.types.get(line[-1])
             if parent is None or parent in line:
-                raise Malformed(f"unknown type {line[-1]}")
+                raise MalformedPddl(f"unknown type {line[-1]}")
             line.append(parent)
         return tuple(line)
 
@@ -115,9 +115,9 @@ def domain(text: str) -> Domain:
     actions: dict[str, Action] = {}
     for head, *rest in _sections(text, "domain"):
         if head == ":types":
-            types |= _typed(rest)
+            types |= _read_typed(rest)
         elif head == ":constants":
-            constants |= _typed(rest)
+            constants |= _read_typed(rest)
         elif head == ":action":
             action = _action(rest)
             actions[action.name] = action
@@ -132,7 +132,7 @@ def problem(text: str) -> Problem:
     goal: Condition | None = None
     for head, *rest in _sections(text, "problem"):
         if head == ":objects":
-            objects |= _typed(rest)
+            objects |= _read_typed(rest)
         elif head == ":init":
             for form in rest:
                 if isinstance(form, list) and form[:1] != ["="]:
@@ -141,7 +141,7 @@ def problem(text: str) -> Problem:
         elif head == ":goal":
             goal = _condition(rest[0] if rest else [])
     if goal is None:
-        raise Malformed("the problem has no goal")
+        raise MalformedPddl("the problem has no goal")
     return Problem(objects, {name: tuple(rows) for name, rows in facts.items()}, goal)
 
 
@@ -163,10 +163,10 @@ def _sections(text: str, kind: str) -> Iterator[list[Form]]:
         case ["define", [str(found), str()], *sections] if found == kind:
             for section in sections:
                 if not isinstance(section, list) or not section:
-                    raise Malformed(f"a section of the {kind} is {section!r}")
+                    raise MalformedPddl(f"a section of the {kind} is {section!r}")
                 yield section
         case _:
-            raise Malformed(f"no (define ({kind} …) …)")
+            raise MalformedPddl(f"no (define ({kind} …) …)")
 
 
 def _read(text: str) -> Form:
@@ -178,24 +178,24 @@ def _read(text: str) -> Form:
         elif word == ")":
             form = stack.pop()
             if not stack:
-                raise Malformed("a ) too many")
+                raise MalformedPddl("a ) too many")
             stack[-1].append(form)
         elif word[0] != ";":
             stack[-1].append(word)
     if len(stack) > 1:
-        raise Malformed(f"{len(stack) - 1} ) missing")
+        raise MalformedPddl(f"{len(stack) - 1} ) missing")
     if len(stack[0]) != 1:
-        raise Malformed(f"{len(stack[0])} forms where one is due")
+        raise MalformedPddl(f"{len(stack[0])} forms where one is due")
     return stack[0][0]
 
 
 def _words(form: Form) -> list[str]:
     if not isinstance(form, list) or not form or not all(isinstance(each, str) for each in form):
-        raise Malformed(f"not a list of names: {str(form)[:80]}")
+        raise MalformedPddl(f"not a list of names: {str(form)[:80]}")
     return cast(list[str], form)
 
 
-def _typed(forms: list[Form]) -> dict[str, str]:
+def _read_typed(forms: list[Form]) -> dict[str, str]:
     """Names with the type that follows them after a dash; the root where none does."""
     names: dict[str, str] = {}
     waiting: list[str] = []
@@ -212,13 +212,13 @@ def _typed(forms: list[Form]) -> dict[str, str]:
 
 def _variables(form: Form) -> tuple[Variable, ...]:
     if not isinstance(form, list):
-        raise Malformed(f"not a list of variables: {form}")
-    return tuple(Variable(name, kind) for name, kind in _typed(form).items())
+        raise MalformedPddl(f"not a list of variables: {form}")
+    return tuple(Variable(name, kind) for name, kind in _read_typed(form).items())
 
 
 def _action(forms: list[Form]) -> Action:
     if len(forms) % 2 == 0 or not isinstance(forms[0], str):
-        raise Malformed(f"not an action: {str(forms)[:80]}")
+        raise MalformedPddl(f"not an action: {str(forms)[:80]}")
     parts = {str(key): value for key, value in zip(forms[1::2], forms[2::2], strict=True)}
     return Action(
         forms[0],

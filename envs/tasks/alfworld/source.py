@@ -9,13 +9,13 @@ import msgspec
 from agentrl.core.errors import ItemError, nearest
 from agentrl.envs.contract import Environment, Expert, Item
 from agentrl.envs.tasks import generated, options
-from agentrl.envs.tasks.alfworld import games, search
+from agentrl.envs.tasks.alfworld import games, walkthrough_search
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
 from agentrl.envs.tasks.alfworld.expert import AlfworldExpert
 from agentrl.envs.tasks.alfworld.generate import draw
-from agentrl.envs.tasks.alfworld.replay import ReplayExpert
-from agentrl.envs.tasks.alfworld.scene import APPLIANCES, LAMP, Scene, kind_of
-from agentrl.envs.tasks.alfworld.story import GameStory, HouseholdStory, played
+from agentrl.envs.tasks.alfworld.playable import GeneratedGame, ReleaseGame, play_game
+from agentrl.envs.tasks.alfworld.problem import APPLIANCES, LAMP, AlfworldProblem, kind_of
+from agentrl.envs.tasks.alfworld.walkthrough_expert import ReplayExpert
 
 RELEASE = ("train", "valid_train", "valid_seen")
 
@@ -62,16 +62,18 @@ class AlfworldSource:
     def make(self, item: Item) -> Environment:
         style = self._options.style
         if packed := _packed(item):
-            return AlfworldEnvironment(GameStory(played(item.item_id, packed)), style)
-        return AlfworldEnvironment(HouseholdStory(_scene(item), style), style)
+            return AlfworldEnvironment(ReleaseGame(play_game(item.item_id, packed)), style)
+        return AlfworldEnvironment(GeneratedGame(_scene(item), style), style)
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
         if packed := _packed(item):
             commands: Sequence[str] = self._release.game(item.item_id).walkthrough
             if self._options.expert == "search":
-                fresh = played(item.item_id, packed)
-                commands = search.searched(fresh, commands, self._habits, self.max_turns)
-            play = played(item.item_id, packed)
+                fresh = play_game(item.item_id, packed)
+                commands = walkthrough_search.search_game(
+                    fresh, commands, self._habits, self.max_turns
+                )
+            play = play_game(item.item_id, packed)
             return ReplayExpert(play, commands, seed=seed, noise=noise)
         return AlfworldExpert(_scene(item), seed=seed, noise=noise)
 
@@ -80,10 +82,10 @@ class AlfworldSource:
         return games.release(self._options.data)
 
     @cached_property
-    def _habits(self) -> search.Habits:
+    def _habits(self) -> walkthrough_search.Habits:
         """Of the training games alone."""
         train = (item.item_id for item in self.items("train"))
-        return search.habits(self._release.game(path).walkthrough for path in train)
+        return walkthrough_search.habits(self._release.game(path).walkthrough for path in train)
 
     def _read(self, split: str) -> list[Item]:
         if split not in RELEASE:
@@ -91,7 +93,7 @@ class AlfworldSource:
         known = self._release.paths()
         if split == "train":
             there = set(known)
-            wanted = [path for path in games.listed(self._options.data) if path in there]
+            wanted = [path for path in games.listed_games(self._options.data) if path in there]
         else:
             wanted = [path for path in known if path.split("/")[1] == split]
         if not wanted:
@@ -102,16 +104,16 @@ class AlfworldSource:
         return Item(self.name, path, msgspec.to_builtins(self._release.game(path).packed))
 
 
-def _packed(item: Item) -> games.Packed | None:
+def _packed(item: Item) -> games.PackedGame | None:
     """An imported item's game; None for a generated item. Raises ItemError."""
     if "problem" not in item.content:
         return None
-    return options.read(item.item_id, games.Packed, item.content)
+    return options.read(item.item_id, games.PackedGame, item.content)
 
 
-def _scene(item: Item) -> Scene:
+def _scene(item: Item) -> AlfworldProblem:
     """The item's scene. Raises ItemError where a name is unknown or the errand cannot be run."""
-    scene = options.read(item.item_id, Scene, item.content)
+    scene = options.read(item.item_id, AlfworldProblem, item.content)
     places = {place.name for place in scene.places}
     if not all(map(str.strip, (*places, *scene.things))):
         raise ItemError(f"item {item.item_id}: a place or a thing has no name")

@@ -74,7 +74,7 @@ class BfclEnvironment:
         answer = world.run(call.name, call.arguments)
         text = written(answer)
         self._judge.saw(text)
-        shown = _brief(answer) if self._style == "compact" else text
+        shown = _shorten(answer) if self._style == "compact" else text
         return Message("tool", shortened(shown, MAX_ANSWER), call.name)
 
     def _next(self, world: World) -> Outcome:
@@ -92,7 +92,7 @@ class BfclEnvironment:
         return Outcome((), True, status, reward, reward, metrics)
 
 
-def _brief(answer: dict[str, object]) -> str:
+def _shorten(answer: dict[str, object]) -> str:
     """The values of an answer alone; `ok` where there are none."""
     values = [each if isinstance(each, str) else json.dumps(each) for each in answer.values()]
     return " ".join(values) or "ok"

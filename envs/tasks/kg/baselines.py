@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from agentrl.envs.contract import Message, ToolCall
-from agentrl.envs.tasks.kg.expert import listed, made
+from agentrl.envs.tasks.kg.expert import parse_list, parse_made
 from agentrl.envs.tasks.kg.problem import Problem
 
 _ANSWERS = 0.3  # probability a turn of the random policy, once there is a variable
@@ -21,10 +21,10 @@ class RandomWalk:
 
     def act(self, messages: Sequence[Message]) -> ToolCall | str:
         reply, last, self._last = messages[-1].content, self._last, None
-        if last and last.name == "get_relations" and (shown := listed(reply)):
+        if last and last.name == "get_relations" and (shown := parse_list(reply)):
             arguments = {**last.arguments, "relation": self._random.choice(shown)}
             return ToolCall("get_neighbors", arguments)
-        if not last and (variable := made(reply)):
+        if not last and (variable := parse_made(reply)):
             self._made.append(variable)
         if self._made and self._random.random() < _ANSWERS:
             return f"Final Answer: {self._random.choice(self._made)}"
@@ -48,7 +48,7 @@ class FirstRelation:
         if self._turn == 1:
             return ToolCall("get_relations", {"variable": self._entity})
         if self._turn == 2:
-            relation = next(iter(listed(messages[-1].content)), "")
+            relation = next(iter(parse_list(messages[-1].content)), "")
             arguments = {"variable": self._entity, "relation": relation}
             return ToolCall("get_neighbors", arguments)
         return "Final Answer: #0"

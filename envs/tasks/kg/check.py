@@ -41,7 +41,7 @@ def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
     return {"random": RandomWalk(problem, seed), "constant": FirstRelation(problem)}
 
 
-def held(item: Item, rules: Rules) -> tuple[Problem, set[str]]:
+def check_program(item: Item, rules: Rules) -> tuple[Problem, set[str]]:
     """The item's problem, and what its gold actions find; nothing where one is refused."""
     problem = options.read(item.item_id, Problem, item.content)
     graph = LocalGraph(problem.triples, problem.attributes)
@@ -77,18 +77,18 @@ def _permissive(settings: Settings) -> Iterator[Figure]:
     wrong = [i.item_id for i in items if not _gold(i, "permissive")]
     value = f"{len(items) - len(wrong):,} of {len(items):,}"
     yield Figure(
-        "gold programs, permissive", value + _named(wrong), f"{len(items):,}", ok=not wrong
+        "gold programs, permissive", value + _name_wrong(wrong), f"{len(items):,}", ok=not wrong
     )
 
 
 def _strict(settings: Settings) -> Iterator[Figure]:
-    items, status = _items(settings), datasets.replayed(settings.data)
+    items, status = _items(settings), datasets.replayed_answers(settings.data)
     if unknown := [item.item_id for item in items if item.item_id not in status]:
         raise ItemError(f"kg: nobody says what the original makes of {unknown[0]}")
     accepted = {item.item_id for item in items if _gold(item, "strict")}
     theirs = {item.item_id for item in items if status[item.item_id] == "ok"}
     wanted = f"{len(theirs):,}, the ones that the original accepts"
-    value = f"{len(accepted):,} of {len(items):,}{_named(sorted(accepted ^ theirs))}"
+    value = f"{len(accepted):,} of {len(items):,}{_name_wrong(sorted(accepted ^ theirs))}"
     complete = len(items) < RL_ITEMS or len(theirs) == ACCEPTED
     yield Figure("gold programs, strict", value, wanted, ok=accepted == theirs and complete)
 
@@ -103,7 +103,7 @@ def _expressions(settings: Settings) -> Iterator[Figure]:
         program = forward(parse(gold[item.item_id]), back)
         if set(graph.select(answers(program))) != set(problem.answers):
             wrong.append(item.item_id)
-    value = f"{len(items) - len(wrong):,} of {len(items):,}{_named(wrong)}"
+    value = f"{len(items) - len(wrong):,} of {len(items):,}{_name_wrong(wrong)}"
     yield Figure("gold s-expressions", value, f"{len(items):,}", ok=not wrong)
 
 
@@ -111,8 +111,8 @@ def _rewards(settings: Settings) -> Iterator[Figure]:
     """Of every gold program its last variable, and its first: partly right, mostly wrong."""
     source = KgSource({"origin": "agentbench", "rules": "permissive", "data": settings.data})
     items = _items(settings)
-    wrong = [item.item_id for item in items if not _scored(source, item)]
-    value = f"{len(items) - len(wrong):,} of {len(items):,}{_named(wrong)}"
+    wrong = [item.item_id for item in items if not _is_scored(source, item)]
+    value = f"{len(items) - len(wrong):,} of {len(items):,}{_name_wrong(wrong)}"
     yield Figure("reward and F1", value, f"{len(items):,}", ok=not wrong)
 
 
@@ -120,14 +120,14 @@ def _turns(settings: Settings) -> Iterator[Figure]:
     source = KgSource({"origin": "agentbench", "rules": "permissive", "data": settings.data})
     items, won, took = _items(settings), 0.0, []
     for item in items:
-        reward, turns_s = _played(source, item, settings.seed)
+        reward, turns_s = _play(source, item, settings.seed)
         won += reward
         took += turns_s
     value = f"{won:,.0f} of {len(items):,} won, a turn {median(took) * 1e3:.2f} ms"
     yield Figure("the expert on support graphs", value, f"{len(items):,}", ok=won == len(items))
 
 
-def _scored(source: KgSource, item: Item) -> bool:
+def _is_scored(source: KgSource, item: Item) -> bool:
     """Whether reward and score of two answers are those of the benchmark's formula."""
     problem = options.read(item.item_id, Problem, item.content)
     calls = [
@@ -177,14 +177,14 @@ def _large(settings: Settings) -> Iterator[Figure]:
         source = KgSource({**given, "difficulty": difficulty, "items": count, "test_items": 1})
         won, took = 0.0, []
         for number, item in enumerate(source.items("train")):
-            reward, turns_s = _played(source, item, number)
+            reward, turns_s = _play(source, item, number)
             won += reward
             took += turns_s
         value = f"{won / count:.1%} of {count} by the expert, a turn {median(took) * 1e3:.2f} ms"
         yield Figure(f"FB15k-237, {difficulty} questions", value, "95 %", ok=won >= 0.95 * count)
 
 
-def _played(source: KgSource, item: Item, seed: int) -> tuple[float, list[float]]:
+def _play(source: KgSource, item: Item, seed: int) -> tuple[float, list[float]]:
     """The expert's reward, and the seconds that each turn took."""
     environment, expert = source.make(item), source.expert(item, seed=seed)
     messages, took = environment.start().messages, []
@@ -207,11 +207,11 @@ def _items(settings: Settings) -> Sequence[Item]:
 
 
 def _gold(item: Item, rules: Rules) -> bool:
-    problem, found = held(item, rules)
+    problem, found = check_program(item, rules)
     return found == set(problem.answers)
 
 
-def _named(wrong: Sequence[str]) -> str:
+def _name_wrong(wrong: Sequence[str]) -> str:
     more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
     return f"; not {', '.join(wrong[:MAX_NAMED])}{more}" if wrong else ""
 

@@ -119,11 +119,11 @@ def fb15k237(given: str) -> NamedGraph:
     """The graph of FB15k-237, read once in a process and kept. Raises ConfigError, ItemError."""
     root = locate(FB15K237, given)
     with _READING:
-        return _kept(str(root))
+        return _read_cache(str(root))
 
 
 @lru_cache(maxsize=1)
-def _kept(root: str) -> NamedGraph:
+def _read_cache(root: str) -> NamedGraph:
     return NamedGraph.read(root)
 
 
@@ -162,7 +162,7 @@ def reverses(given: str) -> dict[str, str]:
     return dict(line.split() for line in path.read_text(encoding="utf-8").splitlines())
 
 
-def replayed(given: str) -> dict[str, str]:
+def replayed_answers(given: str) -> dict[str, str]:
     """What the original makes of an item's actions, by its id: `ok`, else why not. Raises
     ItemError."""
     path = locate(SUPPORT_GRAPHS, given) / "kg" / _STATUS

@@ -108,7 +108,7 @@ class KgEnvironment:
             made = bench.use(call.name, *given)
         except ToolError as error:
             return f"Error processing tool call: {error}"
-        return _told(made, len(bench.variables) - 1, self._style)
+        return _describe_variable(made, len(bench.variables) - 1, self._style)
 
     def _opened(self) -> Workbench:
         if self._bench is None:
@@ -137,7 +137,7 @@ def compact_prompt(problem: Problem) -> str:
     return f"{question}\n[{', '.join(problem.entities)}]"
 
 
-def _told(made: Listing | Variable, index: int, style: Style) -> str:
+def _describe_variable(made: Listing | Variable, index: int, style: Style) -> str:
     if isinstance(made, Listing):
         if style == "compact":
             return " ".join(made.names) or NOTHING

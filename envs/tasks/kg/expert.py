@@ -53,9 +53,9 @@ class KgExpert:
             if self._awaits:
                 self._made.append(self._made[-1] if self._made else "#0")
         elif self._awaits:
-            self._made.append(made(reply) or "#0")
+            self._made.append(parse_made(reply) or "#0")
         else:
-            self._shown = listed(reply)
+            self._shown = parse_list(reply)
 
     def _reference(self, argument: str) -> str:
         """`#k` counts the gold variables; an entity goes by its name in the question."""
@@ -74,14 +74,14 @@ class KgExpert:
         return tool, [self._random.choice(others), *given[1:]]
 
 
-def listed(reply: str) -> list[str]:
+def parse_list(reply: str) -> list[str]:
     """The names in a listing's text, of either style; none where it tells of an error."""
     if reply.startswith(_REFUSED) or reply == NOTHING:
         return []
     return _LISTED.findall(reply.removeprefix("Observation: "))
 
 
-def made(reply: str) -> str:
+def parse_made(reply: str) -> str:
     """The variable that a reply tells of, as `#k`; empty where it tells of none."""
     found = _MADE.search(reply)
     return found[0] if found and not reply.startswith(_REFUSED) else ""

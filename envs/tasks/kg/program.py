@@ -90,7 +90,7 @@ class Count:
 Program = Entity | Join | And | Extreme | Count
 
 
-def checked(program: Program) -> Program:
+def require_size(program: Program) -> Program:
     """The program, unless it is larger than MAX_SIZE or counts a count. Raises ProgramError."""
     for part in parts(program):
         if isinstance(part, Count):
@@ -153,7 +153,7 @@ def _read(tokens: Iterator[str], first: str, depth: int = 0) -> Program:
     else:
         raise ProgramError(f"no operator {operator[:40]!r}")
     _expect(tokens, ")")
-    return checked(program)
+    return require_size(program)
 
 
 def _relation(tokens: Iterator[str]) -> tuple[str, bool]:

@@ -218,11 +218,11 @@ def replay(actions: Sequence[str], bench: Workbench) -> set[str] | None:
     return bench.answer(-1) if bench.variables else None
 
 
-def drawn(walker: Walker, random: Random, shape: str, tries: int) -> Problem | None:
+def draw_problem(walker: Walker, random: Random, shape: str, tries: int) -> Problem | None:
     """A problem without its graph; None where so many walks find no proper question."""
     for _ in range(tries):
         program = walker.draw(random, shape)
-        found = solved(program, walker) if program else None
+        found = solve_program(program, walker) if program else None
         if program is None or found is None:
             continue
         about = sorted(entities(program))
@@ -238,7 +238,7 @@ def drawn(walker: Walker, random: Random, shape: str, tries: int) -> Problem | N
     return None
 
 
-def solved(program: Program, walker: Walker) -> list[str] | None:
+def solve_program(program: Program, walker: Walker) -> list[str] | None:
     """The answers; None where rules or sizes rule the question out."""
     found = walker.members(program)
     if not 0 < len(found) <= MAX_ANSWERS:

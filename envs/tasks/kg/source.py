@@ -16,7 +16,7 @@ from agentrl.envs.tasks.kg.environment import MAX_TURNS, KgEnvironment
 from agentrl.envs.tasks.kg.expert import KgExpert
 from agentrl.envs.tasks.kg.graph import Endpoint, Graph, LocalGraph
 from agentrl.envs.tasks.kg.problem import Ontology, Problem, Rules
-from agentrl.envs.tasks.kg.questions import Walker, drawn
+from agentrl.envs.tasks.kg.questions import Walker, draw_problem
 from agentrl.envs.tasks.kg.tools import Workbench
 
 MAX_NAME = 60  # characters of an entity a generated question may be about
@@ -118,7 +118,7 @@ class KgSource:
     ) -> tuple[Mapping[str, Any], str] | None:
         walker = self._walker
         shapes = walker.shapes(difficulty)
-        found = drawn(walker, random, shapes[number % len(shapes)], tries=1)
+        found = draw_problem(walker, random, shapes[number % len(shapes)], tries=1)
         if found is None:
             return None
         problem = msgspec.structs.replace(found, shared=datasets.FB15K237.name)

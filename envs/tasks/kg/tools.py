@@ -19,9 +19,9 @@ from agentrl.envs.tasks.kg.program import (
     Program,
     ProgramError,
     answers,
-    checked,
     entities,
     predicates,
+    require_size,
 )
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -109,7 +109,7 @@ class Workbench:
         program = self._set("get_neighbors", variable)
         if relation not in self._known("get_neighbors", variable, "relation"):
             raise ToolError("get_neighbors: relation must be a relation of the variable")
-        made = checked(Join(relation, inverse=True, of=program))
+        made = require_size(Join(relation, inverse=True, of=program))
         return Variable(made, self._ontology.range_of(relation))
 
     def _intersection(self, variable1: str, variable2: str) -> Variable:
@@ -117,17 +117,17 @@ class Workbench:
         right = self._variable("intersection", variable2)
         if self._strict and left.type != right.type:
             raise ToolError("intersection: two variables must have the same type")
-        return Variable(checked(And(left.program, right.program)), left.type)
+        return Variable(require_size(And(left.program, right.program)), left.type)
 
     def _extreme(self, tool: str, variable: str, attribute: str) -> Variable:
         of = self._variable(tool, variable)
         if attribute not in self._known(tool, variable, "attribute"):
             raise ToolError(f"{tool}: attribute must be an attribute of the variable")
-        made = checked(Extreme(of.program, attribute, largest=tool == "argmax"))
+        made = require_size(Extreme(of.program, attribute, largest=tool == "argmax"))
         return Variable(made, of.type)
 
     def _count(self, variable: str) -> Variable:
-        return Variable(checked(Count(self._variable("count", variable).program)), NUMBER)
+        return Variable(require_size(Count(self._variable("count", variable).program)), NUMBER)
 
     def _known(self, tool: str, variable: str, kind: str) -> frozenset[str]:
         """What was listed of a variable; the permissive rules list it where the agent did not."""

@@ -8,7 +8,7 @@ import msgspec
 
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Problem
-from agentrl.envs.tasks.kg.questions import Walker, drawn
+from agentrl.envs.tasks.kg.questions import Walker, draw_problem
 from agentrl.envs.tasks.options import Difficulty
 
 MAX_TRIPLES = 60
@@ -64,7 +64,7 @@ def draw(
     graph = LocalGraph(world.triples, world.attributes)
     walker = Walker(graph, world.ontology("strict"), starts, str, name_of)
     shapes = walker.shapes(difficulty)
-    found = drawn(walker, random, shapes[number % len(shapes)], WALKS)
+    found = draw_problem(walker, random, shapes[number % len(shapes)], WALKS)
     if found is None:
         return None
     problem = msgspec.structs.replace(

@@ -47,7 +47,7 @@ def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:
     content: dict[str, Any] = {
         "description": row["description"],
         "image": create.get("local") or create.get("image") or "default",
-        "init": [_script(each, scripts) for each in _listed(create.get("init"))],
+        "init": [_script(each, scripts) for each in _as_list(create.get("init"))],
     }
     for name, given in (("start", row.get("start")), ("example", evaluation.get("example"))):
         if given:
@@ -56,11 +56,11 @@ def content_of(row: Mapping[str, Any], scripts: Path) -> dict[str, Any]:
     if match is not None:
         content["match"] = {"answer": match} if isinstance(match, str) else match
     else:
-        content["check"] = [_step(each, scripts) for each in _listed(evaluation["check"])]
+        content["check"] = [_step(each, scripts) for each in _as_list(evaluation["check"])]
     return content
 
 
-def _listed(given: Any) -> list[Any]:
+def _as_list(given: Any) -> list[Any]:
     if given is None:
         return []
     return given if isinstance(given, list) else [given]

@@ -8,20 +8,20 @@ from agentrl.envs.tasks.oslinux.worlds import (
     HOME,
     NAMES,
     WORDS,
-    Drawn,
+    DrawnProblem,
     a_folder,
     a_tree,
-    quoted,
+    quote_paths,
     some_lines,
     text_of,
 )
 
 
-def write_file(random: Random) -> Drawn:
+def write_file(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     word, stem = random.choice(WORDS), random.choice(NAMES)
     path = f"{folder}/{stem}.txt"
-    return Drawn(
+    return DrawnProblem(
         f"Create the file {path}; its only line must be: {word}",
         f"write {word} to {name}/{stem}.txt",
         {f"{folder}/readme": "nothing\n"},
@@ -30,45 +30,45 @@ def write_file(random: Random) -> Drawn:
     )
 
 
-def remove_files(random: Random) -> Drawn:
+def remove_files(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     extensions = tuple(random.sample(EXTENSIONS, 3))
     files, chosen = a_tree(random, folder, extensions), extensions[0]
     kept = [path for path in files if not path.endswith(f".{chosen}")]
-    return Drawn(
+    return DrawnProblem(
         f"Remove all files below {folder}, at any depth, with the extension .{chosen}, no others.",
         f"remove {chosen} in {name}",
         files if len(kept) < len(files) else {},
         f"find {folder} -name '*.{chosen}' -delete",
-        check=f"[ -z \"$(find {folder} -name '*.{chosen}')\" ] && ls {quoted(kept)}",
+        check=f"[ -z \"$(find {folder} -name '*.{chosen}')\" ] && ls {quote_paths(kept)}",
     )
 
 
-def fix_modes(random: Random) -> Drawn:
+def fix_modes(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     extensions = ("key", *random.sample(EXTENSIONS, 2))
     files = a_tree(random, folder, extensions)
     mode = random.choice(("600", "640", "400"))
     keys = [path for path in files if path.endswith(".key")]
     others = [path for path in files if not path.endswith(".key")]
-    return Drawn(
+    return DrawnProblem(
         f"Give every file below {folder}, at any depth, with the extension .key the mode {mode}; "
         "leave the other files as they are.",
         f"chmod {mode} key in {name}",
         files if keys and others else {},
         f"find {folder} -name '*.key' -exec chmod {mode} {{}} +",
-        check=f'[ "$(stat -c %a {quoted(keys)} | sort -u)" = {mode} ] && '
-        f'[ "$(stat -c %a {quoted(others)} | sort -u)" = 644 ]',
+        check=f'[ "$(stat -c %a {quote_paths(keys)} | sort -u)" = {mode} ] && '
+        f'[ "$(stat -c %a {quote_paths(others)} | sort -u)" = 644 ]',
         more=f"find {folder} -type f -exec chmod 644 {{}} +",
     )
 
 
-def rename_files(random: Random) -> Drawn:
+def rename_files(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     old, new = random.sample(EXTENSIONS, 2)
     stems = random.sample(WORDS, random.randint(3, 6))
     wanted = sorted(f"{stem}.{new}" for stem in stems)
-    return Drawn(
+    return DrawnProblem(
         f"Rename every .{old} file in {folder} so that its extension becomes .{new}.",
         f"rename {old} to {new} in {name}",
         {f"{folder}/{stem}.{old}": f"{stem}\n" for stem in stems},
@@ -78,12 +78,12 @@ def rename_files(random: Random) -> Drawn:
     )
 
 
-def stop_process(random: Random) -> Drawn:
+def stop_process(random: Random) -> DrawnProblem:
     _, folder = a_folder(random)
     names = random.sample(NAMES, 3)
     chosen, *others = names
     alive = " && ".join(f"kill -0 $(cat {folder}/{each}.pid)" for each in others)
-    return Drawn(
+    return DrawnProblem(
         f"Each file {folder}/*.pid holds the id of a running process. Stop the process of "
         f"{chosen}.pid and let the others run; leave the files.",
         f"stop {chosen} of {folder}",
@@ -94,7 +94,7 @@ def stop_process(random: Random) -> Drawn:
     )
 
 
-def move_large(random: Random) -> Drawn:
+def move_large(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     sizes = {
         f"{stem}.txt": random.choice((random.randint(10, 190), random.randint(210, 400)))
@@ -102,7 +102,7 @@ def move_large(random: Random) -> Drawn:
     }
     large = sorted(each for each, size in sizes.items() if size > 200)
     small = sorted(each for each, size in sizes.items() if size < 200)
-    return Drawn(
+    return DrawnProblem(
         f"Move every file in {folder} that is larger than 200 bytes to {HOME}/large, which does "
         "not exist yet.",
         f"move over 200 bytes from {name} to large",
@@ -113,7 +113,7 @@ def move_large(random: Random) -> Drawn:
     )
 
 
-def replace_word(random: Random) -> Drawn:
+def replace_word(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     old, new, *rest = random.sample(WORDS, 6)
     files = {
@@ -123,7 +123,7 @@ def replace_word(random: Random) -> Drawn:
         for who in random.sample(NAMES, 3)
     }
     wanted = [text.replace(old, new) for _, text in sorted(files.items())]
-    return Drawn(
+    return DrawnProblem(
         f"Replace the word {old} by {new} in every .txt file in {folder}.",
         f"replace {old} by {new} in {name}",
         files if any(old in text for text in files.values()) else {},

@@ -23,7 +23,7 @@ SHARES = {"train": 0.995, "dev": 20 / 21}  # of the items with an example
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedItem:
     """An item: whether its example passes, None where it has none; whether the constant does."""
 
     item: str
@@ -59,7 +59,7 @@ def _split(split: str, engine: Engine, settings: Settings) -> Iterator[Figure]:
     try:
         items = source.items(split)[: settings.limit or None]
         with ExitStack() as stack:
-            for pool in sandbox.contain(source, engine, settings.peers.get("image", "")):
+            for pool in sandbox.make_sandboxes(source, engine, settings.peers.get("image", "")):
                 stack.enter_context(closing(pool))
             with ThreadPoolExecutor(AT_ONCE) as threads:
                 tried = list(threads.map(partial(attempt, source), items))
@@ -71,7 +71,7 @@ def _split(split: str, engine: Engine, settings: Settings) -> Iterator[Figure]:
     yield Figure(f'{split}: always answering "{CONSTANT}"', f"{right / len(tried):.1%}", ok=None)
 
 
-def attempt(source: OsSource, item: Item) -> Tried:
+def attempt(source: OsSource, item: Item) -> TriedItem:
     """The constant answer and the example's output, on one machine."""
     with closing(source.environment(item)) as environment:
         try:
@@ -79,14 +79,14 @@ def attempt(source: OsSource, item: Item) -> Tried:
             constant = environment.passes(CONSTANT)
             example = item.content.get("example")
             if example is None:
-                return Tried(item.item_id, None, constant)
+                return TriedItem(item.item_id, None, constant)
             ran = environment.machine.run(Script(**example), (), source.script_timeout_s)
-            return Tried(item.item_id, environment.passes(ran.text.strip()), constant)
+            return TriedItem(item.item_id, environment.passes(ran.text.strip()), constant)
         except EnvironmentFailure as error:
-            return Tried(item.item_id, False, False, str(error))
+            return TriedItem(item.item_id, False, False, str(error))
 
 
-def _examples(name: str, tried: Sequence[Tried], share: float) -> Figure:
+def _examples(name: str, tried: Sequence[TriedItem], share: float) -> Figure:
     asked = [each for each in tried if each.passed is not None]
     failed = [f"{each.item} {each.failure}".strip() for each in asked if not each.passed]
     value = f"{len(asked) - len(failed)}/{len(asked)}"

@@ -60,7 +60,7 @@ class OsExpert:
     def _answer(self, read: str, *, errs: bool) -> ToolCall:
         if self._problem.answer:
             return ToolCall(FINISH, {"thought": self._problem.answer})
-        return ToolCall(ANSWER, {"answer": miscopied(read, self._random) if errs else read})
+        return ToolCall(ANSWER, {"answer": miscopy(read, self._random) if errs else read})
 
 
 def faulty(command: str, random: Random) -> str:
@@ -75,7 +75,7 @@ def faulty(command: str, random: Random) -> str:
     return random.choice(mistakes)
 
 
-def miscopied(answer: str, random: Random) -> str:
+def miscopy(answer: str, random: Random) -> str:
     """Another number, or the answer without an end."""
     if answer.isdecimal():
         return str(int(answer) + random.choice((-1, 1)))

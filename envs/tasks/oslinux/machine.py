@@ -19,7 +19,7 @@ MODULES = ("agentrl.envs.tasks.oslinux.processes", "agentrl.envs.tasks.oslinux.s
 T = TypeVar("T")
 
 
-class Ran(msgspec.Struct, frozen=True):
+class ScriptResult(msgspec.Struct, frozen=True):
     """A script's end. `status`: None where it was too slow; `changed`: something on the disk."""
 
     status: int | None
@@ -28,7 +28,7 @@ class Ran(msgspec.Struct, frozen=True):
     changed: bool
 
 
-class Said(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """A command's output. `late`: it was stopped; `ended`: its shell went, another is there."""
 
     text: str
@@ -36,17 +36,17 @@ class Said(msgspec.Struct, frozen=True):
     ended: bool
 
 
-class _Written(msgspec.Struct, frozen=True):
+class _FingerprintReply(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Done(msgspec.Struct, frozen=True):
+class _StopReply(msgspec.Struct, frozen=True):
     stopped: bool = True
 
 
 def program() -> Program:
     """What a sandbox of this task runs."""
-    return python_program("agentrl.envs.tasks.oslinux.inside", MODULES)
+    return python_program("agentrl.envs.tasks.oslinux.sandbox_main", MODULES)
 
 
 class Machine:
@@ -61,7 +61,7 @@ class Machine:
 
     def run(
         self, script: Script, arguments: Sequence[str], timeout_s: float, *, watch: bool = False
-    ) -> Ran:
+    ) -> ScriptResult:
         """A process of its own. `watch`: tell what it changed, and end what it left running."""
         request = {
             "run": script.code,
@@ -70,23 +70,23 @@ class Machine:
             "timeout_s": timeout_s,
             "watch": "/" if watch else "",
         }
-        return self._ask(request, timeout_s, Ran)
+        return self._ask(request, timeout_s, ScriptResult)
 
-    def command(self, text: str, timeout_s: float) -> Said:
+    def command(self, text: str, timeout_s: float) -> CommandResult:
         """In the episode's one shell."""
-        return self._ask({"shell": text, "timeout_s": timeout_s}, timeout_s, Said)
+        return self._ask({"shell": text, "timeout_s": timeout_s}, timeout_s, CommandResult)
 
     def fingerprint(self) -> str:
         """Of what was written to its disk since it began."""
-        return self._ask({"fingerprint": "/"}, PLAIN_S, _Written).digest
+        return self._ask({"fingerprint": "/"}, PLAIN_S, _FingerprintReply).digest
 
     def keep(self) -> None:
         """What runs now outlives `stop`."""
-        self._ask({"keep": True}, PLAIN_S, _Done)
+        self._ask({"keep": True}, PLAIN_S, _StopReply)
 
     def stop(self) -> None:
         """Kill whatever else runs."""
-        if not self._ask({"stop": True}, PLAIN_S, _Done).stopped:
+        if not self._ask({"stop": True}, PLAIN_S, _StopReply).stopped:
             self.close()
             raise EnvironmentFailure("os: processes that cannot be killed")
 

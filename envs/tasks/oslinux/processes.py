@@ -172,7 +172,7 @@ def pipe() -> tuple[int, int]:
     return reading, writing
 
 
-def touched(root: str, since_ns: int) -> bool:
+def has_changes(root: str, since_ns: int) -> bool:
     """Whether a file or folder under `root` was made, changed or removed since; not on mounts."""
     folders = [root]
     while folders:
@@ -198,7 +198,7 @@ def fingerprint(root: str, since_ns: int) -> str:
     Two machines whose scripts wrote the same have the same one.
     """
     found = hashlib.sha256()
-    for path in sorted(_changed(root, since_ns)):
+    for path in sorted(_changed_files(root, since_ns)):
         try:
             kind = os.lstat(path).st_mode
             found.update(f"{path}\0{kind:o}\0".encode(errors="surrogateescape"))
@@ -213,7 +213,7 @@ def fingerprint(root: str, since_ns: int) -> str:
     return found.hexdigest()
 
 
-def _changed(root: str, since_ns: int) -> Iterator[str]:
+def _changed_files(root: str, since_ns: int) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
         if folder == "/":
             folders[:] = [name for name in folders if name not in ("proc", "sys", "dev")]

@@ -9,7 +9,7 @@ from agentrl.envs.tasks.oslinux.worlds import (
     NAMES,
     SHELLS,
     WORDS,
-    Drawn,
+    DrawnProblem,
     a_folder,
     a_tree,
     some_lines,
@@ -17,11 +17,11 @@ from agentrl.envs.tasks.oslinux.worlds import (
 )
 
 
-def count_files(random: Random) -> Drawn:
+def count_files(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     extensions = tuple(random.sample(EXTENSIONS, 3))
     files, chosen = a_tree(random, folder, extensions), extensions[0]
-    return Drawn(
+    return DrawnProblem(
         f"How many files below {folder}, at any depth, have the extension .{chosen}?",
         f"count {chosen} in {name}",
         files,
@@ -30,11 +30,11 @@ def count_files(random: Random) -> Drawn:
     )
 
 
-def count_lines(random: Random) -> Drawn:
+def count_lines(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     word = random.choice(LEVELS)
     lines = some_lines(random, lambda: f"{random.choice(LEVELS)} {random.choice(WORDS)}")
-    return Drawn(
+    return DrawnProblem(
         f"How many lines of the file {folder}/app.log begin with {word}?",
         f"count {word} in {name}/app.log",
         {f"{folder}/app.log": text_of(lines)},
@@ -43,10 +43,10 @@ def count_lines(random: Random) -> Drawn:
     )
 
 
-def sum_column(random: Random) -> Drawn:
+def sum_column(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     lines = some_lines(random, lambda: f"{random.choice(NAMES)} {random.randint(1, 99)}", 5, 12)
-    return Drawn(
+    return DrawnProblem(
         f"Each line of {folder}/pay.txt holds a name and a number. What is the sum of the numbers?",
         f"sum column 2 of {name}/pay.txt",
         {f"{folder}/pay.txt": text_of(lines)},
@@ -55,12 +55,12 @@ def sum_column(random: Random) -> Drawn:
     )
 
 
-def largest_file(random: Random) -> Drawn:
+def largest_file(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     sizes = random.sample(range(10, 900), 6)
     names = [f"{stem}.txt" for stem in random.sample(WORDS, 6)]
     order, flag, pick = random.choice((("largest", "S", max), ("smallest", "Sr", min)))
-    return Drawn(
+    return DrawnProblem(
         f"What is the name of the {order} file in {folder}? Give the name without its folder.",
         f"{order} file in {name}",
         {f"{folder}/{each}": "x" * size for each, size in zip(names, sizes, strict=True)},
@@ -69,14 +69,14 @@ def largest_file(random: Random) -> Drawn:
     )
 
 
-def users_of_shell(random: Random) -> Drawn:
+def users_of_shell(random: Random) -> DrawnProblem:
     _, folder = a_folder(random)
     people, shell = random.sample(NAMES, 9), random.choice(SHELLS)
     lines = [
         f"{who}:x:{1000 + n}:100::/home/{who}:{random.choice(SHELLS)}"
         for n, who in enumerate(people)
     ]
-    return Drawn(
+    return DrawnProblem(
         f"The file {folder}/passwd has the format of /etc/passwd. How many of its users have the "
         f"login shell {shell}?",
         f"count {shell} in {folder}/passwd",
@@ -86,10 +86,10 @@ def users_of_shell(random: Random) -> Drawn:
     )
 
 
-def unique_values(random: Random) -> Drawn:
+def unique_values(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     lines = some_lines(random, lambda: f"{random.choice(WORDS)},{random.choice(NAMES)}")
-    return Drawn(
+    return DrawnProblem(
         f"How many different values does the second column of {folder}/list.csv hold?",
         f"count different column 2 of {name}/list.csv",
         {f"{folder}/list.csv": text_of(lines)},
@@ -98,12 +98,12 @@ def unique_values(random: Random) -> Drawn:
     )
 
 
-def highest_score(random: Random) -> Drawn:
+def highest_score(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     people = random.sample(NAMES, 8)
     scores = random.sample(range(5, 2000), 8)
     lines = [f"{who},{score}" for who, score in zip(people, scores, strict=True)]
-    return Drawn(
+    return DrawnProblem(
         f"Each line of {folder}/score.csv holds a name and a number. Which name has the highest "
         "number?",
         f"name with highest column 2 of {name}/score.csv",
@@ -113,12 +113,12 @@ def highest_score(random: Random) -> Drawn:
     )
 
 
-def hidden_files(random: Random) -> Drawn:
+def hidden_files(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     hidden = random.sample(WORDS, random.randint(2, 6))
     shown = random.sample(WORDS, 3)
     files = {f"{folder}/.{each}": "x\n" for each in hidden}
-    return Drawn(
+    return DrawnProblem(
         f"How many hidden files are in {folder} itself?",
         f"count hidden in {name}",
         files | {f"{folder}/{each}": "x\n" for each in shown},
@@ -127,7 +127,7 @@ def hidden_files(random: Random) -> Drawn:
     )
 
 
-def busiest_address(random: Random) -> Drawn:
+def busiest_address(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     addresses = [f"10.0.0.{n}" for n in random.sample(range(2, 99), 4)]
     status = random.choice(("200", "404", "500"))
@@ -140,7 +140,7 @@ def busiest_address(random: Random) -> Drawn:
     lines = some_lines(random, line, 20, 40)
     ranked = Counter(each.split()[0] for each in lines if each.endswith(status)).most_common()
     tied = len(ranked) < 2 or ranked[0][1] == ranked[1][1]
-    return Drawn(
+    return DrawnProblem(
         f"Each line of {folder}/access.log holds an address, a method, a path and a status. Which "
         f"address has the most requests with the status {status}?",
         f"address with most {status} in {name}/access.log",
@@ -151,11 +151,11 @@ def busiest_address(random: Random) -> Drawn:
     )
 
 
-def total_size(random: Random) -> Drawn:
+def total_size(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     extensions = tuple(random.sample(EXTENSIONS, 2))
     files, chosen = a_tree(random, folder, extensions), extensions[0]
-    return Drawn(
+    return DrawnProblem(
         f"What is the total size in bytes of the files below {folder}, at any depth, with the "
         f"extension .{chosen}?",
         f"total bytes of {chosen} in {name}",
@@ -165,13 +165,13 @@ def total_size(random: Random) -> Drawn:
     )
 
 
-def total_of_name(random: Random) -> Drawn:
+def total_of_name(random: Random) -> DrawnProblem:
     name, folder = a_folder(random)
     people = dict(zip(random.sample(NAMES, 4), random.sample(range(10, 99), 4), strict=True))
     who = random.choice(sorted(people))
     numbers = list(people.values())
     orders = some_lines(random, lambda: f"{random.choice(numbers)} {random.randint(1, 99)}", 10, 20)
-    return Drawn(
+    return DrawnProblem(
         f"{folder}/people holds names and numbers of customers, {folder}/orders numbers of "
         f"customers and amounts. What is the total amount of the orders of {who}?",
         f"total of {who} in {name}",

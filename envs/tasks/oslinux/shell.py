@@ -27,7 +27,7 @@ SETTLE = (
 
 
 @dataclass(frozen=True)
-class Said:
+class ShellResult:
     """What a command wrote. `late`: it was stopped. `ended`: the shell went, a new one is there."""
 
     text: str
@@ -44,20 +44,20 @@ class Shell:
         self._count = 0
         self._start()
 
-    def run(self, script: str, timeout_s: float, keep: frozenset[Identity]) -> Said:
+    def run(self, script: str, timeout_s: float, keep: frozenset[Identity]) -> ShellResult:
         """The command's output. What does not end is interrupted, then killed: all but `keep`."""
         head = Head(TEXT_BYTES)
         if self._finished(script, head, timeout_s):
-            return Said(head.text())
+            return ShellResult(head.text())
         if self._children.status(self.pid) is not None:
             self._restart(keep, sweep=False)
-            return Said(head.text(), ended=True)
+            return ShellResult(head.text(), ended=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGINT)
         if self._told(head, INTERRUPT_S):
-            return Said(head.text(), late=True)
+            return ShellResult(head.text(), late=True)
         self._restart(keep, sweep=True)
-        return Said(head.text(), late=True, ended=True)
+        return ShellResult(head.text(), late=True, ended=True)
 
     def close(self) -> None:
         """Kill it; what it started may live on."""

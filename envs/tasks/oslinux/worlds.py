@@ -19,7 +19,7 @@ HOME = "/root"
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnProblem:
     """A problem: a question has an `answer`, a change a `check` script. `command` solves it."""
 
     question: str
@@ -38,7 +38,7 @@ class Drawn:
         return "\n".join([*lines, self.more]) + "\n"
 
 
-Template = Callable[[Random], Drawn]
+Template = Callable[[Random], DrawnProblem]
 
 
 def a_folder(random: Random) -> tuple[str, str]:
@@ -64,5 +64,5 @@ def text_of(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def quoted(paths: list[str]) -> str:
+def quote_paths(paths: list[str]) -> str:
     return " ".join(map(quote, paths)) or "/"

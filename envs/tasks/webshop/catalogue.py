@@ -15,7 +15,13 @@ import numpy as np
 from agentrl.core.errors import ItemError
 from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.goals import Goal
-from agentrl.envs.tasks.webshop.indexing import FILES, Indexer, in_memory, mapped, open_postings
+from agentrl.envs.tasks.webshop.indexing import (
+    FILES,
+    Indexer,
+    index_in_memory,
+    map_array,
+    open_postings,
+)
 from agentrl.envs.tasks.webshop.product import Product
 from agentrl.envs.tasks.webshop.search import Search
 
@@ -46,7 +52,7 @@ class MemoryCatalogue:
     def __init__(self, products: Iterable[Product]) -> None:
         self.products = tuple(products)
         self._by_id = {product.asin: product for product in self.products}
-        self._search = Search(in_memory((each.asin, each.text) for each in self.products))
+        self._search = Search(index_in_memory((each.asin, each.text) for each in self.products))
         self.digest = hashlib.sha256(msgspec.json.encode(self.products)).hexdigest()[:16]
 
     def product(self, asin: str) -> Product:
@@ -69,9 +75,9 @@ class FolderCatalogue:
                     f"webshop: {folder} is of format {meta.get('format')}, not {FORMAT}"
                 )
             self._postings = open_postings(folder)
-            self._offsets = mapped(folder / _RECORD_ENDS, np.int64)
-            self._ids = mapped(folder / _IDS, f"S{ID_BYTES}")
-            self._by_id = mapped(folder / _BY_ID, np.uint32)
+            self._offsets = map_array(folder / _RECORD_ENDS, np.int64)
+            self._ids = map_array(folder / _IDS, f"S{ID_BYTES}")
+            self._by_id = map_array(folder / _BY_ID, np.uint32)
             self._file = os.open(folder / _RECORDS, os.O_RDONLY)
         except (OSError, ValueError) as error:
             raise ItemError(
@@ -105,7 +111,7 @@ class FolderCatalogue:
         return msgspec.json.decode(os.pread(self._file, end - start, start), type=Product)
 
 
-def built(folder: Path) -> bool:
+def is_built(folder: Path) -> bool:
     """Whether `build` came to its end there."""
     return (folder / _META).exists()
 
@@ -144,7 +150,7 @@ def build(products: Iterable[Product], folder: Path, progress: Progress = lambda
                 progress(len(numbers))
         indexer.write()
     np.array(ends, np.int64).tofile(folder / _RECORD_ENDS)
-    (folder / _GOALS).write_bytes(msgspec.json.encode(goals.human(wishes)))
+    (folder / _GOALS).write_bytes(msgspec.json.encode(goals.human_goals(wishes)))
     _write_ids(folder, numbers)
     meta = {"format": FORMAT, "products": len(numbers), "digest": digest.hexdigest()[:16]}
     (folder / _META).write_text(json.dumps(meta))

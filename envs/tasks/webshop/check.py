@@ -21,8 +21,8 @@ from agentrl.envs.tasks.webshop.baselines import FirstResult, RandomShopper
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.datasets import sample
 from agentrl.envs.tasks.webshop.goals import Goal
-from agentrl.envs.tasks.webshop.large import FULL
-from agentrl.envs.tasks.webshop.measure import in_process
+from agentrl.envs.tasks.webshop.large_catalogue import FULL
+from agentrl.envs.tasks.webshop.measure_catalogue import in_process
 from agentrl.envs.tasks.webshop.reward import worth
 from agentrl.envs.tasks.webshop.search import K1, B
 from agentrl.envs.tasks.webshop.shop import FOUND, PAGE
@@ -53,7 +53,7 @@ def baselines(item: Item, seed: int) -> Mapping[str, Expert]:
 
 def _goals(settings: Settings) -> Figure:
     products = sample(settings.data).products
-    found = len(goals.synthetic(products)), len(goals.human(products))
+    found = len(goals.synthetic_goals(products)), len(goals.human_goals(products))
     value = f"{found[0]:,} synthetic, {found[1]} of people"
     wanted = f"{SYNTHETIC:,}, {HUMAN}"
     return Figure("goals of the sample", value, wanted, ok=found == (SYNTHETIC, HUMAN))
@@ -77,7 +77,7 @@ def _other(settings: Settings) -> Figure:
     return Figure("other purchases", f"mean reward {mean:.3f}", "< 0.1", ok=mean < 0.1)
 
 
-def _played(settings: Settings) -> Figure:
+def _play_goals(settings: Settings) -> Figure:
     """A demonstrator that is shown the product, through pages."""
     source = WebshopSource({"origin": "sample", "data": settings.data})
     items = _some(source.items("test")[: settings.limit or None], "item")
@@ -155,7 +155,7 @@ _MEASURES: Mapping[str, Callable[[Settings], Figure]] = {
     "goals of the sample": _goals,
     "the wanted purchases": _gold,
     "other purchases": _other,
-    "shown the product, test goals": _played,
+    "shown the product, test goals": _play_goals,
     "search beside bm25s, first ten": _beside_bm25s,
     "search beside Lucene, first fifty": _beside_lucene,
     "a shop of full size": _large,
@@ -163,7 +163,7 @@ _MEASURES: Mapping[str, Callable[[Settings], Figure]] = {
 
 
 def _all(shop: MemoryCatalogue, settings: Settings) -> list[Goal]:
-    found = [*goals.human(shop.products), *goals.synthetic(shop.products)]
+    found = [*goals.human_goals(shop.products), *goals.synthetic_goals(shop.products)]
     return _some(found[: settings.limit or None], "goal")
 
 

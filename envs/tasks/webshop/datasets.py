@@ -44,8 +44,8 @@ def sample(data: str = "") -> MemoryCatalogue:
 def agentbench_products(data: str = "") -> Iterator[Product]:
     """All products of the benchmark, read bit by bit. Raises ItemError."""
     folder = locate(AGENTBENCH, data) / "webshop"
-    templates = _decoded(folder / "items_ins_v2.json")
-    people = _decoded(folder / "items_human_ins.json")
+    templates = _read_json(folder / "items_ins_v2.json")
+    people = _read_json(folder / "items_human_ins.json")
     for record in records(folder / "items_shuffle.json"):
         product = from_record(record, templates, people)
         if product is not None:
@@ -54,7 +54,7 @@ def agentbench_products(data: str = "") -> Iterator[Product]:
 
 @lru_cache(maxsize=1)
 def _sample(folder: Path) -> MemoryCatalogue:
-    templates = _decoded(folder / "items_ins_v2_1000.json")
+    templates = _read_json(folder / "items_ins_v2_1000.json")
     path = folder / "documents_1k.jsonl"
     lines = path.read_bytes().splitlines()
     try:
@@ -64,7 +64,7 @@ def _sample(folder: Path) -> MemoryCatalogue:
     return MemoryCatalogue(products)
 
 
-def _decoded(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as error:

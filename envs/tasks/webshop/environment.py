@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agentrl.envs.contract import Message, Observation, Outcome, ToolCall, shortened, strings
 from agentrl.envs.tasks.options import Style
-from agentrl.envs.tasks.webshop.compact import compact_page
+from agentrl.envs.tasks.webshop.compact_page import compact_page
 from agentrl.envs.tasks.webshop.goals import Goal
 from agentrl.envs.tasks.webshop.reward import Worth
 from agentrl.envs.tasks.webshop.shop import Shop, available
@@ -52,7 +52,7 @@ class WebshopEnvironment:
             text = NO_CALL if self._compact else f"Observation:\n{NO_CALL}{self._actions()}"
             return Outcome((Message("user", text),))
         call = calls[0]
-        argument, complaint = written(call)
+        argument, complaint = written_action(call)
         if complaint:
             return Outcome((Message("tool", f"Error: {complaint}", call.name),))
         bought = self._act(call.name, argument)
@@ -90,7 +90,7 @@ class WebshopEnvironment:
         return f"\n\nAvailable Actions:\n{available(self._shop)}"
 
 
-def written(call: ToolCall) -> tuple[str, str]:
+def written_action(call: ToolCall) -> tuple[str, str]:
     """A call's argument and what is wrong with the call, one of them empty."""
     if call.error:
         return "", call.error

@@ -13,8 +13,8 @@ import msgspec
 from agentrl.envs.tasks.options import Difficulty
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.goals import Goal, option_words, price_bound, price_words
-from agentrl.envs.tasks.webshop.goods import BRANDS, CHOICES, COLOURS, KINDS, Kind
 from agentrl.envs.tasks.webshop.product import Product
+from agentrl.envs.tasks.webshop.product_words import BRANDS, CHOICES, COLOURS, KINDS, Kind
 
 MAX_PRODUCTS = 5_000
 MIN_PRICE, MAX_PRICE = 5, 89  # dollars

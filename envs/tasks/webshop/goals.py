@@ -11,7 +11,7 @@ from random import Random
 
 import msgspec
 
-from agentrl.envs.tasks.webshop.product import Product, Wish
+from agentrl.envs.tasks.webshop.product import HumanGoal, Product
 
 SHUFFLE_SEED = 233
 BOUNDS = tuple(10.0 * step for step in range(1, 100))  # dollars
@@ -37,19 +37,25 @@ class Goal(msgspec.Struct, frozen=True):
     short: str = ""
 
 
-def human(products: Iterable[Product]) -> list[Goal]:
+def human_goals(products: Iterable[Product]) -> list[Goal]:
     """One for each wish of a person that names attributes, shuffled."""
-    return _shuffled(
-        _goal(product, wish.text.strip("."), wish.attributes, wish.options or (), place)
+    return _shuffle(
+        _goal(
+            product,
+            human_goal.text.strip("."),
+            human_goal.attributes,
+            human_goal.options or (),
+            place,
+        )
         for product in products
-        for place, wish in enumerate(product.wishes)
-        if wish.attributes
+        for place, human_goal in enumerate(product.wishes)
+        if human_goal.attributes
     )
 
 
-def synthetic(products: Iterable[Product]) -> list[Goal]:
+def synthetic_goals(products: Iterable[Product]) -> list[Goal]:
     """One for each combination of options of a product with a template, shuffled."""
-    return _shuffled(
+    return _shuffle(
         goal
         for product in products
         if product.template is not None
@@ -72,7 +78,7 @@ def option_words(options: dict[str, str]) -> str:
     return f" with {named}" if named else ""
 
 
-def _combinations(product: Product, template: Wish) -> Iterator[Goal]:
+def _combinations(product: Product, template: HumanGoal) -> Iterator[Goal]:
     kinds = sorted(product.options)
     for values in itertools.product(*(product.options[kind] for kind in kinds)):
         options = dict(zip(kinds, values, strict=True))
@@ -100,7 +106,7 @@ def _goal(
     )
 
 
-def _shuffled(goals: Iterable[Goal]) -> list[Goal]:
+def _shuffle(goals: Iterable[Goal]) -> list[Goal]:
     found = list(goals)
     Random(SHUFFLE_SEED).shuffle(found)
     return found

@@ -34,7 +34,7 @@ FILES = (*_ARRAYS, _WORDS, _WORD_ENDS, _META)
 Progress = Callable[[int], None]
 
 
-def in_memory(documents: Iterable[tuple[str, str]], *, block: int = BLOCK) -> Postings:
+def index_in_memory(documents: Iterable[tuple[str, str]], *, block: int = BLOCK) -> Postings:
     """The postings of (id, text) pairs, all in memory."""
     indexer = Indexer(None, block=block)
     for product_id, text in documents:
@@ -45,15 +45,15 @@ def in_memory(documents: Iterable[tuple[str, str]], *, block: int = BLOCK) -> Po
 def open_postings(folder: Path) -> Postings:
     """The index that `Indexer.write` left in `folder`, mapped read-only. Raises OSError."""
     meta = json.loads((folder / _META).read_text())
-    arrays = {name: mapped(folder / name, kind) for name, kind in _ARRAYS.items()}
+    arrays = {name: map_array(folder / name, kind) for name, kind in _ARRAYS.items()}
     vocabulary = Words(
-        mapped(folder / _WORDS, np.uint8),
-        mapped(folder / _WORD_ENDS, np.int64),
+        map_array(folder / _WORDS, np.uint8),
+        map_array(folder / _WORD_ENDS, np.int64),
     )
     return Postings(vocabulary, mean_length=meta["mean_length"], **arrays)
 
 
-def mapped(path: Path, kind: Any) -> NDArray[Any]:
+def map_array(path: Path, kind: Any) -> NDArray[Any]:
     """A file as an array, read-only; a plain one, whose parts cost less to take."""
     return np.memmap(path, dtype=kind, mode="r").view(np.ndarray)
 

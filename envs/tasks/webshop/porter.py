@@ -97,11 +97,11 @@ def _past(word: str) -> str:
     for suffix in ("ed", "ing"):
         base = word[: -len(suffix)]
         if word.endswith(suffix) and _vowel_in(base):
-            return _with_hint(base)
+            return _restore_ending(base)
     return word
 
 
-def _with_hint(base: str) -> str:
+def _restore_ending(base: str) -> str:
     if base.endswith(("at", "bl", "iz")):
         return base + "e"
     if _double(base):
@@ -113,7 +113,7 @@ def _final_y(word: str) -> str:
     return word[:-1] + "i" if word.endswith("y") and _vowel_in(word[:-1]) else word
 
 
-def _replaced(word: str, table: tuple[tuple[str, str], ...], ends: tuple[str, ...]) -> str:
+def _replace(word: str, table: tuple[tuple[str, str], ...], ends: tuple[str, ...]) -> str:
     if not word.endswith(ends):
         return word
     for suffix, other in table:
@@ -124,11 +124,11 @@ def _replaced(word: str, table: tuple[tuple[str, str], ...], ends: tuple[str, ..
 
 
 def _step_2(word: str) -> str:
-    return _replaced(word, _STEP_2, _ENDS_2)
+    return _replace(word, _STEP_2, _ENDS_2)
 
 
 def _step_3(word: str) -> str:
-    return _replaced(word, _STEP_3, _ENDS_3)
+    return _replace(word, _STEP_3, _ENDS_3)
 
 
 def _step_4(word: str) -> str:

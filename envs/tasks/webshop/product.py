@@ -25,7 +25,7 @@ class Review(msgspec.Struct, frozen=True):
     body: str = ""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class HumanGoal(msgspec.Struct, frozen=True):
     """What a person or a template asked for, with this product in mind."""
 
     text: str
@@ -51,8 +51,8 @@ class Product(msgspec.Struct, frozen=True):
     attributes: tuple[str, ...] = ()
     rating: str = NO_RATING
     reviews: tuple[Review, ...] = ()
-    wishes: tuple[Wish, ...] = ()
-    template: Wish | None = None
+    wishes: tuple[HumanGoal, ...] = ()
+    template: HumanGoal | None = None
 
     @property
     def price_tag(self) -> str:
@@ -89,7 +89,7 @@ def from_document(document: Mapping[str, Any], templates: Mapping[str, Any]) -> 
         attributes=tuple(record["Attributes"]),
         rating=str(record.get("Rating") or NO_RATING),
         reviews=tuple(_review(review) for review in record.get("Reviews", ())),
-        wishes=tuple(_wish(wish) for wish in record.get("instructions", ())),
+        wishes=tuple(_wish(human_goal) for human_goal in record.get("instructions", ())),
         template=_template(templates.get(record["asin"], {})),
     )
 
@@ -114,7 +114,7 @@ def from_record(
         features=tuple(features) if isinstance(features, list) else (features,),
         options=_options(record.get("customization_options") or {}),
         attributes=tuple(known.get("attributes", ("DUMMY_ATTR",))),
-        wishes=tuple(_wish(wish) for wish in people.get(asin, ())),
+        wishes=tuple(_wish(human_goal) for human_goal in people.get(asin, ())),
         template=_template(known),
     )
 
@@ -168,17 +168,17 @@ def _options(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _wish(given: Mapping[str, Any]) -> Wish:
-    return Wish(
+def _wish(given: Mapping[str, Any]) -> HumanGoal:
+    return HumanGoal(
         given["instruction"],
         tuple(given["instruction_attributes"]),
         tuple(given["instruction_options"]),
     )
 
 
-def _template(given: Mapping[str, Any]) -> Wish | None:
+def _template(given: Mapping[str, Any]) -> HumanGoal | None:
     text = given.get("instruction")
-    return None if text is None else Wish(text, tuple(given["instruction_attributes"]))
+    return None if text is None else HumanGoal(text, tuple(given["instruction_attributes"]))
 
 
 def _review(given: Mapping[str, Any]) -> Review:

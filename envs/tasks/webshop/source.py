@@ -12,8 +12,8 @@ from agentrl.core.errors import ItemError, nearest
 from agentrl.envs.contract import Environment, Expert, Item
 from agentrl.envs.tasks import datasets, generated, options
 from agentrl.envs.tasks.webshop import goals
-from agentrl.envs.tasks.webshop.catalogue import Catalogue, built, open_folder
-from agentrl.envs.tasks.webshop.compact import COMPACT_PAGE
+from agentrl.envs.tasks.webshop.catalogue import Catalogue, is_built, open_folder
+from agentrl.envs.tasks.webshop.compact_page import COMPACT_PAGE
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH, SAMPLE, sample
 from agentrl.envs.tasks.webshop.environment import WebshopEnvironment
 from agentrl.envs.tasks.webshop.expert import WebshopExpert
@@ -113,7 +113,7 @@ class WebshopSource:
         if self._options.index:
             return Path(self._options.index)
         root = datasets.folder(self._options.data)
-        if root is None or not built(root / INDEX):
+        if root is None or not is_built(root / INDEX):
             root = datasets.locate(AGENTBENCH, self._options.data)
         return root / INDEX
 
@@ -121,12 +121,12 @@ class WebshopSource:
         origin = self._options.origin
         if origin == SAMPLE.name:
             shop: Catalogue = sample(self._options.data)
-            make = goals.human if self._options.goals == "human" else goals.synthetic
+            make = goals.human_goals if self._options.goals == "human" else goals.synthetic_goals
             found = make(sample(self._options.data).products)
         else:
             shop = open_folder(self._index())
             found = open_folder(self._index()).goals()
-        test, train = parted(len(found))
+        test, train = split_goals(len(found))
         known = {found[place] for place in test}
         train = [place for place in train if found[place] not in known]  # one asked twice
         return {
@@ -139,7 +139,7 @@ class WebshopSource:
         return Item(self.name, f"{origin}-{place}", msgspec.to_builtins(content))
 
 
-def parted(count: int) -> tuple[Sequence[int], Sequence[int]]:
+def split_goals(count: int) -> tuple[Sequence[int], Sequence[int]]:
     """The places of the test split and of the train split among `count` goals."""
     places = range(count)
     if count < FEW:

@@ -3,20 +3,20 @@
 import random
 
 from agentrl.ops.chaos.course import Course, hold_for
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 
 OUTAGE_S = 150.0  # longer than the 120 s that a broker was once waited for
 
 
-def cut(scene: Scene, _random: random.Random, service: str) -> Course:
+def cut(observer: RunObserver, _random: random.Random, service: str) -> Course:
     """Every connection to the service is reset; new ones are taken at once."""
-    scene.stage.proxies[service].cut()
+    observer.cluster.proxies[service].cut()
     yield
 
 
-def stall(scene: Scene, random: random.Random, service: str) -> Course:
+def stall(observer: RunObserver, random: random.Random, service: str) -> Course:
     """Nothing passes for a while, then every connection is reset."""
-    proxy = scene.stage.proxies[service]
+    proxy = observer.cluster.proxies[service]
     proxy.stall()
     try:
         yield from hold_for(random.uniform(2.0, 10.0))
@@ -24,15 +24,15 @@ def stall(scene: Scene, random: random.Random, service: str) -> Course:
         proxy.flow()
 
 
-def swallow(scene: Scene, _random: random.Random, service: str) -> Course:
+def swallow(observer: RunObserver, _random: random.Random, service: str) -> Course:
     """Connections lead nowhere, without an end: what was sent on them is lost."""
-    scene.stage.proxies[service].swallow()
+    observer.cluster.proxies[service].swallow()
     yield
 
 
-def refuse(scene: Scene, _random: random.Random, service: str) -> Course:
+def refuse(observer: RunObserver, _random: random.Random, service: str) -> Course:
     """The service refuses connections for longer than anybody's patience ever was."""
-    proxy = scene.stage.proxies[service]
+    proxy = observer.cluster.proxies[service]
     proxy.refuse()
     try:
         yield from hold_for(OUTAGE_S)

@@ -5,20 +5,20 @@ import random
 from agentrl.core.config import Config
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
-from agentrl.envs.sandbox.inventory import Census
+from agentrl.envs.sandbox.inventory import ContainerInventory
 from agentrl.ops.chaos.course import Course
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.supervisor.hosts import hosts_envs
 
 log = get_logger()
 
 
-def kill_container(scene: Scene, random: random.Random) -> Course:
+def kill_container(observer: RunObserver, random: random.Random) -> Course:
     """SIGKILL to what runs in one container, once there is one."""
-    census = Census(scene.stage.name)
+    inventory = ContainerInventory(observer.cluster.name)
     while True:
-        found = _containers(scene)
-        if found and census.kill(random.choice(found)):
+        found = _containers(observer)
+        if found and inventory.kill(random.choice(found)):
             return
         yield
 
@@ -31,9 +31,9 @@ def uses_containers(config: Config) -> bool:
     return contained and hosts_envs(config)
 
 
-def _containers(scene: Scene) -> list[str]:
+def _containers(observer: RunObserver) -> list[str]:
     try:
-        return Census(scene.stage.name).containers()
+        return ContainerInventory(observer.cluster.name).containers()
     except EnvironmentFailure as error:
         log.warning("Containers not counted", error=str(error))
         return []

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentrl.ops.chaos.cluster import BROKER, STORE, Command
 from agentrl.ops.chaos.course import Course, hold_for, wait_until
 from agentrl.ops.chaos.injectors.restarts import service_answers
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.runs.begin import checkpoints_home
 
 FULL_S = (5.0, 40.0)
@@ -26,7 +26,7 @@ SNAPSHOTS_S = 300.0  # for so many to be due
 
 
 def fill_disk(
-    scene: Scene, random: random.Random, service: str, folder: Path, restart: str
+    observer: RunObserver, random: random.Random, service: str, folder: Path, restart: str
 ) -> Course:
     """The service's disk has no byte left; then it has room again.
 
@@ -34,38 +34,38 @@ def fill_disk(
     `restart`, empty where there is none. RabbitMQ goes on to answer, but its quorum queues have
     ended with the first write that failed, and stay away until it is restarted.
     """
-    with filled(folder) as fill:
+    with fill_folder(folder) as fill:
         for _ in hold_for(random.uniform(*FULL_S)):
             fill()
             yield
     if service == STORE:
-        yield from wait_until(lambda: service_answers(scene, service), ANSWER_S)
-    if restart and (service == BROKER or not service_answers(scene, service)):
-        running = Command(restart, scene.stage.home / f"restart-{service}.log")
+        yield from wait_until(lambda: service_answers(observer, service), ANSWER_S)
+    if restart and (service == BROKER or not service_answers(observer, service)):
+        running = Command(restart, observer.cluster.home / f"restart-{service}.log")
         while not running.done():
             yield
-    while not service_answers(scene, service):
+    while not service_answers(observer, service):
         yield
 
 
-def refuse_snapshots(scene: Scene, _random: random.Random, name: str) -> Course:
+def refuse_snapshots(observer: RunObserver, _random: random.Random, name: str) -> Course:
     """The trainer's disk has room for checkpoints, but not for a snapshot, while two are due.
 
     No file that it writes may be larger than those of a checkpoint (RLIMIT_FSIZE: EFBIG); a
     snapshot's holds the optimizer's state as well.
     """
-    pid, seen = scene.pid(name) or 0, scene.seen
-    last = (seen.version if seen else 0) + SNAPSHOTS * scene.config.trainer.snapshot_every + 1
-    largest = largest_file(checkpoints_home(scene.stage.direct, scene.run_id))
+    pid, seen = observer.pid(name) or 0, observer.seen
+    last = (seen.version if seen else 0) + SNAPSHOTS * observer.config.trainer.snapshot_every + 1
+    largest = largest_file(checkpoints_home(observer.cluster.direct, observer.run_id))
     with contextlib.suppress(ProcessLookupError):  # it ended by itself; the next has its disk again
         former = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (largest, former[1]))
         yield from wait_until(
-            lambda: scene.pid(name) != pid or (scene.seen or seen).version >= last,  # type: ignore[union-attr]
+            lambda: observer.pid(name) != pid or (observer.seen or seen).version >= last,  # type: ignore[union-attr]
             SNAPSHOTS_S,
         )
         resource.prlimit(pid, resource.RLIMIT_FSIZE, former)
-    while not scene.healthy(name):
+    while not observer.healthy(name):
         yield
 
 
@@ -89,7 +89,7 @@ def has_own_disk(folder: Path, home: Path) -> bool:
 
 
 @contextmanager
-def filled(folder: Path) -> Iterator[Callable[[], None]]:
+def fill_folder(folder: Path) -> Iterator[Callable[[], None]]:
     """No byte is left on the disk of a folder. Yields what fills it again."""
     filler = folder / "chaos.filler"
     with filler.open("wb", buffering=0) as file:

@@ -8,40 +8,40 @@ from pathlib import Path
 from agentrl.core.logging import get_logger
 from agentrl.db.admin import fault_injection
 from agentrl.ops.chaos.course import Course, send_signal, wait_until
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 
 COMMIT_S = 120.0  # for an update to be committed, which is then lost
 
 log = get_logger()
 
 
-def lose_commits(scene: Scene, _random: random.Random) -> Course:
+def lose_commits(observer: RunObserver, _random: random.Random) -> Course:
     """Let nothing reach the disk until an update was committed; then crash the server.
 
     Postgres answers a commit at once where synchronous_commit is off, and writes it a little later
     by its WAL writer, which is stopped here. Killing that process makes the server begin anew from
     what is on its disk.
     """
-    url = scene.stage.direct.store_url()
+    url = observer.cluster.direct.store_url()
     server = fault_injection.server(url)
     if server is None:
         return
     pid = server.walwriter
-    version = scene.seen.version if scene.seen else 0
-    with fault_injection.late_commits(url):
+    version = observer.seen.version if observer.seen else 0
+    with fault_injection.delay_commits(url):
         os.kill(pid, signal.SIGSTOP)
         try:
             yield from wait_until(
-                lambda: scene.seen is not None and scene.seen.version > version, COMMIT_S
+                lambda: observer.seen is not None and observer.seen.version > version, COMMIT_S
             )
-            before = scene.seen.version if scene.seen else 0
+            before = observer.seen.version if observer.seen else 0
         finally:
             send_signal(pid, signal.SIGKILL)
-        scene.seen = None
-        while scene.seen is None:
+        observer.seen = None
+        while observer.seen is None:
             yield
-    scene.claims.clear()  # what rows said that are lost is no promise; the others are read again
-    log.info("Commits lost", version_before=before, version=scene.seen.version)
+    observer.claims.clear()  # what rows said that are lost is no promise; the others are read again
+    log.info("Commits lost", version_before=before, version=observer.seen.version)
     yield
 
 

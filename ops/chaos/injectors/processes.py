@@ -5,34 +5,34 @@ import resource
 import signal
 
 from agentrl.ops.chaos.course import Course, hold_for, send_signal
-from agentrl.ops.chaos.observer import Scene, role_of
+from agentrl.ops.chaos.observer import RunObserver, role_of
 
 LATE_S = 15.0  # beyond dispatch.body_timeout_s
 
 
-def kill_process(scene: Scene, _random: random.Random, name: str) -> Course:
+def kill_process(observer: RunObserver, _random: random.Random, name: str) -> Course:
     """SIGKILL; the supervisor starts another."""
-    before = scene.mark(name)
+    before = observer.mark(name)
     send_signal(before.pid, signal.SIGKILL)
-    while scene.pid(name) == before.pid or not scene.healthy(name, before):
+    while observer.pid(name) == before.pid or not observer.healthy(name, before):
         yield
 
 
-def pause_process(scene: Scene, random: random.Random, name: str) -> Course:
+def pause_process(observer: RunObserver, random: random.Random, name: str) -> Course:
     """SIGSTOP until its lease is over, then SIGCONT."""
-    before = scene.mark(name)
+    before = observer.mark(name)
     send_signal(before.pid, signal.SIGSTOP)
     try:
-        yield from hold_for(lease_s(scene, name) + random.uniform(0.5, 3.0))
+        yield from hold_for(lease_s(observer, name) + random.uniform(0.5, 3.0))
     finally:
         send_signal(before.pid, signal.SIGCONT)
-    while not scene.healthy(name):
+    while not observer.healthy(name):
         yield
 
 
-def limit_files(scene: Scene, random: random.Random, name: str) -> Course:
+def limit_files(observer: RunObserver, random: random.Random, name: str) -> Course:
     """The process can write to no file for a while: RLIMIT_FSIZE 0, and EFBIG for each write."""
-    pid = scene.pid(name) or 0
+    pid = observer.pid(name) or 0
     try:
         former = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, former[1]))
@@ -40,35 +40,35 @@ def limit_files(scene: Scene, random: random.Random, name: str) -> Course:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, former)
     except ProcessLookupError:  # it ended by itself; another one has its disk again
         yield
-    while not scene.healthy(name):
+    while not observer.healthy(name):
         yield
 
 
-def pause_recorder(scene: Scene, _random: random.Random, name: str) -> Course:
+def pause_recorder(observer: RunObserver, _random: random.Random, name: str) -> Course:
     """SIGSTOP for longer than a body may be on its way, then SIGCONT."""
-    pid = scene.pid(name) or 0
+    pid = observer.pid(name) or 0
     send_signal(pid, signal.SIGSTOP)
     try:
-        yield from hold_for(scene.config.dispatch.body_timeout_s + LATE_S)
+        yield from hold_for(observer.config.dispatch.body_timeout_s + LATE_S)
     finally:
         send_signal(pid, signal.SIGCONT)
-    while not scene.healthy(name):
+    while not observer.healthy(name):
         yield
 
 
-def kill_everything(scene: Scene, _random: random.Random) -> Course:
+def kill_everything(observer: RunObserver, _random: random.Random) -> Course:
     """SIGKILL to the supervisor and all its children, then the same command again."""
-    epoch = scene.identity("trainer")
-    scene.stage.kill_all()
-    scene.stage.up()
+    epoch = observer.identity("trainer")
+    observer.cluster.kill_all()
+    observer.cluster.up()
     yield
-    while scene.identity("trainer") in ("", epoch):
+    while observer.identity("trainer") in ("", epoch):
         yield
 
 
-def lease_s(scene: Scene, name: str) -> float:
+def lease_s(observer: RunObserver, name: str) -> float:
     """How long the role may be silent before others take over what it holds, or might."""
-    config, role = scene.config, role_of(name)
+    config, role = observer.config, role_of(name)
     if role == "policy":
         servers = {server.name: server for server in config.policy_servers()}
         return servers[name.removeprefix("policy-")].lease_s

@@ -12,7 +12,7 @@ from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
 from agentrl.ops.chaos.cluster import BROKER, TASKS
 from agentrl.ops.chaos.course import Course, hold_for
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 
 ANSWER_S = 180.0  # for rabbitmqctl, which starts a machine of its own
 CONTROL_S = 120.0  # for the three that a fault needs, on a busy machine
@@ -70,38 +70,42 @@ class Rabbitmqctl:
         return self.eval("rabbit_mnesia:dir().").strip('"')
 
 
-def raise_disk_alarm(scene: Scene, random: random.Random, rabbitmqctl: Rabbitmqctl) -> Course:
+def raise_disk_alarm(
+    observer: RunObserver, random: random.Random, rabbitmqctl: Rabbitmqctl
+) -> Course:
     """Publishers wait, consumers go on."""
     with rabbitmqctl.alarmed():
         yield from hold_for(random.uniform(*ALARM_S))
-    while not scene.broker_answers():
+    while not observer.broker_answers():
         yield
 
 
-def limit_messages(scene: Scene, random: random.Random, rabbitmqctl: Rabbitmqctl) -> Course:
+def limit_messages(
+    observer: RunObserver, random: random.Random, rabbitmqctl: Rabbitmqctl
+) -> Course:
     """The largest quarter of bodies is refused: their attempts fail, no others."""
-    while (sizes := _body_sizes(scene)) is None:
+    while (sizes := _body_sizes(observer)) is None:
         yield
     limit = round(quantiles(sizes, n=4)[-1]) if len(sizes) > 1 else 0
     with rabbitmqctl.limited(max(COMMAND_BYTES, limit)):
-        _reopen(scene)
+        _reopen(observer)
         yield from hold_for(random.uniform(*SMALL_S))
-    _reopen(scene)
+    _reopen(observer)
     yield
 
 
-def _body_sizes(scene: Scene) -> list[int] | None:
+def _body_sizes(observer: RunObserver) -> list[int] | None:
     """Bytes of the run's bodies; None while the store is away."""
     try:
-        return scene.store.ask(
-            lambda session: liveness.body_sizes(session, scene.run_id), patience_s=0.0
+        return observer.store.ask(
+            lambda session: liveness.body_sizes(session, observer.run_id), patience_s=0.0
         )
     except StoreError:
         return None
 
 
-def _reopen(scene: Scene) -> None:
+def _reopen(observer: RunObserver) -> None:
     """Every channel anew, which reads the limit when it opens."""
     for service in (BROKER, TASKS):
-        if service in scene.stage.proxies:
-            scene.stage.proxies[service].cut()
+        if service in observer.cluster.proxies:
+            observer.cluster.proxies[service].cut()

@@ -4,15 +4,17 @@ import random
 
 from agentrl.ops.chaos.cluster import STORE, Command
 from agentrl.ops.chaos.course import Course
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 
 
-def restart_service(scene: Scene, _random: random.Random, service: str, command: str) -> Course:
+def restart_service(
+    observer: RunObserver, _random: random.Random, service: str, command: str
+) -> Course:
     """Run the command, and wait until the service answers."""
-    running = Command(command, scene.stage.home / f"restart-{service}.log")
-    while not (running.done() and service_answers(scene, service)):
+    running = Command(command, observer.cluster.home / f"restart-{service}.log")
+    while not (running.done() and service_answers(observer, service)):
         yield
 
 
-def service_answers(scene: Scene, service: str) -> bool:
-    return scene.seen is not None if service == STORE else scene.broker_answers()
+def service_answers(observer: RunObserver, service: str) -> bool:
+    return observer.seen is not None if service == STORE else observer.broker_answers()

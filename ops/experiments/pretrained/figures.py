@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentrl.core.statistics import interval
-from agentrl.ops.evaluation.paired import DRAWS, Compared, compared
+from agentrl.ops.evaluation.paired_comparison import DRAWS, PairedResult, compare_items
 from agentrl.ops.experiments.pretrained.findings import Measurement, Solved
 
 GREEDY = 0.0
@@ -42,13 +42,13 @@ def rates(measurement: Measurement) -> dict[Key, Rate]:
     return found
 
 
-def changes(before: Measurement, after: Measurement) -> dict[Key, Compared]:
+def changes(before: Measurement, after: Measurement) -> dict[Key, PairedResult]:
     """By bench and temperature, item by item."""
     first = {(one.bench, one.temperature): one for one in before.solved}
     found = {}
     for one in after.solved:
         key = one.bench, one.temperature
-        change = compared(first[key].by_item, one.by_item) if key in first else None
+        change = compare_items(first[key].by_item, one.by_item) if key in first else None
         if change is not None:
             found[key] = change
     return found

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.ops.experiments.findings import Finding, Kept
+from agentrl.ops.experiments.findings import Finding, SavedFinding
 
 PRETRAINED, START = "pretrained", "start"
 
@@ -37,7 +37,7 @@ class Solved(Finding, frozen=True):
     by_item: dict[str, float]
 
 
-class Measurement(Kept, frozen=True):
+class Measurement(SavedFinding, frozen=True):
     """One policy: `pretrained`, `start` or ARM-SEED."""
 
     design: StudyDesign
@@ -63,7 +63,7 @@ class At(Finding, frozen=True):
     metrics: dict[str, float]
 
 
-class Trained(Kept, frozen=True):
+class Trained(SavedFinding, frozen=True):
     """One run of the whole system. `checkpoint`: the directory of its last version.
 
     `tracks`: steps sampled by each. `staleness`: mean updates between sampling and learning of a

@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.ops.configuration.configs import check_items
-from agentrl.ops.experiments.findings import agreed, read
+from agentrl.ops.experiments.findings import read, require_same_design
 from agentrl.ops.experiments.pretrained import report
 from agentrl.ops.experiments.pretrained.findings import (
     PRETRAINED,
@@ -32,12 +32,12 @@ from agentrl.ops.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from agentrl.ops.experiments.pretrained.measuring import measure, with_bench
+from agentrl.ops.experiments.pretrained.measurement import measure, with_bench
 from agentrl.ops.experiments.pretrained.training import described, train
 from agentrl.ops.experiments.runner import SECTIONS, Work, make_missing
 from agentrl.ops.experiments.training import Told
 from agentrl.ops.quickstart.recipes import Recipe, Size
-from agentrl.ops.quickstart.start import make_start
+from agentrl.ops.quickstart.starting_policy import make_start
 
 WHOLE = "whole"
 ARMS: Mapping[str, int] = {WHOLE: 2, "no-task-norm": 1, "no-cross-policy": 1}  # and their seeds
@@ -50,7 +50,7 @@ BENCHES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SmollmRequest:
     """What to study. `seeds`: of each arm; absent: its own number. `items`: at most, of a bench."""
 
     out: Path
@@ -62,50 +62,50 @@ class Wish:
     benches: Sequence[Bench] = BENCHES
 
 
-def study(wish: Wish) -> Path:
+def study(request: SmollmRequest) -> Path:
     """Make what is missing, then the page; its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError, StoreError.
     """
     logging.configure("experiment", level="WARNING")
-    for arm in wish.arms:
+    for arm in request.arms:
         if arm not in ARMS:
             raise ConfigError(f"unknown arm {arm}{nearest(arm, ARMS)}")
-    config = configured(wish)
-    design = designed(wish, config)
+    config = study_config(request)
+    design = make_design(request, config)
     for bench in design.benches:
         check_items(with_bench(config, bench))
-    wish.out.mkdir(parents=True, exist_ok=True)
-    agreed(wish.out, design, Measurement, "measured")
-    agreed(wish.out, design, Trained)
-    make_missing(list(Planner(wish, config, design).works()), wish.recipe.threads)
-    return report.write(wish.out)
+    request.out.mkdir(parents=True, exist_ok=True)
+    require_same_design(request.out, design, Measurement, "measured")
+    require_same_design(request.out, design, Trained)
+    make_missing(list(Planner(request, config, design).works()), request.recipe.threads)
+    return report.write(request.out)
 
 
-def configured(wish: Wish) -> Config:
+def study_config(request: SmollmRequest) -> Config:
     """What all arms share, beginning with the warm start. Raises ConfigError."""
-    config = loading.load(wish.recipe.file)
-    run = replace(config.run, stop_updates=wish.size.updates or config.run.stop_updates)
-    model = replace(config.model, path=str((wish.out / START).resolve()))
+    config = config_loading.load(request.recipe.file)
+    run = replace(config.run, stop_updates=request.size.updates or config.run.stop_updates)
+    model = replace(config.model, path=str((request.out / START).resolve()))
     return replace(config, run=run, model=model)
 
 
-def designed(wish: Wish, config: Config) -> StudyDesign:
+def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
     """A bench without options of its own has those of its task, and its options come on top."""
     own = {name: task.options for name, task in config.tasks.items()}
     benches = [
         replace(
             bench,
-            items=min(bench.items, wish.items or bench.items),
+            items=min(bench.items, request.items or bench.items),
             options=own.get(bench.task, {}) | bench.options,
         )
-        for bench in wish.benches
+        for bench in request.benches
     ]
     sections = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
     sections["updates"] = config.run.stop_updates
     del sections["model"]["path"]
     return StudyDesign(
-        config=sections, benches=benches, clones=wish.size.clones, episodes=wish.size.episodes
+        config=sections, benches=benches, clones=request.size.clones, episodes=request.size.episodes
     )
 
 
@@ -113,7 +113,7 @@ def designed(wish: Wish, config: Config) -> StudyDesign:
 class Planner:
     """Names the files of a study, and makes each."""
 
-    wish: Wish
+    request: SmollmRequest
     config: Config
     design: StudyDesign
 
@@ -121,48 +121,48 @@ class Planner:
         """The start, then the first seeds of all arms; each policy is measured once it is there."""
         yield self._measured(PRETRAINED)
         yield self._measured(START)
-        for seed in range(max(map(self._seeds, self.wish.arms))):
-            for arm in (arm for arm in self.wish.arms if seed < self._seeds(arm)):
-                file = self.wish.out / f"training-{arm}-{seed}.json"
+        for seed in range(max(map(self._seeds, self.request.arms))):
+            for arm in (arm for arm in self.request.arms if seed < self._seeds(arm)):
+                file = self.request.out / f"training-{arm}-{seed}.json"
                 updates = self.config.run.stop_updates or 0
                 yield Work(file, updates, partial(self._train, arm, seed))
                 yield self._measured(f"{arm}-{seed}")
 
     def _seeds(self, arm: str) -> int:
-        return self.wish.seeds or ARMS[arm]
+        return self.request.seeds or ARMS[arm]
 
     def _measured(self, policy: str) -> Work:
-        file = self.wish.out / f"measured-{policy}.json"
+        file = self.request.out / f"measured-{policy}.json"
         return Work(file, 0, partial(self._measure, policy))
 
     def _measure(self, policy: str, told: Told, stop: threading.Event) -> Measurement:
-        wish = self.wish
+        request = self.request
         if policy == START:
-            make_start(wish.recipe, wish.size, self.config)
+            make_start(request.recipe, request.size, self.config)
         own = self._at_home("measured", self.config.run.seed)
         return measure(own, (policy, self._directory(policy)), self.design, stop, told)
 
     def _train(self, arm: str, seed: int, told: Told, stop: threading.Event) -> Trained:
-        own = chosen(self._at_home(f"{arm}-{seed}", seed), arm)
-        run_id = train(own, stop, told, self.wish.recipe.stall_s)
+        own = arm_config(self._at_home(f"{arm}-{seed}", seed), arm)
+        run_id = train(own, stop, told, self.request.recipe.stall_s)
         return described(own, run_id, self.design, arm)
 
     def _at_home(self, name: str, seed: int) -> Config:
-        home = str((self.wish.out / name).resolve())
+        home = str((self.request.out / name).resolve())
         run = replace(self.config.run, name=name, home=home, seed=seed)
         return replace(self.config, run=run)
 
     def _directory(self, policy: str) -> Path:
-        recipe = self.wish.recipe
+        recipe = self.request.recipe
         if policy == PRETRAINED:
-            return recipe.model_path(loading.load(recipe.file, {}))
-        for found in read(self.wish.out, "training", Trained):
+            return recipe.model_path(config_loading.load(recipe.file, {}))
+        for found in read(self.request.out, "training", Trained):
             if found.policy == policy:
                 return Path(found.checkpoint)
         return Path(self.config.model.path)
 
 
-def chosen(config: Config, arm: str) -> Config:
+def arm_config(config: Config, arm: str) -> Config:
     """The configuration of one arm."""
     if arm == "no-task-norm":
         return replace(config, trainer=replace(config.trainer, normalise="none"))
@@ -171,7 +171,7 @@ def chosen(config: Config, arm: str) -> Config:
     return config
 
 
-def quick(wish: Wish) -> Wish:
+def quick(request: SmollmRequest) -> SmollmRequest:
     """The same with sizes that show only that it runs."""
-    size = dataclasses.replace(wish.size, updates=1, clones=4, episodes=8)
-    return dataclasses.replace(wish, size=size, seeds=1, items=2)
+    size = dataclasses.replace(request.size, updates=1, clones=4, episodes=8)
+    return dataclasses.replace(request, size=size, seeds=1, items=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.db.queries import curves, progress
@@ -16,7 +16,7 @@ from agentrl.db.queries.progress import Totals
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.ops.experiments.pretrained.findings import At, StudyDesign, Trained
-from agentrl.ops.experiments.simulator import interrupted
+from agentrl.ops.experiments.simulator import interruption_error
 from agentrl.ops.experiments.training import Told
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues
 from agentrl.ops.supervisor.log_troubles import LogWatcher
@@ -38,7 +38,7 @@ def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> 
     except RunOver as error:
         return error.run_id
     path = config.home() / "config.toml"
-    path.write_text(loading.to_toml(config))
+    path.write_text(config_loading.to_toml(config))
     guard = StallGuard(stall_s)
 
     def show(totals: Totals) -> None:
@@ -56,7 +56,7 @@ def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> 
         finally:
             supervisor.stop()
     if stop.is_set():
-        raise interrupted()
+        raise interruption_error()
     clear_queues(config, run_id)
     return run_id
 

@@ -24,9 +24,9 @@ from agentrl.ops.experiments.findings import Finding
 from agentrl.ops.experiments.lockstep_episode import Question, play
 from agentrl.ops.experiments.simulator import Wave
 from agentrl.ops.experiments.training import Rounds, Trainee, rounds
-from agentrl.serving.local.model import load
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.serving.local.model import load_model
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.workers.policies.client import Completion
@@ -67,7 +67,7 @@ def costs(folder: Path, trainee: Trainee) -> Costs:
     """
     path = folder / FILE
     if not path.exists():
-        found = measured(trainee)
+        found = measure_costs(trainee)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     try:
@@ -76,25 +76,25 @@ def costs(folder: Path, trainee: Trainee) -> Costs:
         raise ConfigError(f"{path} cannot be decoded: {error}", hint="delete the file") from error
 
 
-def measured(trainee: Trainee) -> Costs:
+def measure_costs(trainee: Trainee) -> Costs:
     """Play, train and load, and fit what each takes."""
     config = trainee.config
     waves: list[tuple[Sequence[float], float]] = []
     updates: list[tuple[Sequence[float], float]] = []
     hardware = Hardware.configured(config.model, config.trainer)
-    learner = TorchLearner(Path(config.model.path), settings(config.trainer), hardware)
+    learner = TorchLearner(Path(config.model.path), resolve_settings(config.trainer), hardware)
     with rounds(trainee) as played:
         for count in ROUNDS:
             trainee.told(f"measuring costs with {count} groups", 0)
-            batch = assemble(_played(played, count, waves), settings(config.trainer))
+            batch = assemble_batch(_played(played, count, waves), resolve_settings(config.trainer))
             updates.append(((1.0, float(batch.tokens.size)), _update(learner, batch)))
-    step, sampled, prompt = fitted(waves)
-    update, token = fitted(updates)
+    step, sampled, prompt = fit_costs(waves)
+    update, token = fit_costs(updates)
     loads = [_load(trainee) for _ in range(LOADS)]
     return Costs(step, sampled, prompt, round(median(loads), 6), update, token)
 
 
-def fitted(found: Sequence[tuple[Sequence[float], float]]) -> list[float]:
+def fit_costs(found: Sequence[tuple[Sequence[float], float]]) -> list[float]:
     """Least squares with no factor below zero: seconds ≈ Σ factor · amount.
 
     found: of each measurement the amounts [K] and the seconds. Factors [K], six significant digits.
@@ -126,19 +126,19 @@ def _played(
     played: Rounds, count: int, waves: list[tuple[Sequence[float], float]]
 ) -> list[TrainableGroup]:
     """So many groups; every wave's amounts and processor time are added."""
-    arena = played.arena
+    simulator = played.simulator
 
     def answer(questions: Sequence[Question]) -> Sequence[Completion]:
         began = time.thread_time()
-        found = arena.answer(questions)
-        wave, took = arena.wave, time.thread_time() - began
+        found = simulator.answer(questions)
+        wave, took = simulator.wave, time.thread_time() - began
         waves.append(((wave.longest, wave.sampled, wave.prompt), took))
         return found
 
     jobs = [job for _ in range(count) for job in played.admission.group()]
-    sampling = arena.config.sampling
+    sampling = simulator.config.sampling
     members: dict[str, list[Trajectory]] = {}
-    works = (arena.work(job, sampling, lambda a, s, j: Sampler(a, s, j.seed)) for job in jobs)
+    works = (simulator.work(job, sampling, lambda a, s, j: Sampler(a, s, j.seed)) for job in jobs)
     for job, trajectory in play(works, answer):
         members.setdefault(job.group_id, []).append(trajectory)
     return [TrainableGroup(name, own[0].task, tuple(own)) for name, own in members.items()]
@@ -155,5 +155,5 @@ def _update(learner: TorchLearner, batch: Batch) -> float:
 def _load(trainee: Trainee) -> float:
     model = trainee.config.model
     began = time.thread_time()
-    load(Path(model.path), model.device, getattr(torch, model.dtype))
+    load_model(Path(model.path), model.device, getattr(torch, model.dtype))
     return time.thread_time() - began

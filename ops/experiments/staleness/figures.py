@@ -6,7 +6,7 @@ from statistics import fmean
 
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.ops.experiments.staleness.findings import Course, Moment
-from agentrl.ops.experiments.statistics import paired
+from agentrl.ops.experiments.statistics import paired_estimate
 
 BOUND, INTERVAL = "bound", "interval"  # how arms are named: bound-4, interval-10
 MEAN = "mean"  # of the tasks
@@ -122,7 +122,7 @@ def learned(seeds: Seeds, others: Seeds, task: str) -> Learned:
     mine, theirs = ({n: final(c, task) for n, c in of.items()} for of in (seeds, others))
     return Learned(
         final=estimate(list(mine.values())),
-        versus=paired(mine, theirs),
+        versus=paired_estimate(mine, theirs),
         curve=_curve(seeds, task),
     )
 

@@ -1,6 +1,6 @@
 """Results of the trainings of the staleness study."""
 
-from agentrl.ops.experiments.findings import Design, Finding, Kept, Skill
+from agentrl.ops.experiments.findings import Design, Finding, SavedFinding, Skill
 
 
 class Moment(Finding, frozen=True):
@@ -28,7 +28,7 @@ class Timed(Finding, frozen=True):
     success: dict[str, float]
 
 
-class Course(Kept, frozen=True):
+class Course(SavedFinding, frozen=True):
     """One arm with one seed. `seconds`: of the machine that computed it.
 
     Of the clock: `engine`, `trainer`: seconds in which each was busy. Groups that taught nothing:

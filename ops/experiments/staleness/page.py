@@ -6,8 +6,8 @@ from typing import Any
 
 from agentrl.ops.experiments.findings import Design
 from agentrl.ops.experiments.formatting import (
+    describe_tasks,
     difference,
-    drawn,
     image,
     number,
     reading,
@@ -100,7 +100,7 @@ def _design(out: Path, found: Figures, design: Design) -> Iterator[str]:
         temperature=config["sampling"]["temperature"],
         **{name: 1000.0 * seconds for name, seconds in design.costs.items()},
     )
-    yield from drawn(config["tasks"])
+    yield from describe_tasks(config["tasks"])
 
 
 def _pace(found: Figures) -> Iterator[str]:

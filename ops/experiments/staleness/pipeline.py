@@ -15,15 +15,15 @@ from pathlib import Path
 
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import SOLVED
-from agentrl.db.registry.tracks import wanted
-from agentrl.ops.experiments.lockstep_episode import Question, Strand
+from agentrl.db.registry.tracks import select_checkpoint
+from agentrl.ops.experiments.lockstep_episode import LockstepEpisode, Question
 from agentrl.ops.experiments.simulator import Job
 from agentrl.ops.experiments.staleness.costs import Costs
 from agentrl.ops.experiments.staleness.findings import Moment
 from agentrl.ops.experiments.training import KEPT, Rounds, Trainee
-from agentrl.trainer.batch import TrainableGroup, assemble, spread
+from agentrl.trainer.batch import TrainableGroup, assemble_batch, has_spread
 from agentrl.trainer.engines.learner import Metrics
-from agentrl.trainer.inbox import Bounds, too_old
+from agentrl.trainer.inbox import InboxBounds, is_too_old
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Pipeline(Rounds):
         self.filtered = self.stale = self.loads = 0
         self._costs = costs
         self._most = (plan.max_staleness + 1) * plan.groups_per_update
-        self._bounds = Bounds(
+        self._bounds = InboxBounds(
             min_groups=plan.groups_per_update,
             max_groups=plan.groups_per_update,
             max_staleness=plan.max_staleness,
@@ -63,7 +63,7 @@ class Pipeline(Rounds):
             abnormal_reward=self._settings.abnormal_reward,
         )
         self._playing: dict[str, list[Trajectory]] = {}
-        self._strands: list[Strand[tuple[Job, Trajectory]]] = []
+        self._episodes: list[LockstepEpisode[tuple[Job, Trajectory]]] = []
         self._ready: list[Ready] = []
         self._update: Update | None = None
         self._free_at = 0.0  # when the trainer ended its last update
@@ -75,13 +75,13 @@ class Pipeline(Rounds):
                 yield from self._train()
                 self._admit()
                 self._collect()
-                if self._strands:
+                if self._episodes:
                     self._wave()
                 elif self._update is not None:
                     self.now = max(self.now, self._update.ends)
         finally:
-            for strand in self._strands:
-                strand.stop()
+            for episode in self._episodes:
+                episode.stop()
 
     def _admit(self) -> None:
         """Open groups up to the bound; what trains is open until its update is committed."""
@@ -89,28 +89,28 @@ class Pipeline(Rounds):
         for _ in range(self._most - training - len(self._ready) - len(self._playing)):
             for job in self.admission.group():
                 self._playing[job.group_id] = []
-                work = self.arena.work(job, self._trainee.arm.sampling, self._weighing.draws)
-                self._strands.append(Strand(work))
+                work = self.simulator.work(job, self._trainee.arm.sampling, self._weighing.draws)
+                self._episodes.append(LockstepEpisode(work))
 
     def _wave(self) -> None:
         """Every open episode's next turn."""
-        answers = self.arena.answer(self._asked())
-        took = self._costs.wave(self.arena.wave)
+        answers = self.simulator.answer(self._asked())
+        took = self._costs.wave(self.simulator.wave)
         self.now += took
         self.engine += took
-        for strand, completion in zip(self._strands, answers, strict=True):
-            strand.answer(completion)
+        for episode, completion in zip(self._episodes, answers, strict=True):
+            episode.answer(completion)
         self._collect()
 
     def _asked(self) -> list[Question]:
-        return [each.question for each in self._strands if each.question is not None]
+        return [each.question for each in self._episodes if each.question is not None]
 
     def _collect(self) -> None:
         """Take the episodes that have ended; close the groups that are whole."""
-        ended = [strand for strand in self._strands if strand.question is None]
-        self._strands = [strand for strand in self._strands if strand.question is not None]
-        for strand in ended:
-            job, trajectory = strand.result()
+        ended = [episode for episode in self._episodes if episode.question is None]
+        self._episodes = [episode for episode in self._episodes if episode.question is not None]
+        for episode in ended:
+            job, trajectory = episode.result()
             self.tokens += int(trajectory.mask().sum())
             self.episodes += 1
             members = self._playing[job.group_id]
@@ -121,7 +121,7 @@ class Pipeline(Rounds):
                 self._close(TrainableGroup(job.group_id, job.item.task, ordered))
 
     def _close(self, group: TrainableGroup) -> None:
-        if spread(group, self._bounds.abnormal_reward):
+        if has_spread(group, self._bounds.abnormal_reward):
             self._ready.append(Ready(group, self.now))
         else:
             self.filtered += 1
@@ -137,7 +137,9 @@ class Pipeline(Rounds):
 
     def _begin(self) -> None:
         """The next update, as soon as the trainer was free and enough groups were ready."""
-        fresh = [r for r in self._ready if not too_old(r.group, self.arena.version, self._bounds)]
+        fresh = [
+            r for r in self._ready if not is_too_old(r.group, self.simulator.version, self._bounds)
+        ]
         self.stale += len(self._ready) - len(fresh)
         count = self._bounds.min_groups
         chosen, self._ready = fresh[:count], fresh[count:]
@@ -145,7 +147,7 @@ class Pipeline(Rounds):
             self._ready = chosen
             return
         groups = [each.group for each in chosen]
-        batch = assemble(groups, self._settings)
+        batch = assemble_batch(groups, self._settings)
         took = self._costs.training(batch)
         self.trainer += took
         begins = max(self._free_at, chosen[-1].at)
@@ -154,10 +156,12 @@ class Pipeline(Rounds):
     def _commit(self, update: Update) -> Moment:
         """The next version, and the engine's time for loading it where its track wants it."""
         track = self._trainee.arm.tracks[-1]
-        version, before = self.arena.version, wanted(track, self.arena.lineage)
+        version, before = self.simulator.version, select_checkpoint(track, self.simulator.lineage)
         if not update.metrics.skipped:
-            self.arena.publish(self._learner.save, {q.policy.checkpoint_id for q in self._asked()})
-        if wanted(track, self.arena.lineage) != before:
+            self.simulator.publish(
+                self._learner.save, {q.policy.checkpoint_id for q in self._asked()}
+            )
+        if select_checkpoint(track, self.simulator.lineage) != before:
             self.loads += 1
             self.now += self._costs.load
             self.engine += self._costs.load
@@ -166,7 +170,7 @@ class Pipeline(Rounds):
         lags = lags_of(members, version)
         metrics = update.metrics.values
         return Moment(
-            version=self.arena.version,
+            version=self.simulator.version,
             at=round(update.ends, 6),
             tokens=sum(lags.values()),
             lag=sum(lag * tokens for lag, tokens in lags.items()) / max(1, sum(lags.values())),

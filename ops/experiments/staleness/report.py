@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.statistics import Estimate
-from agentrl.ops.experiments.findings import as_json, studied
+from agentrl.ops.experiments.findings import as_json, read_study
 from agentrl.ops.experiments.plots import line, picture
 from agentrl.ops.experiments.staleness import page
 from agentrl.ops.experiments.staleness.figures import (
@@ -25,7 +25,7 @@ from agentrl.ops.experiments.staleness.findings import Course
 
 def write(out: Path) -> Path:
     """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
-    courses = studied(out, Course)
+    courses = read_study(out, Course)
     found = figures(courses)
     (out / "figures.json").write_bytes(as_json(found))
     pictures = [

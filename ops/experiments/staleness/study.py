@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CURRENT
 from agentrl.ops.configuration.configs import check
-from agentrl.ops.experiments.findings import Skill, agreed
+from agentrl.ops.experiments.findings import Skill, require_same_design
 from agentrl.ops.experiments.runner import QUICK, Sizes, Work, in_order, make_missing
 from agentrl.ops.experiments.staleness import report
 from agentrl.ops.experiments.staleness.costs import Costs, costs
@@ -32,13 +32,13 @@ from agentrl.ops.experiments.staleness.figures import BOUND, INTERVAL
 from agentrl.ops.experiments.staleness.findings import Course, Moment, Timed
 from agentrl.ops.experiments.staleness.pipeline import Pipeline
 from agentrl.ops.experiments.training import SKILL, Arm, Told, Trainee
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 SIZES = Sizes(seeds=3, items=24, attempts=8, checks=2, check_items=8)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StalenessRequest:
     """What to study. `updates`: of one training.
 
     `bounds`: of the queue, updates; `intervals`: updates between two loads of the policy.
@@ -52,35 +52,36 @@ class Wish:
     intervals: Sequence[int] = (10, 25, 50)
 
 
-def study(wish: Wish) -> Path:
+def study(request: StalenessRequest) -> Path:
     """Make what is missing, then the page; its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
     logging.configure("experiment", level="WARNING")
-    config = configured(wish)
+    config = study_config(request)
     check(config)
-    made = sources(config)
+    made = task_sources(config)
     arm = Arm("costs", [CURRENT], config.sampling)
-    design = wish.sizes.design(config, updates=wish.updates)
-    found = costs(wish.out, Trainee(config, made, design, arm, 0))
+    design = request.sizes.design(config, updates=request.updates)
+    found = costs(request.out, Trainee(config, made, design, arm, 0))
     design = replace(design, costs=msgspec.to_builtins(found))
-    agreed(wish.out, design, Course)
+    require_same_design(request.out, design, Course)
 
     def course(name: str, seed: int, told: Told, stop: threading.Event) -> Course:
-        own, arm = chosen(name, config)
+        own, arm = arm_config(name, config)
         return train(Trainee(own, made, design, arm, seed, told, stop), found)
 
     works = [
-        Work(path, wish.updates, partial(course, name, seed)) for path, name, seed in planned(wish)
+        Work(path, request.updates, partial(course, name, seed))
+        for path, name, seed in plan_works(request)
     ]
-    make_missing(works, wish.sizes.threads)
-    return report.write(wish.out)
+    make_missing(works, request.sizes.threads)
+    return report.write(request.out)
 
 
-def quick(wish: Wish) -> Wish:
+def quick(request: StalenessRequest) -> StalenessRequest:
     """The same with one seed and sizes of a minute."""
-    return dataclasses.replace(wish, sizes=QUICK, updates=3)
+    return dataclasses.replace(request, sizes=QUICK, updates=3)
 
 
 def numbers(option: str, text: str) -> list[int]:
@@ -94,27 +95,27 @@ def numbers(option: str, text: str) -> list[int]:
     return [int(each) for each in parts]
 
 
-def planned(wish: Wish) -> Iterator[tuple[Path, str, int]]:
+def plan_works(request: StalenessRequest) -> Iterator[tuple[Path, str, int]]:
     """File, arm and seed of everything, the first seeds of all arms first."""
-    names = [f"{BOUND}-{each}" for each in wish.bounds]
-    names += [f"{INTERVAL}-{each}" for each in wish.intervals]
-    yield from in_order(wish.out, wish.sizes.seeds, names)
+    names = [f"{BOUND}-{each}" for each in request.bounds]
+    names += [f"{INTERVAL}-{each}" for each in request.intervals]
+    yield from in_order(request.out, request.sizes.seeds, names)
 
 
-def configured(wish: Wish) -> Config:
+def study_config(request: StalenessRequest) -> Config:
     """The file's configuration with the wishes in it. Raises ConfigError."""
-    config = loading.load(wish.config)
-    longest = max(wish.intervals, default=0) + config.dispatch.max_staleness
+    config = config_loading.load(request.config)
+    longest = max(request.intervals, default=0) + config.dispatch.max_staleness
     if longest > config.dispatch.max_lag:
         raise ConfigError(
-            f"{wish.config}: dispatch.max_lag {config.dispatch.max_lag} is too low for a policy "
-            f"that is reloaded every {max(wish.intervals)} updates",
+            f"{request.config}: dispatch.max_lag {config.dispatch.max_lag} is too low for a policy "
+            f"that is reloaded every {max(request.intervals)} updates",
             hint=f"set it to at least {longest}",
         )
-    return replace(config, trainer=replace(config.trainer, threads=wish.sizes.threads))
+    return replace(config, trainer=replace(config.trainer, threads=request.sizes.threads))
 
 
-def chosen(name: str, config: Config) -> tuple[Config, Arm]:
+def arm_config(name: str, config: Config) -> tuple[Config, Arm]:
     """An arm: its bound of the queue, and which track acts."""
     kind, _, number = name.partition("-")
     if kind == BOUND:

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from agentrl.core.statistics import Estimate, estimate
 from agentrl.ops.experiments.findings import Training
-from agentrl.ops.experiments.statistics import paired
+from agentrl.ops.experiments.statistics import paired_estimate
 
 ARMS = ("none", "task", "weighted", "environment")
 BASE = ARMS[0]  # what the others are compared with
@@ -82,8 +82,8 @@ def learned(seeds: Seeds, base: Seeds, task: str) -> Learned:
     return Learned(
         final=estimate(list(finals.values())),
         on_the_way=estimate(list(ways.values())) if ways else None,
-        versus_final=paired(finals, _by_seed(other, task, final)),
-        versus_way=paired(ways, _by_seed(other, task, on_the_way)),
+        versus_final=paired_estimate(finals, _by_seed(other, task, final)),
+        versus_way=paired_estimate(ways, _by_seed(other, task, on_the_way)),
         curve=_curve(seeds, task),
         gradient=estimate(list(gradients.values())) if gradients else None,
     )

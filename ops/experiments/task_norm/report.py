@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core.errors import ConfigError
-from agentrl.ops.experiments.findings import Design, Training, as_json, studied
+from agentrl.ops.experiments.findings import Design, Training, as_json, read_study
 from agentrl.ops.experiments.plots import line, picture
 from agentrl.ops.experiments.task_norm import page
 from agentrl.ops.experiments.task_norm.figures import ARMS, MEAN, Learned, Part, figures
@@ -24,7 +24,7 @@ def write(out: Path) -> Path:
         raise ConfigError(f"{out} contains no finished training", hint="run the experiment first")
     parts: dict[str, tuple[Design, Part]] = {}
     for folder in folders:
-        trainings = [each for each in studied(folder, Training) if each.arm in ORDER]
+        trainings = [each for each in read_study(folder, Training) if each.arm in ORDER]
         ordered = sorted(trainings, key=lambda each: (ORDER.index(each.arm), each.seed))
         parts[folder.name] = ordered[0].design, figures(ordered)
     (out / "figures.json").write_bytes(as_json({name: found for name, (_, found) in parts.items()}))

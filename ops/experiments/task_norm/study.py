@@ -14,14 +14,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentrl.core import loading, logging
+from agentrl.core import config_loading, logging
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.ops.configuration.configs import check_model
-from agentrl.ops.experiments.findings import Training, agreed
+from agentrl.ops.experiments.findings import Training, require_same_design
 from agentrl.ops.experiments.runner import QUICK, Sizes, Work, in_order, make_missing
-from agentrl.ops.experiments.study import START, trained
+from agentrl.ops.experiments.study import START, train_arm
 from agentrl.ops.experiments.task_norm import report
 from agentrl.ops.experiments.task_norm.figures import ARMS
 from agentrl.ops.experiments.training import Arm, Told, Trainee
@@ -33,7 +33,7 @@ SIZES = Sizes(seeds=5, items=24, attempts=8, checks=2, check_items=8)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TaskNormRequest:
     """What to study. `tokens`: sampled ones of one training; `configs`: the parts' folder.
 
     `gradients`: updates between two whose gradient is measured task by task.
@@ -48,55 +48,55 @@ class Wish:
     gradients: int = 4
 
 
-def study(wish: Wish) -> Path:
+def study(request: TaskNormRequest) -> Path:
     """Make what is missing, then the page; its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
     logging.configure("experiment", level="WARNING")
-    for names, known in ((wish.arms, ARMS), (wish.parts, PARTS)):
+    for names, known in ((request.arms, ARMS), (request.parts, PARTS)):
         for name in names:
             if name not in known:
                 raise ConfigError(f"unknown {name}{nearest(name, known)}")
-    works = {part: list(planned(wish, part)) for part in wish.parts}
+    works = {part: list(plan_works(request, part)) for part in request.parts}
     ordered = sorted((at, part) for part, own in works.items() for at in range(len(own)))
-    make_missing([works[part][at] for at, part in ordered], wish.sizes.threads)
-    return report.write(wish.out)
+    make_missing([works[part][at] for at, part in ordered], request.sizes.threads)
+    return report.write(request.out)
 
 
-def quick(wish: Wish) -> Wish:
+def quick(request: TaskNormRequest) -> TaskNormRequest:
     """The same with one seed and sizes of a minute."""
-    return dataclasses.replace(wish, sizes=QUICK, tokens=6000)
+    return dataclasses.replace(request, sizes=QUICK, tokens=6000)
 
 
-def planned(wish: Wish, part: str) -> Iterator[Work]:
+def plan_works(request: TaskNormRequest, part: str) -> Iterator[Work]:
     """The files of a part, the first seeds of all arms first. Raises ConfigError, ItemError."""
-    config = configured(wish, part)
-    design = wish.sizes.design(config, tokens=wish.tokens, gradients=wish.gradients)
-    folder = wish.out / part
+    config = study_config(request, part)
+    design = request.sizes.design(config, tokens=request.tokens, gradients=request.gradients)
+    folder = request.out / part
     folder.mkdir(parents=True, exist_ok=True)
-    agreed(folder, design, Training)
+    require_same_design(folder, design, Training)
     made = variants(config)
 
     def training(name: str, seed: int, told: Told, stop: threading.Event) -> Training:
         arm = Arm(name, [CURRENT], config.sampling)
-        return trained(Trainee(chosen(config, name), made, design, arm, seed, told, stop))
+        return train_arm(Trainee(arm_config(config, name), made, design, arm, seed, told, stop))
 
-    for path, arm, seed in in_order(folder, wish.sizes.seeds, (START, *wish.arms)):
-        yield Work(path, wish.tokens, partial(training, arm, seed))
+    for path, arm, seed in in_order(folder, request.sizes.seeds, (START, *request.arms)):
+        yield Work(path, request.tokens, partial(training, arm, seed))
 
 
-def configured(wish: Wish, part: str) -> Config:
+def study_config(request: TaskNormRequest, part: str) -> Config:
     """The configuration that the arms of a part share. Raises ConfigError."""
-    config = loading.load(wish.configs / f"task-norm-{part}.toml")
+    config = config_loading.load(request.configs / f"task-norm-{part}.toml")
     check_model(Path(config.model.path), config.model)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
         near = nearest(task, config.tasks)
         raise ConfigError(f"trainer.task_weights: unknown task {task}{near}")
-    return replace(config, trainer=replace(config.trainer, threads=wish.sizes.threads))
+    return replace(config, trainer=replace(config.trainer, threads=request.sizes.threads))
 
 
-def chosen(config: Config, arm: str) -> Config:
+def arm_config(config: Config, arm: str) -> Config:
     """The configuration of one arm: how it normalises, and the weights only of `weighted`."""
     trainer = replace(
         config.trainer,

@@ -11,12 +11,12 @@ from scraping import asked, free_port
 from agentrl.core.config import Metrics
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import metrics
-from agentrl.core.telemetry.exposition import PLACES, exported
+from agentrl.core.telemetry.exposition import PLACES, serve_metrics
 
 
 def test_what_is_counted_is_exported_with_run_and_process_and_other_roles_are_not() -> None:
     port = free_port()
-    with exported(Metrics(port=port), "mine", "worker", "worker-7") as url:
+    with serve_metrics(Metrics(port=port), "mine", "worker", "worker-7") as url:
         metrics.ATTEMPTS.add(task="kg", status="completed")
         metrics.ATTEMPTS.add(2, task="kg", status="completed")
         metrics.RUNNING.add(3)
@@ -35,10 +35,10 @@ def test_what_is_counted_is_exported_with_run_and_process_and_other_roles_are_no
 
 
 def test_nothing_listens_and_nothing_is_counted_where_no_port_is_set() -> None:
-    with exported(Metrics(), "mine", "worker") as url:
+    with serve_metrics(Metrics(), "mine", "worker") as url:
         metrics.REDRAWS.add()
     port = free_port()
-    with exported(Metrics(port=port), "mine", "worker"):
+    with serve_metrics(Metrics(port=port), "mine", "worker"):
         _, text = asked(port)
     assert url == ""
     assert 'agentrl_redraws_total{process="worker",run="mine"} 0.0' in text
@@ -47,14 +47,14 @@ def test_nothing_listens_and_nothing_is_counted_where_no_port_is_set() -> None:
 def test_the_port_is_free_again_afterwards() -> None:
     port = free_port()
     for _ in range(2):
-        with exported(Metrics(port=port), "mine", "recorder"):
+        with serve_metrics(Metrics(port=port), "mine", "recorder"):
             assert asked(port)[0] == 200
     assert metrics.BODY_BYTES.child is None
 
 
 def test_a_gauge_that_is_cleared_is_not_exported() -> None:
     port = free_port()
-    with exported(Metrics(port=port), "mine", "dispatcher"):
+    with serve_metrics(Metrics(port=port), "mine", "dispatcher"):
         metrics.ALARMS.set(2, name="entropy")
         before = asked(port)[1]
         metrics.ALARMS.clear()
@@ -66,7 +66,7 @@ def test_a_gauge_that_is_cleared_is_not_exported() -> None:
 def test_a_token_is_demanded_where_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHER", "s3cret")
     port = free_port()
-    with exported(Metrics(port=port, token_env="WATCHER"), "mine", "recorder"):
+    with serve_metrics(Metrics(port=port, token_env="WATCHER"), "mine", "recorder"):
         assert asked(port)[0] == 401
         assert asked(port, headers={"authorization": "Bearer other"})[0] == 401
         assert asked(port, headers={"authorization": "Bearer s3cret"})[0] == 200
@@ -76,7 +76,7 @@ def test_off_loopback_a_token_is_required_and_without_it_nothing_listens() -> No
     port = free_port()
     with (
         pytest.raises(ConfigError, match=r"metrics server needs a bearer token: 0\.0\.0\.0"),
-        exported(Metrics(port=port, host="0.0.0.0"), "mine", "recorder"),  # noqa: S104
+        serve_metrics(Metrics(port=port, host="0.0.0.0"), "mine", "recorder"),  # noqa: S104
     ):
         pass
     socket.create_server(("127.0.0.1", port)).close()
@@ -87,14 +87,14 @@ def test_an_address_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address"),
-            exported(Metrics(port=port), "mine", "recorder"),
+            serve_metrics(Metrics(port=port), "mine", "recorder"),
         ):
             pass
 
 
 def test_another_path_is_told_where_metrics_are() -> None:
     port = free_port()
-    with exported(Metrics(port=port), "mine", "recorder"):
+    with serve_metrics(Metrics(port=port), "mine", "recorder"):
         assert asked(port, "/") == (404, "metrics are at /metrics\n")
 
 
@@ -113,7 +113,7 @@ def test_scrapes_that_hang_hold_a_few_threads_for_a_while_and_nothing_else() -> 
         except OSError:
             return False
 
-    exporting = exported(Metrics(port=port), "mine", "recorder", scrape_s=0.5)
+    exporting = serve_metrics(Metrics(port=port), "mine", "recorder", scrape_s=0.5)
     with exporting, ExitStack() as stack:
         hanging = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))

@@ -10,37 +10,37 @@ from scraping import free_port, scraped
 from agentrl.core.config import Metrics, Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import otlp, tracing
-from agentrl.core.telemetry.exposition import exported
+from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.core.telemetry.otlp import Sender
-from agentrl.core.telemetry.tracing import Mark, Span
+from agentrl.core.telemetry.tracing import Span, SpanContext
 
 
 def test_a_trace_follows_from_run_episode_and_fence_alone() -> None:
-    mark = tracing.root("run-1", "e", 1)
-    assert mark == tracing.root("run-1", "e", 1)
+    mark = tracing.root_context("run-1", "e", 1)
+    assert mark == tracing.root_context("run-1", "e", 1)
     # the first 24 bytes of sha256(b"run-1\0e\0" b"1")
     assert mark.traceparent() == ("00-19474e509e93b42491abc9ef3b76914a-353ad2614c949f17-01")
     others = [("run-1", "e", 2), ("run-1", "f", 1), ("run-2", "e", 1), ("run-1e", "", 1)]
-    assert len({mark.trace, *(tracing.root(*each).trace for each in others)}) == 5
+    assert len({mark.trace, *(tracing.root_context(*each).trace for each in others)}) == 5
 
 
 def test_nothing_is_recorded_or_sent_along_where_tracing_is_off() -> None:
-    assert tracing.of_attempt("r", "e", 1) is None
+    assert tracing.attempt_context("r", "e", 1) is None
     with tracing.attempt(None), tracing.span("step"):
         assert tracing.headers() == {}
-    with tracing.served("completion", tracing.root("r", "e", 1).traceparent()):
+    with tracing.continue_trace("completion", tracing.root_context("r", "e", 1).traceparent()):
         assert tracing.headers() == {}
 
 
 def test_spans_arrive_with_their_parents_in_the_trace_of_their_attempt() -> None:
-    own = tracing.root("r", "e", 3)
+    own = tracing.root_context("r", "e", 3)
     with (
         collecting() as collector,
-        otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
+        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
     ):
-        tracing.told("queued", tracing.of_attempt("r", "e", 3), 10.0, 12.5, bodies=2)
+        tracing.record_span("queued", tracing.attempt_context("r", "e", 3), 10.0, 12.5, bodies=2)
         with (
-            tracing.attempt(tracing.of_attempt("r", "e", 3)) as fields,
+            tracing.attempt(tracing.attempt_context("r", "e", 3)) as fields,
             tracing.span("step"),
             tracing.span("policy") as more,
         ):
@@ -63,16 +63,16 @@ def test_spans_arrive_with_their_parents_in_the_trace_of_their_attempt() -> None
 
 
 def _serve(traceparent: str) -> None:
-    with tracing.served("completion", traceparent):
+    with tracing.continue_trace("completion", traceparent):
         pass
 
 
 def test_a_span_that_failed_says_with_what_and_the_error_goes_on() -> None:
     with collecting() as collector:
         with (
-            otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
+            otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
             pytest.raises(KeyError),
-            tracing.attempt(tracing.of_attempt("r", "e", 1)),
+            tracing.attempt(tracing.attempt_context("r", "e", 1)),
         ):
             raise KeyError("x")
         assert tracing.headers() == {}
@@ -85,8 +85,8 @@ def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> Non
     with collecting() as collector:
         picked = []
         for _ in range(2):
-            with otlp.exported(Tracing(endpoint=collector.url, share=0.25), "mine", "worker"):
-                chosen = {n for n in range(2000) if tracing.of_attempt("r", str(n), 1)}
+            with otlp.export_spans(Tracing(endpoint=collector.url, share=0.25), "mine", "worker"):
+                chosen = {n for n in range(2000) if tracing.attempt_context("r", str(n), 1)}
                 picked.append(chosen)
     assert picked[0] == picked[1]
     assert 400 < len(picked[0]) < 600
@@ -96,8 +96,8 @@ def test_a_share_of_attempts_is_traced_and_every_process_picks_the_same() -> Non
 def test_a_request_without_a_trace_is_served_without_one(header: str | None) -> None:
     with (
         collecting() as collector,
-        otlp.exported(Tracing(endpoint=collector.url), "mine", "policy"),
-        tracing.served("completion", header),
+        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "policy"),
+        tracing.continue_trace("completion", header),
     ):
         assert tracing.headers() == {}
     assert collector.heard == []
@@ -107,14 +107,14 @@ def test_a_collector_that_refuses_costs_counted_spans() -> None:
     port = free_port()
     with (
         collecting() as collector,
-        exported(Metrics(port=port), "mine", "worker"),
-        otlp.exported(Tracing(endpoint=collector.url), "mine", "worker"),
+        serve_metrics(Metrics(port=port), "mine", "worker"),
+        otlp.export_spans(Tracing(endpoint=collector.url), "mine", "worker"),
     ):
-        tracing.told("queued", tracing.of_attempt("r", "e", 1), 0.0, 1.0)
+        tracing.record_span("queued", tracing.attempt_context("r", "e", 1), 0.0, 1.0)
         tracing.flush(60.0)
         collector.refuses = True
         for _ in range(3):
-            tracing.told("queued", tracing.of_attempt("r", "e", 1), 0.0, 1.0)
+            tracing.record_span("queued", tracing.attempt_context("r", "e", 1), 0.0, 1.0)
         tracing.flush(60.0)
         text = scraped(port)
     own = 'process="worker",run="mine"'
@@ -127,7 +127,7 @@ def test_nobody_waits_for_a_collector_that_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         sender = Sender(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", {}, held=100)
         for number in range(1, 1001):
-            sender.take(Span("step", Mark(1, number), 0, 0.0, 1.0, {}))
+            sender.take(Span("step", SpanContext(1, number), 0, 0.0, 1.0, {}))
         sender.close(0.2)
     assert sender.sent == 0
     assert sender.dropped >= 1000
@@ -137,6 +137,6 @@ def test_nobody_waits_for_a_collector_that_never_answers() -> None:
 def test_an_endpoint_that_is_no_url_is_named(endpoint: str) -> None:
     with (
         pytest.raises(ConfigError, match=r"tracing\.endpoint: .* is not an http\(s\) URL"),
-        otlp.exported(Tracing(endpoint=endpoint), "mine", "worker"),
+        otlp.export_spans(Tracing(endpoint=endpoint), "mine", "worker"),
     ):
         pass

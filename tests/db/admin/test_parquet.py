@@ -15,7 +15,7 @@ from story import tell
 
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
-from agentrl.db.admin.parquet import TABLES, Wanted, export
+from agentrl.db.admin.parquet import TABLES, ExportRequest, export
 from agentrl.db.admin.readonly import open_history
 from agentrl.db.models import Run
 from agentrl.db.store import Store
@@ -24,12 +24,13 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 import pyarrow.parquet
-from agentrl.db.admin.parquet import Wanted, export
+from agentrl.db.admin.parquet import ExportRequest, export
 from agentrl.db.admin.readonly import open_history
 store = open_history(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(export(store, Path(sys.argv[2]), Wanted(["trajectories"], bodies=True))["trajectories"])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(export(store, Path(sys.argv[2]), ExportRequest(["trajectories"],
+bodies=True))["trajectories"]) print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+// 1024)
 """
 
 
@@ -52,7 +53,7 @@ def _read(folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_what_is_read_back_is_what_the_tables_hold(history: Store, tmp_path: Path) -> None:
-    rows = export(history, tmp_path / "out", Wanted(list(TABLES), bodies=True))
+    rows = export(history, tmp_path / "out", ExportRequest(list(TABLES), bodies=True))
     assert min(rows.values()) > 0
     with history.read() as session:
         for name, table in TABLES.items():
@@ -72,7 +73,7 @@ def test_what_is_read_back_is_what_the_tables_hold(history: Store, tmp_path: Pat
 
 
 def test_columns_have_the_types_of_the_tables(history: Store, tmp_path: Path) -> None:
-    export(history, tmp_path / "out", Wanted(["episodes", "trajectories"], bodies=True))
+    export(history, tmp_path / "out", ExportRequest(["episodes", "trajectories"], bodies=True))
     episodes = pq.read_schema(tmp_path / "out" / "episodes.parquet")
     named = {field.name: (str(field.type), field.nullable) for field in episodes}
     assert named["episode_id"] == ("large_string", False)
@@ -83,14 +84,16 @@ def test_columns_have_the_types_of_the_tables(history: Store, tmp_path: Path) ->
 
 
 def test_one_run_is_exported_without_bodies(history: Store, tmp_path: Path) -> None:
-    wanted = Wanted(["runs", "evaluation_episodes", "update_groups", "trajectories"], "fork-1")
+    wanted = ExportRequest(
+        ["runs", "evaluation_episodes", "update_groups", "trajectories"], "fork-1"
+    )
     assert export(history, tmp_path / "fork", wanted) == {
         "runs": 1,
         "evaluation_episodes": 0,
         "update_groups": 0,
         "trajectories": 0,
     }
-    wanted = Wanted(["evaluation_episodes", "update_groups", "trajectories"], "story-1")
+    wanted = ExportRequest(["evaluation_episodes", "update_groups", "trajectories"], "story-1")
     assert export(history, tmp_path / "story", wanted) == {
         "evaluation_episodes": 1,
         "update_groups": 8,
@@ -121,7 +124,7 @@ def test_all_tables_are_of_one_moment(told: Store, history: Store, tmp_path: Pat
         names = Between(["groups", "runs"], told)
         with told.write() as session:
             session.execute(text("UPDATE runs SET version = 2"))
-        export(store, tmp_path / str(number), Wanted(names))
+        export(store, tmp_path / str(number), ExportRequest(names))
         assert {row["version"] for row in _read(tmp_path / str(number), "runs")} == {2}
         with told.read() as session:
             assert set(session.scalars(select(Run.version))) == {77}
@@ -130,15 +133,15 @@ def test_all_tables_are_of_one_moment(told: Store, history: Store, tmp_path: Pat
 def test_a_folder_appears_whole_or_not_at_all(history: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(StoreError, match="no table episode; did you mean episodes"):
-        export(history, out, Wanted(["episode"]))
+        export(history, out, ExportRequest(["episode"]))
     left = tmp_path / ".out.partial"
     left.mkdir()
     (left / "episodes.parquet").write_text("half of it")
-    assert export(history, out, Wanted(["runs"])) == {"runs": 2}
+    assert export(history, out, ExportRequest(["runs"])) == {"runs": 2}
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["out"]
     assert sorted(path.name for path in out.iterdir()) == ["export.json", "runs.parquet"]
     with pytest.raises(StoreError, match="out exists already"):
-        export(history, out, Wanted(["runs"]))
+        export(history, out, ExportRequest(["runs"]))
 
 
 def test_without_pyarrow_one_line_says_how_to_get_it(
@@ -146,7 +149,7 @@ def test_without_pyarrow_one_line_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StoreError, match="the export needs pyarrow") as refused:
-        export(history, tmp_path / "out", Wanted(["runs"]))
+        export(history, tmp_path / "out", ExportRequest(["runs"]))
     assert "parquet" in refused.value.hint
     assert not (tmp_path / "out").exists()
 

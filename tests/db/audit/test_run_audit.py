@@ -10,11 +10,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from agentrl.db.audit import run_audit
-from agentrl.db.audit.run_audit import Rules
+from agentrl.db.audit.run_audit import AuditRules
 from agentrl.db.queries.liveness import Claim
 from agentrl.db.store import Store
 
-RULES = Rules(max_attempts=1)
+RULES = AuditRules(max_attempts=1)
 FIRST = "SELECT {} FROM update_groups ORDER BY episode_id LIMIT 1"
 
 
@@ -165,7 +165,7 @@ def test_a_place_that_was_rolled_back_is_repeated_before_new_ones(books: Books) 
 def test_items_that_rest_leave_places_free(books: Books) -> None:
     moved = "UPDATE groups SET position = 9 WHERE position = 2 AND task = 'dbbench'"
     assert ("lost", "place_skipped") in books.after(moved)
-    loose = Rules(max_attempts=1, whole_stream=False)
+    loose = AuditRules(max_attempts=1, whole_stream=False)
     with books.store.write() as session:
         session.execute(text(moved))
     with books.store.read() as session:

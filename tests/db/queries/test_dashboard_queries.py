@@ -17,7 +17,7 @@ from agentrl.db.queries import attempts, balance, comparison, curves, delays, pr
 from agentrl.db.registry import leases
 from agentrl.db.store import Store, now
 from agentrl.db.transitions import lifecycle, refusals, runs
-from agentrl.db.transitions.groups import NewGroup, admit
+from agentrl.db.transitions.groups import NewGroup, admit_groups
 
 Learnt = tuple[Session, str]
 
@@ -85,7 +85,9 @@ def test_each_version_has_the_success_of_the_last_groups_before_it(learnt: Learn
 def test_a_point_reaches_back_beyond_the_point_before_it(learnt: Learnt) -> None:
     points = [p for p in curves.success_by_version(*learnt, 24, 6) if p.task == TASKS[0]]
     assert [(p.solved, p.episodes) for p in points] == [(1, 4), (3, 8), (6, 12), (9, 12)]
-    closed = [each for each in curves.closed_by_version(*learnt, 24, 6) if each[1] == TASKS[0]]
+    closed = [
+        each for each in curves.closed_groups_by_version(*learnt, 24, 6) if each[1] == TASKS[0]
+    ]
     assert [sum(states.values()) for _, _, states in closed] == [1, 2, 3, 3]
 
 
@@ -103,23 +105,26 @@ def test_groups_that_closed_after_the_newest_update_are_in_no_point(learnt: Lear
     session, run_id = learnt
     change(session, "UPDATE groups SET closed_at = closed_at + 1e6 WHERE position >= 3")
     found = curves.success_by_version(session, run_id, 24, 64)
-    closed = curves.closed_by_version(session, run_id, 24, 64)
+    closed = curves.closed_groups_by_version(session, run_id, 24, 64)
     versions = {point.span.version for point in found}
     assert versions == {span.version for span, _, _ in closed} == {1, 2, 3, 4}
     assert sum(p.episodes for p in found if p.span.version == 4) == 4 * 4
-    assert sum(p.episodes for p in curves.latest(session, run_id, 64)) == 4 * 8
+    assert sum(p.episodes for p in curves.latest_points(session, run_id, 64)) == 4 * 8
 
 
 def test_a_run_without_updates_has_no_point(fresh: Learnt) -> None:
     assert curves.spans(*fresh, 24) == []
     assert curves.success_by_version(*fresh, 24, 64) == []
-    assert curves.closed_by_version(*fresh, 24, 64) == []
-    assert curves.latest(*fresh, 64) == []
+    assert curves.closed_groups_by_version(*fresh, 24, 64) == []
+    assert curves.latest_points(*fresh, 64) == []
 
 
 def test_the_latest_groups_alone_are_counted(learnt: Learnt) -> None:
-    assert [(p.task, p.solved) for p in curves.latest(*learnt, 2)] == [(TASKS[0], 4), (TASKS[1], 4)]
-    assert [p.solved for p in curves.latest(*learnt, 100)] == [10, 10]
+    assert [(p.task, p.solved) for p in curves.latest_points(*learnt, 2)] == [
+        (TASKS[0], 4),
+        (TASKS[1], 4),
+    ]
+    assert [p.solved for p in curves.latest_points(*learnt, 100)] == [10, 10]
 
 
 def test_the_time_of_an_update_has_five_parts_none_below_zero(learnt: Learnt) -> None:
@@ -149,19 +154,21 @@ def test_parts_of_the_time_are_means_of_members(learnt: Learnt) -> None:
 
 def test_what_waits_is_counted_by_state(learnt: Learnt) -> None:
     session, run_id = learnt
-    assert delays.waiting(session, run_id) == delays.Waiting({}, {})
-    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    assert delays.waiting_counts(session, run_id) == delays.Waiting({}, {})
+    admit_groups(
+        session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)]
+    )
     session.flush()
-    found = delays.waiting(session, run_id)
+    found = delays.waiting_counts(session, run_id)
     assert found.groups == {GroupState.OPEN: 1}
     assert found.episodes == {EpisodeState.QUEUED: 4}
 
 
 def test_the_pace_is_of_the_window_and_no_longer_than_the_run(learnt: Learnt) -> None:
-    found = delays.pace(*learnt, 3600.0)
+    found = delays.recent_pace(*learnt, 3600.0)
     assert (found.episodes, found.loss_tokens, found.updates) == (32, 320, 4)
     assert 0 < found.seconds < 3600
-    assert delays.pace(*learnt, 0.0).episodes == 0
+    assert delays.recent_pace(*learnt, 0.0).episodes == 0
 
 
 def test_the_pace_of_updates_needs_two(learnt: Learnt) -> None:
@@ -179,8 +186,8 @@ def test_a_break_of_the_run_is_not_the_pace_of_updates(learnt: Learnt) -> None:
 
 
 def test_all_that_updates_learned_from_is_counted_from_them(learnt: Learnt) -> None:
-    assert progress.learned(*learnt) == progress.Learned(4, 32, 320)
-    assert progress.learned(learnt[0], "another") == progress.Learned(0, 0, 0)
+    assert progress.learned_totals(*learnt) == progress.LearnedTotals(4, 32, 320)
+    assert progress.learned_totals(learnt[0], "another") == progress.LearnedTotals(0, 0, 0)
 
 
 def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
@@ -189,11 +196,11 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
         ("worker", "ended"),
         ("policy server", "live"),
     ]
-    runs.hold_dispatcher(session, run_id, "here", lease_s=60.0)
-    assert runs.hold_recorder(session, run_id, "there", lease_s=60.0, recorded_until=None)
+    runs.acquire_dispatcher_lease(session, run_id, "here", lease_s=60.0)
+    assert runs.acquire_recorder_lease(session, run_id, "there", lease_s=60.0, recorded_until=None)
     epoch = session.get_one(Run, run_id).trainer_epoch
-    assert not runs.hold_trainer(session, run_id, epoch - 1, lease_s=60.0)
-    assert runs.hold_trainer(session, run_id, epoch, lease_s=60.0)
+    assert not runs.extend_trainer_lease(session, run_id, epoch - 1, lease_s=60.0)
+    assert runs.extend_trainer_lease(session, run_id, epoch, lease_s=60.0)
     change(
         session,
         "UPDATE policy_servers SET lease_until = 1",
@@ -208,10 +215,10 @@ def test_leases_live_are_lost_or_ended(learnt: Learnt) -> None:
     ]
     alive = lifecycle.live_processes(session, run_id)
     assert alive[:3] == ["dispatcher here", f"trainer of epoch {epoch}", "recorder there"]
-    runs.drop_trainer(session, run_id, epoch)
-    runs.drop_recorder(session, run_id, "there")
+    runs.release_trainer_lease(session, run_id, epoch)
+    runs.release_recorder_lease(session, run_id, "there")
     assert len(lifecycle.live_processes(session, run_id)) == len(alive) - 2
-    runs.drop_dispatcher(session, run_id, "here")
+    runs.release_dispatcher_lease(session, run_id, "here")
 
 
 def test_who_has_no_lease_is_known_by_his_last_work(learnt: Learnt, fresh: Learnt) -> None:
@@ -227,8 +234,8 @@ def test_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
 
 
 def test_episodes_of_the_last_groups_are_counted_by_how_they_ended(learnt: Learnt) -> None:
-    (row,) = attempts.ends(*learnt, TASKS[0], 3)
-    assert row == attempts.Ended("finished", "completed", "", 2, 12)
+    (row,) = attempts.end_counts(*learnt, TASKS[0], 3)
+    assert row == attempts.EndCount("finished", "completed", "", 2, 12)
 
 
 def test_groups_are_counted_by_how_many_members_solved_their_item(learnt: Learnt) -> None:
@@ -239,20 +246,24 @@ def test_groups_are_counted_by_how_many_members_solved_their_item(learnt: Learnt
 @pytest.mark.parametrize("groups", [2, 9, None])
 def test_items_that_nobody_solved_are_listed(learnt: Learnt, groups: int | None) -> None:
     session, run_id = learnt
-    assert attempts.never_solved(session, run_id, TASKS[0], groups, 9).unsolved == 0
+    assert attempts.unsolved_items(session, run_id, TASKS[0], groups, 9).unsolved == 0
     change(session, "UPDATE episodes SET score = 0.5 WHERE item_id IN ('item-1', 'item-4')")
-    found = attempts.never_solved(session, run_id, TASKS[0], groups, 9)
+    found = attempts.unsolved_items(session, run_id, TASKS[0], groups, 9)
     late = groups == 2
     assert (found.played, found.unsolved) == ((2, 1) if late else (4, 2))
-    assert found.listed[-1] == attempts.Unsolved("item-4", 1, 4, 0.5)
-    assert len(attempts.never_solved(session, run_id, TASKS[0], groups, 1).listed) == 1
-    assert attempts.never_solved(session, run_id, "none", groups, 9) == attempts.Items(0, 0, [])
+    assert found.listed[-1] == attempts.UnsolvedItem("item-4", 1, 4, 0.5)
+    assert len(attempts.unsolved_items(session, run_id, TASKS[0], groups, 1).listed) == 1
+    assert attempts.unsolved_items(session, run_id, "none", groups, 9) == attempts.ItemSummary(
+        0, 0, []
+    )
 
 
 def test_the_balance_has_an_episode_for_each_member(learnt: Learnt) -> None:
     session, run_id = learnt
     assert balance.balance(*learnt) == balance.Balance(8, 32, {"finished": 32})
-    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    admit_groups(
+        session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)]
+    )
     session.flush()
     change(session, "DELETE FROM episodes WHERE item_id = 'item-9' AND member = 3")
     assert balance.balance(*learnt) == balance.Balance(9, 36, {"finished": 32, "queued": 3})
@@ -261,30 +272,34 @@ def test_the_balance_has_an_episode_for_each_member(learnt: Learnt) -> None:
 
 def test_what_was_given_up_is_counted_by_reason(learnt: Learnt) -> None:
     session, run_id = learnt
-    assert balance.given_up(session, run_id) == []
-    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    assert balance.failed_counts(session, run_id) == []
+    admit_groups(
+        session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)]
+    )
     session.flush()
     runs.move_run(session, run_id, RunState.STOPPED)
     session.flush()
-    assert balance.given_up(session, run_id) == [("cancelled", "run_ended", 4, 0)]
+    assert balance.failed_counts(session, run_id) == [("cancelled", "run_ended", 4, 0)]
 
 
 def test_attempts_that_are_repeated_are_counted_by_reason(learnt: Learnt) -> None:
     session, run_id = learnt
-    admit(session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)])
+    admit_groups(
+        session, session.get_one(Run, run_id), [NewGroup("g", TASKS[0], 9, 0, "item-9", 4)]
+    )
     session.flush()
-    assert balance.retried(session, run_id) == {}
+    assert balance.retry_counts(session, run_id) == {}
     change(session, "UPDATE episodes SET reason = 'lost' WHERE item_id = 'item-9' AND member = 1")
-    assert balance.retried(session, run_id) == {"lost": 1}
+    assert balance.retry_counts(session, run_id) == {"lost": 1}
 
 
 def test_refusals_are_counted_with_the_age_of_the_latest(learnt: Learnt) -> None:
     session, run_id = learnt
-    assert balance.refused(session, run_id) == []
+    assert balance.refused_counts(session, run_id) == []
     for _ in range(2):
         refusals.of_run(session, Transition.COMMIT, run_id, "epoch", 1)
     session.flush()
-    (row,) = balance.refused(session, run_id)
+    (row,) = balance.refused_counts(session, run_id)
     assert (row.transition, row.found, row.number) == ("commit", "epoch", 2)
     assert 0 <= row.age_s < 3600
 
@@ -312,7 +327,7 @@ def test_a_run_that_ended_ran_until_then(learnt: Learnt) -> None:
 
 def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> None:
     session, run_id = learnt
-    assert comparison.measured_last(session, run_id) == {}
+    assert comparison.latest_item_scores(session, run_id) == {}
     for version, split, scores in (
         (1, "test", (1.0, 1.0)),
         (3, "test", (0.5, 1.0)),
@@ -326,9 +341,9 @@ def test_the_newest_evaluation_of_each_kind_is_told_by_item(learnt: Learnt) -> N
     unmeasured = {"split": "test", "settings": "{}", "episodes": 0}
     session.add(evaluation(run_id, 4, **unmeasured))  # nothing of it is measured yet
     session.flush()
-    assert comparison.measured_last(session, run_id) == {
-        ("kg", "dev", 0.0, "{}"): comparison.Measured(2, {"item": 1.0}),
-        ("kg", "test", 0.0, "{}"): comparison.Measured(3, {"item": 0.5}),
+    assert comparison.latest_item_scores(session, run_id) == {
+        ("kg", "dev", 0.0, "{}"): comparison.ItemScores(2, {"item": 1.0}),
+        ("kg", "test", 0.0, "{}"): comparison.ItemScores(3, {"item": 0.5}),
     }
 
 

@@ -3,7 +3,7 @@ from world import World
 
 from agentrl.core.types import UpdateState
 from agentrl.db.models import Update
-from agentrl.db.queries.episode_outcomes import Played, recent_episodes, recent_metrics
+from agentrl.db.queries.episode_outcomes import EpisodeOutcome, recent_episodes, recent_metrics
 from agentrl.db.store import Store, now
 
 
@@ -19,7 +19,7 @@ def test_the_last_groups_are_those_that_were_ready_last_whatever_became_of_them(
         nothing = recent_episodes(session, world.run_id, "another", 2)
     both = {"current": 1, "lagged(4)": 1}
     assert sorted(found, key=lambda each: (each.group_id, each.solved)) == [
-        Played(group, solved, both) for group in groups[2:] for solved in (False, True)
+        EpisodeOutcome(group, solved, both) for group in groups[2:] for solved in (False, True)
     ]
     assert nothing == []
 
@@ -37,7 +37,7 @@ def test_a_span_that_broke_off_counts_for_no_track_and_another_fence_for_nothing
         world.keep([body, msgspec.structs.replace(body, fence=9)])
     with store.read() as session:
         found = recent_episodes(session, world.run_id, "dbbench", 5)
-    assert found == [Played(group_id, True, {"lagged(4)": 1})] * 2
+    assert found == [EpisodeOutcome(group_id, True, {"lagged(4)": 1})] * 2
 
 
 def test_metrics_are_those_of_updates_that_stand(store: Store) -> None:

@@ -6,13 +6,13 @@ from sqlalchemy import text
 
 from agentrl.db.models import Worker
 from agentrl.db.queries import liveness
-from agentrl.db.queries.liveness import Vitals
+from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 
 
-def _look(store: Store, run_id: str) -> Vitals:
-    return store.ask(lambda session: liveness.look(session, run_id))
+def _look(store: Store, run_id: str) -> Liveness:
+    return store.ask(lambda session: liveness.read_liveness(session, run_id))
 
 
 def test_rows_tell_who_lives_and_whether_anybody_acts(store: Store) -> None:

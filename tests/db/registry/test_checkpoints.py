@@ -25,10 +25,10 @@ def test_policies_are_live_in_the_order_they_began_to_be_served(world: World) ->
             row = world.checkpoint(version)
             session.add(row)
             session.flush()
-            checkpoints.mark_serving(session, server, "current", row)
+            checkpoints.begin_serving(session, server, "current", row)
     assert _live(world)[2:] == [("current", 2), ("current", 1)]
     world.store.transact(
-        lambda s: checkpoints.mark_retired(s, server, "current", f"{world.run_id}-v2")
+        lambda s: checkpoints.end_serving(s, server, "current", f"{world.run_id}-v2")
     )
     assert _live(world) == [("current", 0), ("lagged(4)", 0), ("current", 1)]
 
@@ -55,14 +55,16 @@ def test_what_a_killed_server_left_open_is_closed_and_opened_again_if_it_lives(
         return [(track, bool(over)) for track, over in rows]
 
     def close() -> None:
-        world.store.transact(lambda session: checkpoints.close_abandoned(session, world.run_id))
+        world.store.transact(
+            lambda session: checkpoints.close_abandoned_servings(session, world.run_id)
+        )
 
     def lapsed(seconds: float) -> None:
         until = world.store.clock() - seconds
         world.sql("UPDATE policy_servers SET lease_until = :u", u=until)
 
     retired = f"{world.run_id}-v0"
-    world.store.transact(lambda s: checkpoints.mark_retired(s, server, "lagged(4)", retired))
+    world.store.transact(lambda s: checkpoints.end_serving(s, server, "lagged(4)", retired))
     lapsed(checkpoints.AWAY_S / 2)
     close()
     assert closed() == [("current", False), ("lagged(4)", True)]
@@ -123,14 +125,14 @@ def test_a_run_that_is_over_stays_so(world: World) -> None:
 def test_the_dispatchers_lease_has_one_holder(world: World) -> None:
     def hold(owner: str, lease_s: float = 60.0) -> bool:
         return world.store.transact(
-            lambda s: runs.hold_dispatcher(s, world.run_id, owner, lease_s=lease_s)
+            lambda s: runs.acquire_dispatcher_lease(s, world.run_id, owner, lease_s=lease_s)
         )
 
     assert hold("one")
     assert hold("one")
     assert not hold("two")
-    world.store.transact(lambda s: runs.drop_dispatcher(s, world.run_id, "two"))
+    world.store.transact(lambda s: runs.release_dispatcher_lease(s, world.run_id, "two"))
     assert not hold("two")
-    world.store.transact(lambda s: runs.drop_dispatcher(s, world.run_id, "one"))
+    world.store.transact(lambda s: runs.release_dispatcher_lease(s, world.run_id, "one"))
     assert hold("two", lease_s=-1.0)
     assert hold("one")

@@ -31,8 +31,8 @@ def test_nodes_say_what_was_undone_and_whose_files_are_gone(world: World) -> Non
     made(world, 2, 1, state="rolled_back")
     made(world, 2, 1, "b")
     with world.store.read() as session:
-        nodes = lineage.nodes(session, world.run_id)
-        states = lineage.states(session, world.run_id)
+        nodes = lineage.lineage_nodes(session, world.run_id)
+        states = lineage.checkpoint_states(session, world.run_id)
     told = [(node.version, node.undone, node.present) for node in nodes]
     assert told == [(0, False, True), (1, False, False), (2, True, True), (2, False, True)]
     assert states == {"live": 2, "deleted": 1, "rolled_back": 1}
@@ -42,9 +42,12 @@ def test_the_registry_lists_the_newest_first(world: World) -> None:
     for version in (1, 2, 3):
         made(world, version, version - 1)
     with world.store.read() as session:
-        assert [each.version for each in lineage.newest(session, world.run_id, 2)] == [3, 2]
-        one = lineage.entry(session, world.run_id, f"{world.run_id}-v1")
-        assert lineage.entry(session, world.run_id, "none") is None
+        assert [each.version for each in lineage.newest_checkpoints(session, world.run_id, 2)] == [
+            3,
+            2,
+        ]
+        one = lineage.checkpoint_entry(session, world.run_id, f"{world.run_id}-v1")
+        assert lineage.checkpoint_entry(session, world.run_id, "none") is None
     assert one is not None
     assert (one.update_state, one.episodes, one.snapshot) == ("", None, False)
 
@@ -57,17 +60,17 @@ def test_a_fork_says_where_it_began(world: World) -> None:
         r=other.run_id,
     )
     with world.store.read() as session:
-        assert lineage.origin(session, world.run_id) is None
-        assert lineage.origin(session, other.run_id) == ("run", 0)
+        assert lineage.fork_origin(session, world.run_id) is None
+        assert lineage.fork_origin(session, other.run_id) == ("run", 0)
     world.sql("UPDATE runs SET forked_from = 'gone' WHERE run_id = :r", r=other.run_id)
     with world.store.read() as session:
-        assert lineage.origin(session, other.run_id) == ("gone", -1)
+        assert lineage.fork_origin(session, other.run_id) == ("gone", -1)
 
 
 def test_serving_ends_with_its_row_or_with_the_servers_lease(world: World) -> None:
     first = f"{world.run_id}-v0"
     with world.store.write() as session:
-        checkpoints.mark_retired(session, f"policy-{world.run_id}", "lagged(4)", first)
+        checkpoints.end_serving(session, f"policy-{world.run_id}", "lagged(4)", first)
         dead = PolicyServer(
             server_id="dead",
             run_id=world.run_id,
@@ -80,7 +83,7 @@ def test_serving_ends_with_its_row_or_with_the_servers_lease(world: World) -> No
         session.add(dead)
         session.flush()
         checkpoint = session.get_one(Checkpoint, first)
-        checkpoints.mark_serving(session, "dead", "current", checkpoint)
+        checkpoints.begin_serving(session, "dead", "current", checkpoint)
     with world.store.read() as session:
         told = {
             (each.server, each.track): each.live
@@ -93,12 +96,12 @@ def test_what_is_served_now_is_told_however_much_began_after_it(world: World) ->
     first = f"{world.run_id}-v0"
     with world.store.write() as session:
         checkpoint = session.get_one(Checkpoint, first)
-        checkpoints.mark_serving(session, f"policy-{world.run_id}", "pinned(0)", checkpoint)
+        checkpoints.begin_serving(session, f"policy-{world.run_id}", "pinned(0)", checkpoint)
     for _ in range(3):
         with world.store.write() as session:
             checkpoint = session.get_one(Checkpoint, first)
-            checkpoints.mark_serving(session, f"policy-{world.run_id}", "refreshed(5)", checkpoint)
-            checkpoints.mark_retired(session, f"policy-{world.run_id}", "refreshed(5)", first)
+            checkpoints.begin_serving(session, f"policy-{world.run_id}", "refreshed(5)", checkpoint)
+            checkpoints.end_serving(session, f"policy-{world.run_id}", "refreshed(5)", first)
     with world.store.read() as session:
         served = lineage.servings(session, world.run_id, 3)
     assert {each.track for each in served} == {"current", "lagged(4)", "pinned(0)"}
@@ -118,5 +121,5 @@ def test_measurements_come_with_their_intervals(world: World) -> None:
     with world.store.write() as session:
         session.add(evaluation(world.run_id, 0))
     with world.store.read() as session:
-        (one,) = lineage.measured(session, world.run_id, 9)
+        (one,) = lineage.measurements(session, world.run_id, 9)
     assert (one.task, one.success, one.low, one.high) == ("kg", 0.5, 0.24, 0.76)

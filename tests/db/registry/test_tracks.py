@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.errors import ConfigError
-from agentrl.db.registry.tracks import Track, needed, parse, wanted
+from agentrl.db.registry.tracks import Track, needed_checkpoints, parse_track, select_checkpoint
 
 LIVE = [(version, f"c{version}") for version in (3, 0, 7, 6, 4, 10)]
 
@@ -32,7 +32,7 @@ LIVE = [(version, f"c{version}") for version in (3, 0, 7, 6, 4, 10)]
     ],
 )
 def test_a_track_follows_the_live_lineage(track: str, checkpoint_id: str) -> None:
-    assert wanted(track, LIVE) == checkpoint_id
+    assert select_checkpoint(track, LIVE) == checkpoint_id
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def test_what_tracks_need_again_from_the_snapshot_is_needed(
     tracks: list[str], versions: set[int]
 ) -> None:
     live = [(version, f"c{version}") for version in range(7)]
-    assert needed(tracks, live, 5) == {f"c{version}" for version in versions}
+    assert needed_checkpoints(tracks, live, 5) == {f"c{version}" for version in versions}
 
 
 def test_where_no_version_fits_the_oldest_is_served() -> None:
     live = [(11, "eleven"), (13, "thirteen")]
-    assert wanted("lagged(5)", live) == "eleven"
-    assert wanted("refreshed(5)", live) == "eleven"
+    assert select_checkpoint("lagged(5)", live) == "eleven"
+    assert select_checkpoint("refreshed(5)", live) == "eleven"
 
 
 def test_an_empty_lineage_serves_only_what_is_pinned() -> None:
-    assert wanted("pinned(x)", []) == "x"
+    assert select_checkpoint("pinned(x)", []) == "x"
     with pytest.raises(ConfigError, match="no live checkpoint"):
-        wanted("current", [])
+        select_checkpoint("current", [])
 
 
 @pytest.mark.parametrize(
@@ -71,26 +71,26 @@ def test_an_empty_lineage_serves_only_what_is_pinned() -> None:
 )  # fmt: skip
 def test_nonsense_is_refused(track: str) -> None:
     with pytest.raises(ConfigError, match="track"):
-        parse(track)
+        parse_track(track)
 
 
 def test_tracks_parse_to_their_parts() -> None:
-    assert parse("current") == Track("current")
-    assert parse("lagged(4)") == Track("lagged", 4)
-    assert parse("refreshed(25)") == Track("refreshed", 25)
-    assert parse("pinned(ab-1.2_3)") == Track("pinned", checkpoint_id="ab-1.2_3")
+    assert parse_track("current") == Track("current")
+    assert parse_track("lagged(4)") == Track("lagged", 4)
+    assert parse_track("refreshed(25)") == Track("refreshed", 25)
+    assert parse_track("pinned(ab-1.2_3)") == Track("pinned", checkpoint_id="ab-1.2_3")
 
 
 @given(st.sets(st.integers(0, 500), min_size=1), st.integers(1, 40))
 def test_what_is_served_is_live_and_never_fresher_than_asked(versions: set[int], k: int) -> None:
     live = [(version, str(version)) for version in versions]
-    served = int(wanted(f"lagged({k})", live))
+    served = int(select_checkpoint(f"lagged({k})", live))
     assert served in versions
     assert served <= max(versions) - k or served == min(versions)
-    assert int(wanted("current", live)) == max(versions)
+    assert int(select_checkpoint("current", live)) == max(versions)
 
 
 @given(st.text(max_size=30))
 def test_any_text_parses_or_is_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
-        assert parse(text).kind in {"current", "lagged", "refreshed", "pinned"}
+        assert parse_track(text).kind in {"current", "lagged", "refreshed", "pinned"}

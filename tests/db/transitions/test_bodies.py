@@ -7,7 +7,7 @@ from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import EpisodeState, GroupState, Reason
 from agentrl.db.store import Store
 from agentrl.db.transitions import bodies, groups, lifecycle
-from agentrl.db.transitions.bodies import Unfit
+from agentrl.db.transitions.bodies import UnstorableBody
 
 MANY = 3
 
@@ -20,7 +20,7 @@ def world(store: Store) -> World:
 def test_bodies_come_back_as_they_travelled(world: World) -> None:
     kept = world.ready(0)
     keys = [(body.episode_id, body.fence) for body in kept]
-    found = world.store.ask(lambda s: bodies.bodies_of(s, [*keys, ("nobody", 1)] * 60))
+    found = world.store.ask(lambda s: bodies.read_bodies(s, [*keys, ("nobody", 1)] * 60))
     assert found == {
         key: encode(EpisodeFinished(trajectory=body)) for key, body in zip(keys, kept, strict=True)
     }
@@ -42,8 +42,8 @@ def test_a_row_that_does_not_fit_is_an_error_and_keeps_nothing(world: World) -> 
         row | {"episode_id": first.episode_id, "received_at": 0.0},
         row | {"episode_id": second.episode_id, "received_at": None},
     ]
-    with pytest.raises(Unfit, match="received_at"), world.store.write() as session:
-        bodies.keep(session, rows, [])
+    with pytest.raises(UnstorableBody, match="received_at"), world.store.write() as session:
+        bodies.store_bodies(session, rows, [])
     assert world.ask("SELECT COUNT(*) FROM trajectories") == [(0,)]
 
 
@@ -62,7 +62,7 @@ def test_a_body_of_a_deleted_run_or_of_an_unknown_attempt_is_passed_over(world: 
 
 def _give_up(world: World, body: Trajectory) -> bool:
     return world.store.transact(
-        lambda s: bodies.give_up(s, body.episode_id, body.fence, max_attempts=MANY)
+        lambda s: bodies.give_up_body(s, body.episode_id, body.fence, max_attempts=MANY)
     )
 
 

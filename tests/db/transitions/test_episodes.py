@@ -10,7 +10,7 @@ from agentrl.core.types import EpisodeState, GroupState, Reason, RunState, Statu
 from agentrl.db.models import Run
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, runs
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 
 MANY = 3
 
@@ -20,7 +20,7 @@ def world(store: Store) -> World:
     return World.begin(store)
 
 
-def _retry(world: World, claimed: Claimed, reason: Reason = Reason.ENV_ERROR) -> bool:
+def _retry(world: World, claimed: ClaimedEpisode, reason: Reason = Reason.ENV_ERROR) -> bool:
     return world.store.transact(
         lambda session: episodes.retry(
             session, claimed, reason, max_attempts=MANY, detail=Status.ENV_ERROR
@@ -28,13 +28,13 @@ def _retry(world: World, claimed: Claimed, reason: Reason = Reason.ENV_ERROR) ->
     )
 
 
-def _lose(world: World, claimed: Claimed) -> bool:
+def _lose(world: World, claimed: ClaimedEpisode) -> bool:
     return world.store.transact(
         lambda session: episodes.lose_body(session, claimed, max_attempts=MANY)
     )
 
 
-def _exhaust(world: World, claimed: Claimed) -> None:
+def _exhaust(world: World, claimed: ClaimedEpisode) -> None:
     """Fail the attempt and all that follow."""
     for _ in range(MANY):
         assert _retry(world, claimed)
@@ -167,7 +167,7 @@ def test_attempts_expire_by_lease_and_by_deadline(world: World) -> None:
     timed = world.claim(f"{group_id}-0", deadline_s=-1.0)
 
     def expired() -> dict[str, Reason]:
-        rows = world.store.ask(lambda session: episodes.expired(session, world.run_id))
+        rows = world.store.ask(lambda session: episodes.expired_attempts(session, world.run_id))
         return {claimed.episode_id: reason for claimed, reason in rows}
 
     assert timed is not None
@@ -236,7 +236,7 @@ def test_bodies_lost_again_and_again_fail_the_member(world: World) -> None:
     claimed, *others = world.claimed(group_id)
     for other in others:
         world.finish(other, world.body(other))
-    again: Claimed | None = claimed
+    again: ClaimedEpisode | None = claimed
     for fence in range(1, MANY + 1):
         assert again is not None
         assert world.finish(again, world.body(again, 1.0))
@@ -305,11 +305,11 @@ def test_admission_fills_in_the_version_it_saw(world: World) -> None:
     (group_id,) = world.admit(0)
     assert world.group(group_id).admitted_version == 3
     with world.store.write() as session:
-        groups.admit(session, session.get_one(Run, world.run_id), [])
+        groups.admit_groups(session, session.get_one(Run, world.run_id), [])
 
 
-def _of(world: World, episode_id: str) -> Claimed:
+def _of(world: World, episode_id: str) -> ClaimedEpisode:
     row = world.episode(episode_id)
-    return Claimed(
+    return ClaimedEpisode(
         episode_id, row.group_id, row.member, row.task, row.item_id, row.fence, row.attempts
     )

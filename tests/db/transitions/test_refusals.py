@@ -9,7 +9,7 @@ from world import World
 from agentrl.core.types import GroupState, Reason, RunState, Status, Transition
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, runs
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 
 MANY = 3
 Refused = tuple[str, str, int | None, str, int | None]
@@ -26,7 +26,7 @@ def _refusals(world: World) -> list[Refused]:
     )
 
 
-def _lapsed(world: World) -> Claimed:
+def _lapsed(world: World) -> ClaimedEpisode:
     """A claim that was given up, so that its row stands queued with the next fence."""
     (group_id,) = world.admit(0)
     claimed = world.claim(f"{group_id}-0")
@@ -35,11 +35,11 @@ def _lapsed(world: World) -> Claimed:
     return claimed
 
 
-def _retry(session: Session, claimed: Claimed) -> bool:
+def _retry(session: Session, claimed: ClaimedEpisode) -> bool:
     return episodes.retry(session, claimed, Reason.LOST, max_attempts=MANY, detail=Status.LOST)
 
 
-MOVES: dict[Transition, Callable[[Session, Claimed], object]] = {
+MOVES: dict[Transition, Callable[[Session, ClaimedEpisode], object]] = {
     Transition.CLAIM: lambda s, c: episodes.claim(s, c.episode_id, c.fence, "w", deadline_s=1.0),
     Transition.RETRY: _retry,
     Transition.RELEASE: episodes.release,
@@ -86,7 +86,7 @@ def test_a_body_of_a_closed_group_that_is_called_lost_is_counted(world: World) -
         lambda s: groups.close_groups(s, [body.group_id], GroupState.FILTERED, Reason.ZERO_SPREAD)
     )
     row = world.episode(body.episode_id)
-    claimed = Claimed(row.episode_id, row.group_id, 0, row.task, row.item_id, row.fence, 1)
+    claimed = ClaimedEpisode(row.episode_id, row.group_id, 0, row.task, row.item_id, row.fence, 1)
     assert not world.store.transact(lambda s: episodes.lose_body(s, claimed, max_attempts=MANY))
     assert _refusals(world) == [(Transition.LOSE_BODY, body.episode_id, 1, "finished", 1)]
 

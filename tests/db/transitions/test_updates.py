@@ -6,13 +6,13 @@ from agentrl.core.errors import StoreError
 from agentrl.core.trained_hash import running_hash
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, GroupState, UpdateState
-from agentrl.db.audit.trained_hashes import differing
+from agentrl.db.audit.trained_hashes import find_different_hashes
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs, updates
 from agentrl.db.transitions.updates import (
-    LineageLost,
+    LineageChanged,
     NewUpdate,
     RunEnded,
     TrainedMember,
@@ -143,7 +143,7 @@ def _lose_the_newest_commit(world: World, bodies: list[Trajectory]) -> None:
 
 
 def _refused(world: World, new: NewUpdate, match: str) -> None:
-    with pytest.raises(LineageLost, match=match):
+    with pytest.raises(LineageChanged, match=match):
         world.store.transact(lambda session: updates.commit_update(session, new))
     assert world.group(new.members[0].group_id).state == GroupState.READY
 
@@ -190,16 +190,16 @@ def test_each_checkpoint_carries_the_running_hash_of_its_bodies(world: World) ->
     assert root is None
     assert second == running_hash(first, [body.sha256 for body in bodies])
     with world.store.read() as session:
-        assert list(differing(session, world.run_id)) == []
+        assert list(find_different_hashes(session, world.run_id)) == []
     new.checkpoint.trained_hash = running_hash(first, [body.sha256 for body in bodies])
     _refused(world, new, "trained on other trajectories than version 2")
     world.sql("UPDATE update_groups SET sha256 = 'x' WHERE episode_id = :e", e=bodies[0].episode_id)
     with world.store.read() as session:
-        (wrong,) = differing(session, world.run_id)
+        (wrong,) = find_different_hashes(session, world.run_id)
     assert "to version 2" in wrong
     world.sql("DELETE FROM update_groups WHERE episode_id = :e", e=bodies[0].episode_id)  # pruned
     with world.store.read() as session:
-        assert list(differing(session, world.run_id)) == []
+        assert list(find_different_hashes(session, world.run_id)) == []
 
 
 def test_a_group_is_trained_once(world: World) -> None:
@@ -214,7 +214,7 @@ def test_a_group_is_trained_once(world: World) -> None:
 def test_a_member_issued_again_meanwhile_is_not_trained_as_it_was(world: World) -> None:
     epoch, bodies = _epoch(world), world.ready(0)
     row = world.episode(bodies[0].episode_id)
-    lost = episodes.Claimed(
+    lost = episodes.ClaimedEpisode(
         row.episode_id, row.group_id, row.member, row.task, row.item_id, row.fence, row.attempts
     )
     assert world.store.transact(lambda s: episodes.lose_body(s, lost, max_attempts=3))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentrl.envs.contract import ToolCall
 from agentrl.envs.gateway import chat
-from agentrl.envs.gateway.chat import ChatRequest, Length, Refused, Said
+from agentrl.envs.gateway.chat import ChatMessage, ChatRefused, ChatRequest, TokenCounts
 
 PLAIN, STREAMED = ChatRequest((), ()), ChatRequest((), (), stream=True)
 
@@ -27,7 +27,7 @@ def test_any_body_is_read_or_refused(body: bytes) -> None:
     refused = None
     try:
         chat.read(body)
-    except Refused as error:
+    except ChatRefused as error:
         refused = error
     assert refused is None or str(refused).startswith(f"{refused.field}: ")
 
@@ -43,7 +43,7 @@ def test_any_body_is_read_or_refused(body: bytes) -> None:
     ],
 )
 def test_a_refusal_names_the_field(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ChatRefused) as caught:
         chat.read(json.dumps(fields).encode())
     assert caught.value.field == field
 
@@ -69,30 +69,30 @@ CALLS = st.lists(
 def test_an_answer_that_a_program_sends_back_is_the_one_that_was_given(
     turn: list[ToolCall] | str,
 ) -> None:
-    told = chat.said(3, turn)
-    message = json.loads(chat.answer(3, told, Length(), PLAIN))["choices"][0]["message"]
+    told = chat.make_message(3, turn)
+    message = json.loads(chat.answer(3, told, TokenCounts(), PLAIN))["choices"][0]["message"]
     back = chat.read(json.dumps({"messages": [message]}).encode())
     assert back.said == (told,)
 
 
 @given(st.text() | CALLS)
 def test_a_stream_says_what_the_plain_answer_says(turn: list[ToolCall] | str) -> None:
-    told = chat.said(3, turn)
-    events = chat.answer(3, told, Length(), STREAMED).decode().split("\n\n")
+    told = chat.make_message(3, turn)
+    events = chat.answer(3, told, TokenCounts(), STREAMED).decode().split("\n\n")
     delta = json.loads(events[0].removeprefix("data: "))["choices"][0]["delta"]
     for call in delta.get("tool_calls", ()):
         del call["index"]
-    assert delta == json.loads(chat.answer(3, told, Length(), PLAIN))["choices"][0]["message"]
+    assert delta == json.loads(chat.answer(3, told, TokenCounts(), PLAIN))["choices"][0]["message"]
 
 
 def test_a_turn_without_a_word_is_an_empty_text() -> None:
-    assert chat.plain(Said("assistant", "")) == {"role": "assistant", "content": ""}
+    assert chat.plain_message(ChatMessage("assistant", "")) == {"role": "assistant", "content": ""}
 
 
 @pytest.mark.parametrize("request_", [PLAIN, STREAMED])
 def test_a_turn_that_was_cut_says_so_and_how_long_it_was(request_: ChatRequest) -> None:
-    length = Length(10, 4, cut=True)
+    length = TokenCounts(10, 4, cut=True)
     request_ = replace(request_, usage=True)
-    text = chat.answer(1, Said("assistant", "lo"), length, request_).decode()
+    text = chat.answer(1, ChatMessage("assistant", "lo"), length, request_).decode()
     assert '"finish_reason":"length"' in text
     assert '"prompt_tokens":10,"completion_tokens":4,"total_tokens":14' in text

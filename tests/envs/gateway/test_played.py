@@ -16,11 +16,11 @@ from agentrl.core.config import Sampling
 from agentrl.core.trajectory import check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.serving.request import Limits as EngineLimits
-from agentrl.serving.request import Request
+from agentrl.serving.engine_api import ModelLimits as EngineLimits
+from agentrl.serving.engine_api import Request
 from agentrl.serving.scripted import ScriptedEngine
 from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import EpisodeLoop, Kit, Limits
+from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
 
@@ -51,7 +51,7 @@ def test_text_goes_to_a_program_and_tokens_to_the_trajectory(play: Play, tmp_pat
     engine = ScriptedEngine(script, limits=EngineLimits(1024, 4096))
     environment = play(TALKS)
     with serve(engine, {"c": ("current", Path())}) as server, closing(PolicyClient()) as client:
-        kit = Kit(
+        context = EpisodeContext(
             template=template,
             style="plain",
             stop_ids=sorted(template.stop_ids),
@@ -61,8 +61,10 @@ def test_text_goes_to_a_program_and_tokens_to_the_trajectory(play: Play, tmp_pat
             stop=threading.Event(),
         )
         pool = Fixed(LivePolicy("s", server.url, "current", "c", 0))
-        sampler = Sampler(pool, kit.sampling, "seed")
-        body = EpisodeLoop(CLAIMED, "run", environment, sampler, kit).run(Limits(8, 60.0, 5.0))
+        sampler = Sampler(pool, context.sampling, "seed")
+        body = EpisodeLoop(CLAIMED, "run", environment, sampler, context).run(
+            EpisodeLimits(8, 60.0, 5.0)
+        )
     check(body)
     assert (body.status, body.reward, body.score) == (Status.COMPLETED, 1.0, 0.5)
     tokens = body.tokens().tolist()

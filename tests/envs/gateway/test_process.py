@@ -13,7 +13,7 @@ import pytest
 from running import eventually, processes_of
 
 from agentrl.core.errors import EnvironmentFailure
-from agentrl.envs.gateway.process import Ended, Program
+from agentrl.envs.gateway.process import Program, ProgramEnd
 
 STUBBORN = """
 import os, signal, sys, time
@@ -26,7 +26,7 @@ time.sleep(60)
 """
 
 
-def started(tmp_path: Path, ended: Callable[[Ended], None], text: str) -> Program:
+def started(tmp_path: Path, ended: Callable[[ProgramEnd], None], text: str) -> Program:
     (tmp_path / "it.py").write_text(text)
     argv = [sys.executable, str(tmp_path / "it.py"), str(tmp_path / "up")]
     return Program(argv, b"{}", {}, ended)
@@ -37,16 +37,16 @@ def awaited(what: Callable[[], object]) -> None:
 
 
 def test_its_end_is_told_once_with_code_and_outputs(tmp_path: Path) -> None:
-    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[ProgramEnd] = queue.SimpleQueue()
     text = "import sys; print(sys.stdin.read()); print('é', file=sys.stderr); sys.exit(3)"
     program = started(tmp_path, ends.put, text)
-    assert ends.get(timeout=60) == Ended(3, "{}\n", "é\n")
+    assert ends.get(timeout=60) == ProgramEnd(3, "{}\n", "é\n")
     program.close()
     assert ends.empty()
 
 
 def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
-    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[ProgramEnd] = queue.SimpleQueue()
     program = started(tmp_path, ends.put, "print('x' * 3_000_000); print('last')")
     out = ends.get(timeout=60).out
     program.close()
@@ -55,7 +55,7 @@ def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_program_that_closed_its_outputs_is_waited_for(tmp_path: Path) -> None:
-    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[ProgramEnd] = queue.SimpleQueue()
     go = tmp_path / "go"
     text = (
         "import os, sys, time\n"
@@ -72,7 +72,7 @@ def test_a_program_that_closed_its_outputs_is_waited_for(tmp_path: Path) -> None
 
 
 def test_a_program_that_does_not_exist_is_told_by_name(tmp_path: Path) -> None:
-    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[ProgramEnd] = queue.SimpleQueue()
     program = Program([str(tmp_path / "no")], b"{}", {}, ends.put)
     assert "No such file" in ends.get(timeout=60).err
     program.close()
@@ -92,7 +92,7 @@ def test_what_ignores_its_end_and_left_its_group_is_killed(tmp_path: Path) -> No
 
 
 def test_what_a_program_leaves_behind_goes_when_it_ends(tmp_path: Path) -> None:
-    ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[ProgramEnd] = queue.SimpleQueue()
     text = f"import os, time\nif os.fork() == 0:\n    time.sleep(60)\nprint({str(tmp_path)!r})"
     program = started(tmp_path, ends.put, text)
     assert ends.get(timeout=60).code == 0

@@ -11,9 +11,9 @@ import pytest
 
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
-from agentrl.envs.gateway.reward import Result, reward, rewarded
+from agentrl.envs.gateway.reward import Result, call_reward, load_reward
 from agentrl.envs.gateway.source import GatewaySource
-from agentrl.envs.tasks.datasets import Lacking
+from agentrl.envs.tasks.datasets import MissingDataset
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 RESULT = Result("noise\n blue \n\n", "", [], 1)
@@ -58,7 +58,7 @@ def test_a_file_that_is_not_understood_is_told_by_its_line(
 
 
 def test_what_is_not_set_is_told_before_any_episode(tmp_path: Path) -> None:
-    with pytest.raises(Lacking, match="option items is not set"):
+    with pytest.raises(MissingDataset, match="option items is not set"):
         GatewaySource({}).items("train")
     with pytest.raises(ItemError, match="option program is not set"):
         source(tmp_path, '{"id": 1}', program=[]).items("train")
@@ -91,20 +91,20 @@ def test_a_secret_that_is_not_set_is_told_by_its_name(tmp_path: Path) -> None:
 )
 def test_a_reward_that_is_not_there_is_told_by_name(name: str, why: str) -> None:
     with pytest.raises(ItemError, match=why):
-        reward(name)
+        load_reward(name)
 
 
 def test_a_reward_of_a_former_module_of_ours_is_told_the_present_name() -> None:
     with pytest.raises(ItemError, match="No module named 'envs'") as raised:
-        reward("envs.gateway.reward:rewarded")
+        load_reward("envs.gateway.reward:rewarded")
     assert raised.value.hint == "import agentrl.envs"
 
 
 def test_a_reward_may_be_of_a_module_and_a_score_of_its_own() -> None:
-    assert reward("math:sqrt") is math.sqrt
-    assert rewarded(lambda item, _: item["r"], {"r": 2}, RESULT, 5) == (2.0, 2.0)
-    assert rewarded(lambda *_: (True, 0.5), {}, RESULT, 5) == (1.0, 0.5)
-    assert rewarded(lambda _, r: float(r.last_line == "blue"), {}, RESULT, 5)[0] == 1.0
+    assert load_reward("math:sqrt") is math.sqrt
+    assert call_reward(lambda item, _: item["r"], {"r": 2}, RESULT, 5) == (2.0, 2.0)
+    assert call_reward(lambda *_: (True, 0.5), {}, RESULT, 5) == (1.0, 0.5)
+    assert call_reward(lambda _, r: float(r.last_line == "blue"), {}, RESULT, 5)[0] == 1.0
 
 
 def test_a_reward_s_file_may_define_classes_of_its_own(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_reward_s_file_may_define_classes_of_its_own(tmp_path: Path) -> None:
         "@dataclass\nclass Mark:\n    value: float\n"
         "def of(item, result):\n    return Mark(0.5).value\n"
     )
-    assert rewarded(reward(f"{path}:of"), {}, RESULT, 5) == (0.5, 0.5)
+    assert call_reward(load_reward(f"{path}:of"), {}, RESULT, 5) == (0.5, 0.5)
 
 
 def broken(_: Mapping[str, Any], __: Result) -> float:
@@ -125,15 +125,15 @@ def broken(_: Mapping[str, Any], __: Result) -> float:
 @pytest.mark.parametrize("value", ["1", None, math.nan, math.inf, (1.0,), (1.0, "x")])
 def test_what_is_no_reward_is_a_failure(value: Any) -> None:
     with pytest.raises(EnvironmentFailure, match="the reward function returned"):
-        rewarded(lambda *_: value, {}, RESULT, 5)
+        call_reward(lambda *_: value, {}, RESULT, 5)
 
 
 def test_a_reward_that_raises_or_hangs_is_a_failure() -> None:
     with pytest.raises(EnvironmentFailure, match="ValueError: oh"):
-        rewarded(broken, {}, RESULT, 5)
+        call_reward(broken, {}, RESULT, 5)
     released = threading.Event()
     with pytest.raises(EnvironmentFailure, match=r"took more than 0.1 s"):
-        rewarded(lambda *_: released.wait(), {}, RESULT, 0.1)
+        call_reward(lambda *_: released.wait(), {}, RESULT, 0.1)
     released.set()
 
 
@@ -142,9 +142,9 @@ def test_the_example_s_items_can_be_answered() -> None:
     items = str(EXAMPLES / "agent_items.jsonl")
     found, function = (
         GatewaySource({"items": items, "program": ["x"], "reward": name}),
-        reward(name),
+        load_reward(name),
     )
     for split in ("train", "test"):
         for item in found.items(split):
             right = Result(json.dumps(item.content["answers"]), "", [], 1)
-            assert rewarded(function, item.content, right, 5) == (1.0, 1.0)
+            assert call_reward(function, item.content, right, 5) == (1.0, 1.0)

@@ -12,8 +12,8 @@ import pytest
 from contained import SMALL, ask, sandbox
 from running import ROOT, eventually
 
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.sandbox.docker_engine import LEASE, OWNER, RUN, Engine
-from agentrl.envs.sandbox.owner import Owner
 
 Owned = Callable[[], list[str]]
 
@@ -57,7 +57,7 @@ def test_a_container_says_whose_run_and_lease_it_is(
             docker_client.api.inspect_container(each.container)["Config"]["Labels"]
             for each in (first, second)
         ]
-    assert [each[OWNER] for each in labels] == [str(Owner.this())] * 2
+    assert [each[OWNER] for each in labels] == [str(ContainerOwner.this())] * 2
     assert [each[RUN] for each in labels] == ["test"] * 2
     assert labels[0][LEASE] != labels[1][LEASE]
 

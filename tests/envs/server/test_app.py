@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from agentrl.core.errors import BrokerError, EnvironmentFailure
 from agentrl.core.http import HttpServer
 from agentrl.envs.contract import TaskSource
-from agentrl.envs.server.app import Face, Hosted, indices
+from agentrl.envs.server.app import EnvApp, HostedTask, indices
 from agentrl.envs.server.controller import Controller
 from agentrl.envs.server.session import Timings
 from agentrl.envs.server.sessions import Sessions
@@ -28,10 +28,12 @@ def nothing() -> None:
 @contextmanager
 def serving(source: TaskSource, tend: Callable[[], None] = nothing) -> Iterator[str]:
     """The address of a server of one task."""
-    hosted: Mapping[str, Hosted] = {source.name: Hosted(source, 3)}
+    hosted: Mapping[str, HostedTask] = {source.name: HostedTask(source, 3)}
     sessions = Sessions(4, 60.0, Timings(tend_s=0.0))
     server = HttpServer("envs", "127.0.0.1", 0, guarded=False)
-    server.start(Face(hosted, sessions, "", Controller("", "", 4, beat_s=8.0), tend).application())
+    server.start(
+        EnvApp(hosted, sessions, "", Controller("", "", 4, beat_s=8.0), tend).application()
+    )
     try:
         yield server.url
     finally:

@@ -197,7 +197,7 @@ def test_a_score_is_beside_the_reward_or_among_the_metrics() -> None:
 def test_a_reward_that_is_no_finite_number_is_a_failure(told: str) -> None:
     """JSON may write it, and an update that learned from it would be no number either."""
     said = f'{{"env_out": {{"messages": [], "status": "completed", "finish": true, {told}}}}}'
-    answer = wire.decode(said.encode(), wire.Interacted).env_out
+    answer = wire.decode(said.encode(), wire.InteractAnswer).env_out
 
     class Told:
         url = "http://worker"
@@ -222,7 +222,7 @@ def test_a_server_that_is_gone_fails_the_episode_at_once() -> None:
 
 
 def test_a_start_waits_for_a_server_and_gives_up_in_the_end() -> None:
-    nobody = client.Remote(Envs(url="http://127.0.0.1:9"), "dbbench", start_s=0.5)
+    nobody = client.RemoteServer(Envs(url="http://127.0.0.1:9"), "dbbench", start_s=0.5)
     with pytest.raises(EnvironmentFailure, match=r"127\.0\.0\.1:9"):
         client.RemoteEnvironment(nobody, {"index": 0}).start()
 

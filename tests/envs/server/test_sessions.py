@@ -14,7 +14,7 @@ import pytest
 from agentrl.core.errors import EnvironmentFailure, ItemError
 from agentrl.core.process import process_began
 from agentrl.envs.contract import Environment, Observation, Outcome, Tool, ToolCall
-from agentrl.envs.sandbox.owner import Owner
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.server import wire
 from agentrl.envs.server.session import Caller, Refused, Timings
 from agentrl.envs.server.sessions import Sessions
@@ -43,7 +43,7 @@ class Closing:
 
 
 async def start(
-    sessions: Sessions, number: int, environment: Environment, owner: Owner | None = None
+    sessions: Sessions, number: int, environment: Environment, owner: ContainerOwner | None = None
 ) -> dict[str, Any]:
     there = asyncio.Event().wait
     return await sessions.start(
@@ -85,7 +85,7 @@ def test_the_sessions_of_a_process_that_ended_free_their_places() -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     began = process_began(dead.pid) or 0
     dead.wait()
-    here = Owner.this()
+    here = ContainerOwner.this()
 
     async def tended() -> dict[int, int | str]:
         sessions = Sessions(4, 60.0)

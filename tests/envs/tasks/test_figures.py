@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.figures import of_origin
+from agentrl.envs.tasks.figures import origin_figures
 
 QUESTION = {
     "description": "Where does Kim live?",
@@ -21,7 +21,7 @@ def measured(folder: Path, *lines: object) -> dict[str, bool | None]:
     path = folder / "dbbench" / "agentbench_dev.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(map(json.dumps, lines)))
-    found = of_origin("dbbench", "agentbench", Settings(data=str(folder)))
+    found = origin_figures("dbbench", "agentbench", Settings(data=str(folder)))
     return {figure.name: figure.ok for figure in found}
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from agentrl.core.types import SOLVED, TRAINABLE
 from agentrl.envs import registry
 from agentrl.envs.contract import Environment, Item, Message, Outcome, TaskSource, ToolCall
-from agentrl.envs.server.in_process import contained, hosting, play
+from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
 from agentrl.envs.tasks.figures import fingerprint
 
 TASKS = sorted(registry.TASKS)
-CONTAINED = [task for task in TASKS if contained(registry.source(task, {}))]
+CONTAINED = [task for task in TASKS if needs_container(registry.source(task, {}))]
 LOCAL = [task for task in TASKS if task not in CONTAINED]
 EVERY = [*LOCAL, *(pytest.param(task, marks=pytest.mark.slow) for task in CONTAINED)]
 SIZES = ("easy", "medium", "hard")
@@ -36,9 +36,9 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Open]:
 
         def open_source(task: str, **options: Any) -> TaskSource:
             source = registry.source(task, options)
-            if contained(source):
+            if needs_container(source):
                 named = (request.getfixturevalue(name) for name in ("docker_host", "sandbox_image"))
-                undo.enter_context(hosting(source, *named))
+                undo.enter_context(host_sandboxes(source, *named))
             return source
 
         yield open_source

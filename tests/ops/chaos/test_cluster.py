@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from running import ROOT
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Run, Task, Trainer
 from agentrl.core.errors import AgentRLError
 from agentrl.db.audit.run_audit import Finding
-from agentrl.db.queries.liveness import Vitals
+from agentrl.db.queries.liveness import Liveness
 from agentrl.db.store import open_store
-from agentrl.ops.chaos.cluster import Command, Stage, connected
+from agentrl.ops.chaos.cluster import Cluster, Command, is_connected
 from agentrl.ops.chaos.experiment import Verdict
+from agentrl.ops.chaos.fault_costs import FaultCosts
 from agentrl.ops.chaos.injectors import disks
-from agentrl.ops.chaos.observer import Scene
+from agentrl.ops.chaos.observer import RunObserver
 from agentrl.ops.chaos.proxy import Proxy
-from agentrl.ops.chaos.waste import Waste
 
 MINIMAL = f"""
 [tasks.dbbench]
@@ -76,7 +76,7 @@ def test_what_passes_a_proxy_is_cut_and_stalls_at_its_word(echo: int) -> None:
         where = ("127.0.0.1", proxy.port)
         with socket.create_connection(where, 5) as connection:
             assert _said(connection, b"one") == b"one"
-            assert connected(os.getpid(), proxy.port)
+            assert is_connected(os.getpid(), proxy.port)
             assert proxy.cut() == 2
             with suppress(OSError):
                 assert not _said(connection, b"gone"), "an end is as good as a reset"
@@ -134,23 +134,23 @@ def test_a_stage_has_a_name_a_home_and_ways_of_its_own_and_writes_no_password(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "given.toml"
     file.write_text(MINIMAL)
-    with closing(Stage(loading.load(file))) as stage:
-        stage.aim(None)
-        written = loading.load(stage.path, environ={})
-        assert written.run.name == stage.name != "mine"
-        assert stage.name.startswith("mine-")
-        assert written.home() == stage.home == tmp_path / "runs" / "run" / stage.name
+    with closing(Cluster(config_loading.load(file))) as cluster:
+        cluster.aim(None)
+        written = config_loading.load(cluster.path, environ={})
+        assert written.run.name == cluster.name != "mine"
+        assert cluster.name.startswith("mine-")
+        assert written.home() == cluster.home == tmp_path / "runs" / "run" / cluster.name
         assert written.run.stop_updates is None, "it goes on until its end is aimed at"
         assert written.dispatch.group_size == 6, "what the environment said is in the file"
         assert written.envs.port != 7100, "a run that stands keeps its port"
         assert written.envs.url == f"http://127.0.0.1:{written.envs.port}"
-        text = stage.path.read_text()
+        text = cluster.path.read_text()
         assert "secret" not in text
         assert "pass@" not in text
-        assert sorted(stage.proxies) == ["broker", "store"], "one service, one proxy"
-        assert stage.direct.store_url().endswith("@127.0.0.1:2/db")
-        stage.aim(5)
-        assert loading.load(stage.path, environ={}).run.stop_updates == 5
+        assert sorted(cluster.proxies) == ["broker", "store"], "one service, one proxy"
+        assert cluster.direct.store_url().endswith("@127.0.0.1:2/db")
+        cluster.aim(5)
+        assert config_loading.load(cluster.path, environ={}).run.stop_updates == 5
 
 
 def test_a_full_disk_of_one_process_is_a_limit_that_is_lifted_again(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_full_disk_of_one_process_is_a_limit_that_is_lifted_again(tmp_path: Pa
 def test_a_trainer_without_room_for_two_snapshots_may_still_write_files_of_a_checkpoint(
     tmp_path: Path,
 ) -> None:
-    class Waiting(Stage):
+    class Waiting(Cluster):
         def __init__(self, pid: int) -> None:
             self.direct = self.config = Config(
                 tasks={"dbbench": Task()},
@@ -194,25 +194,25 @@ def test_a_trainer_without_room_for_two_snapshots_may_still_write_files_of_a_che
         def pids(self) -> dict[str, int]:
             return {"trainer": self.pid}
 
-    seen = Vitals(0.0, "running", 3, 1, 1, "d", {}, {}, ())
+    seen = Liveness(0.0, "running", 3, 1, 1, "d", {}, {}, ())
     for name, size in (("v3", 10_000), ("v3.snapshot", 30_000), (".v4.partial", 20_000)):
         folder = tmp_path / "checkpoints" / "run" / name
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(bytes(size))
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as trainer:  # until its input is closed
         former = resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE)
-        scene = Scene(
+        observer = RunObserver(
             Waiting(trainer.pid), "run", open_store(f"sqlite:///{tmp_path / 'unused.db'}"), seen
         )
-        course = disks.refuse_snapshots(scene, random.Random(1), "trainer")
+        course = disks.refuse_snapshots(observer, random.Random(1), "trainer")
         for version in (3, 5, 7):
-            scene.seen = replace(seen, version=version)
+            observer.seen = replace(seen, version=version)
             next(course)
             assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == (10_000, former[1])
-        scene.seen = replace(seen, version=8)
+        observer.seen = replace(seen, version=8)
         assert list(course) == []
         assert resource.prlimit(trainer.pid, resource.RLIMIT_FSIZE) == former
-    scene.store.close()
+    observer.store.close()
 
 
 def test_a_restart_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -240,6 +240,6 @@ def test_the_verdict_is_one_line_and_only_zeros_are_sound() -> None:
     assert not bad.sound
     assert '"lost": 2, "trained_twice": 0, "unbalanced": 1, "hangs": 0' in bad.line()
     assert not Verdict(3, 9, (), ("no progress",), (1.0,)).sound
-    assert not Verdict(3, 9, (), (), (1.0,), Waste(rolled_back=1)).sound
-    assert not Verdict(3, 9, (), (), (1.0,), Waste(failed_without_fault=1)).sound
-    assert Verdict(3, 9, (), (), (1.0,), Waste(idle_s=7.0)).sound
+    assert not Verdict(3, 9, (), (), (1.0,), FaultCosts(rolled_back=1)).sound
+    assert not Verdict(3, 9, (), (), (1.0,), FaultCosts(failed_without_fault=1)).sound
+    assert Verdict(3, 9, (), (), (1.0,), FaultCosts(idle_s=7.0)).sound

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.db.registry import checkpoints
@@ -22,7 +22,7 @@ REWRITING = "{% if messages|length > 2 %}…{% endif %}" + tokenizer.TEMPLATE
 
 def config(tmp_path: Path, more: str = "") -> Config:
     text = f'run.home = "{tmp_path}/run"\nmodel.path = "{TINY}"\ntasks.dbbench = {{}}\n'
-    return loading.loads(text + more)
+    return config_loading.loads(text + more)
 
 
 def test_a_template_of_ones_own_is_checked_and_stands_in_version_zero(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_containers_without_an_env_server_are_refused_by_every_verb(tmp_path: Pa
     file = tmp_path / "run.toml"
     model = f'[model]\npath = "{ROOT / "models" / "tiny"}"\n'
     file.write_text(f'[run]\nhome = "{tmp_path / "home"}"\n{model}[tasks.os.options]\nitems = 4\n')
-    config = loading.load(file)
+    config = config_loading.load(file)
     [finding] = [each for each in examine(config) if each.name == "config"]
     assert finding.state == "missing"
     needs = r"tasks\.os runs in containers, which need an env server"

@@ -63,7 +63,7 @@ class Outer(Section, frozen=True):
 
 def found() -> dict[tuple[str, str], keys.Key]:
     """Every key by section and name."""
-    return {(part.name, key.key): key for part in keys.parts() for key in part.keys}
+    return {(part.name, key.key): key for part in keys.key_sections() for key in part.keys}
 
 
 def held(tree: dict[str, Any], section: str = "") -> Iterator[tuple[str, str, Any]]:
@@ -136,29 +136,29 @@ def test_what_an_absent_key_of_the_trainer_is_depends_on_preset_loss_and_importa
 
 
 def test_a_section_has_the_defaults_of_the_place_where_it_stands() -> None:
-    top, usual, wide = keys.parts(Outer)
+    top, usual, wide = keys.key_sections(Outer)
     assert [key.meaning for key in top.keys] == ["An inner section.", "The widest section."]
     assert (usual.opens, usual.keys[0].shown()) == ("[usual]", "1")
     assert (wide.opens, wide.keys[0].shown()) == ("[wide]", "9")
 
 
 def test_the_meaning_of_a_key_is_the_string_below_it() -> None:
-    about, said = keys.told(SOURCE)["Odd"]
+    about, said = keys.read_key_texts(SOURCE)["Odd"]
     assert about == "Odd keys of one section."
     assert said == {"width": "Width in metres.", "names": "Names that take two lines.", "bare": ""}
-    assert keys.told(SOURCE)["Bare"] == ("", {"last": ""})
+    assert keys.read_key_texts(SOURCE)["Bare"] == ("", {"last": ""})
 
 
 def test_types_are_plain_words_and_a_type_without_any_is_an_error() -> None:
     share = Annotated[float, Meta(ge=0.0, le=1.0)]
-    assert keys.words(share) == "number 0…1"
-    assert keys.words(Annotated[float, Meta(gt=1.5)] | None) == "number > 1.5, may be absent"
-    assert keys.words(Annotated[int, Meta(lt=9)]) == "integer < 9"
-    assert keys.words(list[Literal["a", "b"]]) == 'list of "a" | "b"'
-    assert keys.words(dict[str, bool]) == "table of true or false"
+    assert keys.type_text(share) == "number 0…1"
+    assert keys.type_text(Annotated[float, Meta(gt=1.5)] | None) == "number > 1.5, may be absent"
+    assert keys.type_text(Annotated[int, Meta(lt=9)]) == "integer < 9"
+    assert keys.type_text(list[Literal["a", "b"]]) == 'list of "a" | "b"'
+    assert keys.type_text(dict[str, bool]) == "table of true or false"
     for unknown in (bytes, int | str, list[int | str]):
         with pytest.raises(KeyError):
-            keys.words(unknown)
+            keys.type_text(unknown)
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -221,7 +221,7 @@ def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_n
     assert asked(monkeypatch, "trainer") == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "normalise  " in line]
     assert row.rstrip().endswith(found()["trainer", "normalise"].meaning)
-    keys.tell("", as_json=False, markdown=False, width=60)
+    keys.print_keys("", as_json=False, markdown=False, width=60)
     said = capsys.readouterr().out
     assert "…" not in said.replace("0…1", "").replace("0…65535", "")
     begun = {line.split()[0] for line in said.splitlines() if line.strip()}
@@ -244,7 +244,7 @@ def test_one_line_holds_a_row_where_there_is_no_terminal_and_a_narrow_one_cuts_n
 def test_a_section_may_be_asked_for_as_the_file_writes_it(
     asked_for: str, section: str, count: int
 ) -> None:
-    (part,) = keys.chosen(asked_for)
+    (part,) = keys.choose_sections(asked_for)
     assert (part.name, len(part.keys)) == (section, count)
     if count == 1:
         assert part.keys[0].key == asked_for.strip("[]").rpartition(".")[2]
@@ -284,6 +284,6 @@ def test_a_section_that_is_none_is_refused_with_the_nearest_name(
         "agentrl: unknown section or key trainer.lorra; did you mean trainer.lora?\n",
     )
     with pytest.raises(ConfigError, match="known: alarms, broker, dashboard, dispatch"):
-        keys.chosen("xyz")
+        keys.choose_sections("xyz")
     with pytest.raises(ConfigError, match=r"did you mean dispatch\.group_size\?"):
-        keys.chosen("dispatch.group_sise")
+        keys.choose_sections("dispatch.group_sise")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_model import PARAMETERS, SMALL, small_model
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import memory
@@ -22,7 +22,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_parameters_are_counted_by_hand(small: Path) -> None:
-    found = model_spec.read(small)
+    found = model_spec.read_spec(small)
     assert found.parameters == PARAMETERS
     assert found.linear == 2 * 672
     assert found.adapter(3, ["q_proj", "down_proj"]) == 2 * 3 * (8 + 8 + 20 + 8)
@@ -30,8 +30,8 @@ def test_parameters_are_counted_by_hand(small: Path) -> None:
 
 def test_headers_and_the_architecture_tell_the_same(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((TINY / "config.json").read_bytes())
-    assert model_spec.read(tmp_path).tensors == model_spec.read(TINY).tensors
-    assert model_spec.read(TINY).parameters == 772_992
+    assert model_spec.read_spec(tmp_path).tensors == model_spec.read_spec(TINY).tensors
+    assert model_spec.read_spec(TINY).parameters == 772_992
 
 
 @pytest.mark.parametrize("name", ["Qwen2Config", "Qwen3Config", "LlamaConfig", "MistralConfig"])
@@ -45,7 +45,7 @@ def test_transformers_counts_as_many_parameters(tmp_path: Path, name: str, tied:
     with torch.device("meta"):
         model: Any = transformers.AutoModelForCausalLM.from_config(described)
     expected = {n: tuple(p.shape) for n, p in model.named_parameters()}
-    assert model_spec.read(tmp_path).tensors == expected
+    assert model_spec.read_spec(tmp_path).tensors == expected
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ def test_a_model_that_cannot_be_measured_is_said_so(
     told = {key: value for key, value in (SMALL | change).items() if value is not None}
     (small / "config.json").write_text(json.dumps(told))
     with pytest.raises(ConfigError, match=says):
-        model_spec.read(small)
+        model_spec.read_spec(small)
     text = f'tasks.dbbench = {{}}\nmodel.path = "{small}"\n'
-    memory.require(loading.loads(text))  # what is not known is not refused
+    memory.require_memory(config_loading.loads(text))  # what is not known is not refused
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xff"])
 def test_a_broken_directory_is_one_clear_error(small: Path, content: bytes) -> None:
     (small / "config.json").write_bytes(content)
     with pytest.raises(ConfigError, match=str(small)):
-        model_spec.read(small)
+        model_spec.read_spec(small)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x09" + b"\0" * 7 + b'{"a": [1]'])
 def test_broken_weights_are_one_clear_error(small: Path, content: bytes) -> None:
     (small / "model.safetensors").write_bytes(content)
     with pytest.raises(ConfigError, match=str(small)):
-        model_spec.read(small)
+        model_spec.read_spec(small)
 
 
 def test_the_model_of_our_config_has_the_shape_that_its_owner_tells() -> None:
-    found = model_spec.named("Qwen/Qwen2.5-1.5B-Instruct")
+    found = model_spec.known_spec("Qwen/Qwen2.5-1.5B-Instruct")
     assert found is not None
     assert found.parameters == 1_543_714_304  # as its page says
-    assert model_spec.named("owner/other") is None
+    assert model_spec.known_spec("owner/other") is None

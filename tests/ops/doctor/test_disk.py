@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
-from agentrl.db.registry.tracks import needed
-from agentrl.ops.configuration.model_spec import Shape
+from agentrl.db.registry.tracks import needed_checkpoints
+from agentrl.ops.configuration.model_spec import ModelSpec
 from agentrl.ops.doctor import disk
 from agentrl.trainer.retention import SNAPSHOTS
 
 GIB = 2**30
-SHAPE = Shape(
+SHAPE = ModelSpec(
     {"model.layers.0.self_attn.q_proj.weight": (2**15, 2**15)},
     layers=1,
     hidden=2**15,
@@ -25,7 +25,7 @@ SHAPE = Shape(
 
 
 def config(text: str) -> Config:
-    return loading.loads(f'[model]\ndtype = "bfloat16"\n[tasks.dbbench]\n{text}', environ={})
+    return config_loading.loads(f'[model]\ndtype = "bfloat16"\n[tasks.dbbench]\n{text}', environ={})
 
 
 def simulated(every: int, keep: int, tracks: list[str]) -> int:
@@ -36,7 +36,7 @@ def simulated(every: int, keep: int, tracks: list[str]) -> int:
         if version % every == 0:
             snapshots = [*snapshots, version][-SNAPSHOTS:]
         most = max(most, len(live) - 1)
-        used = needed(tracks, live, snapshots[-1]) | {name for _, name in live[-keep:]}
+        used = needed_checkpoints(tracks, live, snapshots[-1]) | {name for _, name in live[-keep:]}
         used |= {"0", *map(str, snapshots)}
         live = [each for each in live if each[1] in used]
     return most

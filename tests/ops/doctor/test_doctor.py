@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import doctor, memory
@@ -19,7 +19,7 @@ TINY = Path(__file__).parents[3] / "models" / "tiny"
 
 def config(tmp_path: Path, more: str = "") -> Config:
     text = f'[run]\nhome = "{tmp_path}"\n[model]\npath = "{TINY}"\n[tasks.dbbench]\n'
-    return loading.loads(text + more)
+    return config_loading.loads(text + more)
 
 
 def without(package: str) -> Callable[[str], str | None]:
@@ -161,10 +161,10 @@ def test_the_answer_is_whether_anything_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run.toml"
-    file.write_text(loading.to_toml(config(tmp_path)))
+    file.write_text(config_loading.to_toml(config(tmp_path)))
     assert doctor.doctor(file, as_json=True)
     assert '"ok": true' in capsys.readouterr().out
-    file.write_text(loading.to_toml(config(tmp_path, "[tasks.alfwrld]\n")))
+    file.write_text(config_loading.to_toml(config(tmp_path, "[tasks.alfwrld]\n")))
     assert not doctor.doctor(file, as_json=False)
     assert "✗" in capsys.readouterr().out
 
@@ -204,7 +204,7 @@ def test_bounds_that_the_noise_of_bfloat16_exceeds_are_told(tmp_path: Path) -> N
         loss = f'[trainer]\nloss = "gspo"\nmixed_sequences = true\nold = "{old}"\n'
         text = f'[model]\npath = "{TINY}"\ndtype = "{dtype}"\n[tasks.dbbench]\n{loss}'
         run = f'[run]\nhome = "{tmp_path}"\n'
-        return found(loading.loads(run + text)).get("ratios")
+        return found(config_loading.loads(run + text)).get("ratios")
 
     told = ratios("bfloat16", "behaviour")
     assert told is not None
@@ -229,7 +229,7 @@ def test_the_one_gpu_file_is_planned_without_gpu_and_network(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
     file = TINY.parents[1] / "configs" / "one-gpu.toml"
-    own = loading.load(file, {"AGENTRL__RUN__HOME": str(tmp_path / "run")})
+    own = config_loading.load(file, {"AGENTRL__RUN__HOME": str(tmp_path / "run")})
     findings = list(examine(own))
     plan, *_ = [one for one in findings if one.name == "memory"]
     assert plan.state == "absent"
@@ -242,11 +242,11 @@ def test_the_one_gpu_file_is_planned_without_gpu_and_network(
 
 
 def test_the_one_gpu_file_fits_its_card_and_no_smaller_one() -> None:
-    own = loading.load(TINY.parents[1] / "configs" / "one-gpu.toml", {})
-    known = model_spec.named(hub.repository(own.model.path))
+    own = config_loading.load(TINY.parents[1] / "configs" / "one-gpu.toml", {})
+    known = model_spec.known_spec(hub.repository(own.model.path))
     assert known is not None
     fits = {
-        size: memory.plans(own, known, Machine(64 * GIB, {"cuda:0": size * GIB}))[0].fits
+        size: memory.memory_plans(own, known, Machine(64 * GIB, {"cuda:0": size * GIB}))[0].fits
         for size in (16, 24, 80)
     }
     assert fits == {16: False, 24: True, 80: True}

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_model import PARAMETERS, SMALL, small_model
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Lora
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.configuration import model_spec
-from agentrl.ops.doctor import memory, shards
+from agentrl.ops.doctor import deepspeed_memory, memory
 from agentrl.ops.doctor.memory import HOST, Machine, Plan
 from agentrl.ops.doctor.memory_items import (
     CONTEXT,
@@ -26,7 +26,7 @@ from agentrl.ops.doctor.memory_items import (
     least_of_vllm,
 )
 from agentrl.ops.supervisor.up import up
-from agentrl.trainer.engines import zero
+from agentrl.trainer.engines import zero_shards
 from agentrl.trainer.model import attention
 
 ROOT = Path(__file__).parents[3]
@@ -41,14 +41,14 @@ def small(tmp_path: Path) -> Path:
 
 def config(model: Path, more: str = "") -> Config:
     first = f'run.home = "{model.parent}/run"\ntasks.dbbench = {{}}\nmodel.path = "{model}"\n'
-    return loading.loads(first + more)
+    return config_loading.loads(first + more)
 
 
 def planned(
     chosen: Config, cards: dict[str, int] | None = None, host: int = 64 * GIB
 ) -> list[Plan]:
-    found = model_spec.read(Path(chosen.model.path))
-    return memory.plans(chosen, found, Machine(host, CARD if cards is None else cards))
+    found = model_spec.read_spec(Path(chosen.model.path))
+    return memory.memory_plans(chosen, found, Machine(host, CARD if cards is None else cards))
 
 
 def sizes(plan: Plan, process: str) -> dict[str, int]:
@@ -81,7 +81,7 @@ def test_ranks_hold_shards_of_what_one_process_holds(small: Path) -> None:
 
 
 def test_what_is_sent_at_once_is_what_deepspeed_is_told() -> None:
-    assert shards.BUCKET == zero.BUCKET
+    assert deepspeed_memory.BUCKET == zero_shards.BUCKET
 
 
 def test_an_adapter_holds_a_frozen_base_and_sixteen_bytes_a_parameter_of_its_own(
@@ -134,7 +134,7 @@ def test_activations_are_those_that_transformers_saves(
     chosen = config(tmp_path, f"trainer.lora.rank = {rank}\n")
     if low:
         chosen = config(tmp_path, f'trainer.lora.rank = {rank}\nmodel.dtype = "bfloat16"\n')
-    predicted = activations(chosen, model_spec.read(tmp_path))
+    predicted = activations(chosen, model_spec.read_spec(tmp_path))
     measured = _saved(tmp_path, chosen.trainer.lora, low)
     assert predicted == pytest.approx(measured, rel=0.05)
 
@@ -144,7 +144,7 @@ def test_gradient_checkpointing_keeps_inputs_of_layers_and_one_layer(
     small: Path, low: bool, rank: int
 ) -> None:
     text = f"trainer.lora.rank = {rank}\n" + 'model.dtype = "bfloat16"\n' * low
-    found = model_spec.read(small)
+    found = model_spec.read_spec(small)
     whole = activations(config(small, text), found)
     less = activations(config(small, text + "trainer.gradient_checkpointing = true\n"), found)
     norm = 4 * 8 * (1 if rank else 2)
@@ -180,7 +180,7 @@ def _saved_of(model: Any, tokens: int, low: bool) -> int:
     keep: Callable[[Any], Any] = lambda tensor: tensor  # noqa: E731
     low_precision = torch.autocast("cpu", dtype=torch.bfloat16, enabled=low)
     with torch.autograd.graph.saved_tensors_hooks(pack, keep), low_precision:
-        attention.states(model, torch.zeros(tokens, dtype=torch.long), (tokens // 2,) * 2)
+        attention.hidden_states(model, torch.zeros(tokens, dtype=torch.long), (tokens // 2,) * 2)
     return sum(storage.nbytes() for storage in held.values())
 
 
@@ -223,7 +223,7 @@ def test_a_share_too_small_for_its_vllm_is_refused(small: Path) -> None:
 def test_vllm_splits_weights_and_context_over_the_cards_it_is_given(small: Path) -> None:
     def least(more: str) -> int:
         chosen = vllm(small, more)
-        return least_of_vllm(chosen, chosen.policy[0], model_spec.read(small)) - VLLM_WORK
+        return least_of_vllm(chosen, chosen.policy[0], model_spec.read_spec(small)) - VLLM_WORK
 
     split = 'vllm.args = ["--tensor-parallel-size=2"]\n'
     assert least(split) == least("") // 2
@@ -277,7 +277,7 @@ def test_a_cache_of_no_size_is_one_clear_error(small: Path) -> None:
 def test_up_refuses_what_cannot_fit_before_anything_starts(small: Path) -> None:
     file = small.parent / "run.toml"
     more = '[[policy]]\nname = "p"\ncache_tokens = 1_000_000_000_000\n'
-    file.write_text(loading.to_toml(config(small, more)))
+    file.write_text(config_loading.to_toml(config(small, more)))
     with pytest.raises(ConfigError, match=r"memory: this machine needs .* GiB of") as caught:
         up(file, detach=False)
     assert caught.value.hint.startswith("change policy.cache_tokens")

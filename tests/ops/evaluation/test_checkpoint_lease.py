@@ -16,7 +16,7 @@ from agentrl.core.types import CheckpointState
 from agentrl.db.models import Checkpoint
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
-from agentrl.ops.evaluation.checkpoint_lease import held
+from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 from agentrl.ops.evaluation.target import Target
 from agentrl.trainer.retention import retain
 
@@ -25,9 +25,9 @@ import sys, time
 from pathlib import Path
 from agentrl.ops.evaluation.target import Target
 from agentrl.db.store import open_store
-from agentrl.ops.evaluation.checkpoint_lease import held
-with held(open_store(sys.argv[1]), Target(Path("."), sys.argv[2], sys.argv[3], 1)):
-    print("held", flush=True)
+from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
+with hold_checkpoint(open_store(sys.argv[1]), Target(Path("."), sys.argv[2], sys.argv[3], 1)):
+    print("hold_checkpoint", flush=True)
     time.sleep(60)
 """
 
@@ -63,7 +63,7 @@ def target(world: World, version: int) -> Target:
 
 def test_what_is_measured_stays_until_the_measurement_ends(world: World) -> None:
     assert kept(world) == [0, 6]
-    with held(world.store, target(world, 2)):
+    with hold_checkpoint(world.store, target(world, 2)):
         assert kept(world) == [0, 2, 6]
         live = world.store.ask(lambda session: checkpoints.live_policies(session, world.run_id))
         assert live == []
@@ -72,7 +72,7 @@ def test_what_is_measured_stays_until_the_measurement_ends(world: World) -> None
 
 def test_a_directory_is_not_held(world: World) -> None:
     before = world.ask("SELECT COUNT(*) FROM policy_servers")
-    with held(world.store, Target(Path(), "some-model")):
+    with hold_checkpoint(world.store, Target(Path(), "some-model")):
         assert world.ask("SELECT COUNT(*) FROM policy_servers") == before
 
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_is_gone_is_refused(world: World) -> None:
         row.state = CheckpointState.DELETED
     with (
         pytest.raises(CheckpointError, match=r"-v2 is deleted"),
-        held(world.store, target(world, 2)),
+        hold_checkpoint(world.store, target(world, 2)),
     ):
         pass
 
@@ -92,7 +92,7 @@ def test_what_ended_a_measurement_is_told_and_not_that_the_store_is_away(world: 
     impatient(world.store)
 
     def measure() -> None:
-        with held(world.store, target(world, 2)):
+        with hold_checkpoint(world.store, target(world, 2)):
             outage.begin()
             raise KeyError("the engine")
 
@@ -125,12 +125,12 @@ def test_what_an_open_trajectory_may_have_been_sampled_from_stays(world: World) 
     def serve(version: int) -> None:
         with world.store.write() as session:
             row = session.get_one(Checkpoint, f"{world.run_id}-v{version}")
-            checkpoints.mark_serving(session, server, "current", row)
+            checkpoints.begin_serving(session, server, "current", row)
 
     def retire(version: int) -> None:
         with world.store.write() as session:
             name = f"{world.run_id}-v{version}"
-            checkpoints.mark_retired(session, server, "current", name)
+            checkpoints.end_serving(session, server, "current", name)
 
     serve(1)
     retire(1)

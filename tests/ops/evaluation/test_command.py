@@ -14,7 +14,7 @@ from running import eventually
 from sqlalchemy import select, text
 
 from agentrl.checkpoints import manifest
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
 from agentrl.core.types import RunState
@@ -22,14 +22,14 @@ from agentrl.db.admin import migrate
 from agentrl.db.models import Evaluation, EvaluationEpisode
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.evaluation.command import Matrix, Wish, evaluate, planned
-from agentrl.ops.evaluation.compare import Pair, compare
+from agentrl.ops.evaluation.command import EvalRequest, Matrix, evaluate, make_plans
+from agentrl.ops.evaluation.compare import PairRequest, compare
 from agentrl.ops.evaluation.evaluate import Plan, work_of
-from agentrl.ops.evaluation.record import named
+from agentrl.ops.evaluation.evaluation_rows import policy_name
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.begin import begin
 from agentrl.ops.runs.export import export
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 FILE = """
@@ -66,7 +66,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def begun(file: Path) -> tuple[Config, str]:
-    config = loading.load(file)
+    config = config_loading.load(file)
     return config, begin(config)
 
 
@@ -83,28 +83,28 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_what_is_measured_is_kept_and_more_of_it_is_measured_alone(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=2, repeats=2)
-    evaluate(file, wish, as_json=True)
+    request = EvalRequest(policies=(str(TINY),), tasks=("dbbench",), items=2, repeats=2)
+    evaluate(file, request, as_json=True)
     (first,) = told(capsys)
     assert (first["run_id"], first["version"], first["temperature"]) == (None, None, 0.9)
     assert first["checkpoint_id"] == manifest.read(TINY).checkpoint_id
     assert first["low"] <= first["success"] <= first["high"]
     assert first["success"] == sum(first["by_repeat"]) / 2 == first["pass_at"]["1"]
     assert sum(first["statuses"].values()) == first["episodes"] == 4
-    config = loading.load(file)
+    config = config_loading.load(file)
     (row,), before = rows(config)
     assert (row.items, row.repeats, row.planned, row.episodes) == (2, 2, 4, 4)
     assert row.machine_s == pytest.approx(sum(each.machine_s for each in before)) != 0.0
     assert all(0 < each.sampled_tokens < each.tokens < each.prompt_tokens for each in before)
 
-    evaluate(file, dataclasses.replace(wish, items=3), as_json=True)
+    evaluate(file, dataclasses.replace(request, items=3), as_json=True)
     (second,) = told(capsys)
     (row,), after = rows(config)
     assert (row.items, row.planned, row.episodes, second["episodes"]) == (3, 6, 6, 6)
     kept = {(each.item_id, each.repeat): each.ended_at for each in after}
     assert kept.items() >= {(each.item_id, each.repeat): each.ended_at for each in before}.items()
 
-    evaluate(file, wish, as_json=True)
+    evaluate(file, request, as_json=True)
     assert told(capsys) == [first]
     assert len(rows(config)[1]) == 6
 
@@ -116,14 +116,14 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, run_id = begun
-    wish = Wish(
+    request = EvalRequest(
         checkpoints=("all",),
         policies=(str(TINY),),
         splits=("train", "test"),
         items=2,
         temperature=0.0,
     )
-    evaluate(file, wish, as_json=False)
+    evaluate(file, request, as_json=False)
     table = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert table.count(["measured@0", "dbbench"]) == table.count(["measured@0", "alfworld"]) == 2
     found, episodes = rows(config)
@@ -132,17 +132,17 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
         (task, split) for task in ("dbbench", "alfworld") for split in ("train", "test")
     }
     assert len(episodes) == 16
-    compare(file, Pair(str(TINY), "0", tasks=("dbbench",)), as_json=True)
+    compare(file, PairRequest(str(TINY), "0", tasks=("dbbench",)), as_json=True)
     alike = told(capsys)
     assert [(row["split"], row["difference"], row["p"]) for row in alike] == [
         ("test", 0.0, 1.0),
         ("train", 0.0, 1.0),
     ]
-    compare(file, Pair("latest", str(TINY), splits=("train",)), as_json=False)
+    compare(file, PairRequest("latest", str(TINY), splits=("train",)), as_json=False)
     assert "A: latest" in capsys.readouterr().out
     monkeypatch.setenv("AGENTRL__EVAL__NICE", "1")
     with pytest.raises(ConfigError, match="have no evaluated items in common") as caught:
-        compare(file, Pair("0", "external(gpt)"), as_json=True)
+        compare(file, PairRequest("0", "external(gpt)"), as_json=True)
     again = f"AGENTRL__EVAL__NICE=1 agentrl eval {file}"
     assert caught.value.hint == f"run `{again} --policy 'external(gpt)' --checkpoints 0`"
 
@@ -150,10 +150,12 @@ def test_a_matrix_of_checkpoints_tasks_and_splits_is_kept_and_compared(
 def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = loading.load(file)
-    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=4, repeats=3)
-    plans = planned(config, wish)
-    found = sources(msgspec.structs.replace(config, tasks={"dbbench": config.tasks["dbbench"]}))
+    config = config_loading.load(file)
+    request = EvalRequest(policies=(str(TINY),), tasks=("dbbench",), items=4, repeats=3)
+    plans = make_plans(config, request)
+    found = task_sources(
+        msgspec.structs.replace(config, tasks={"dbbench": config.tasks["dbbench"]})
+    )
     work = {plan: work_of(plan, found[plan.task]) for plan in plans}
     config.home().mkdir()
     with closing(open_store(config.store_url())) as store:
@@ -171,7 +173,7 @@ def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
     (row,), kept = rows(config)
     assert 2 <= len(kept) < 12
     assert (row.episodes, row.planned) == (len(kept), 12)
-    evaluate(file, wish, as_json=True)
+    evaluate(file, request, as_json=True)
     (whole,) = told(capsys)
     assert whole["episodes"] == 12
     ends = {each.item_id + str(each.repeat): each.ended_at for each in rows(config)[1]}
@@ -179,11 +181,11 @@ def test_an_interruption_keeps_what_has_ended_and_the_same_command_goes_on(
 
 
 def test_again_measures_anew(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wish = Wish(policies=(str(TINY),), tasks=("dbbench",), items=1)
-    evaluate(file, wish, as_json=True)
-    (before,) = rows(loading.load(file))[1]
-    evaluate(file, dataclasses.replace(wish, again=True), as_json=True)
-    (after,) = rows(loading.load(file))[1]
+    request = EvalRequest(policies=(str(TINY),), tasks=("dbbench",), items=1)
+    evaluate(file, request, as_json=True)
+    (before,) = rows(config_loading.load(file))[1]
+    evaluate(file, dataclasses.replace(request, again=True), as_json=True)
+    (after,) = rows(config_loading.load(file))[1]
     assert after.ended_at > before.ended_at
     assert len(capsys.readouterr().out.splitlines()) == 2
 
@@ -191,9 +193,12 @@ def test_again_measures_anew(file: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_views_count_the_episodes_themselves(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate(file, Wish(policies=(str(TINY),), tasks=("dbbench",), items=2), as_json=True)
+    evaluate(file, EvalRequest(policies=(str(TINY),), tasks=("dbbench",), items=2), as_json=True)
     (row,) = told(capsys)
-    with closing(open_store(loading.load(file).store_url())) as store, store.write() as session:
+    with (
+        closing(open_store(config_loading.load(file).store_url())) as store,
+        store.write() as session,
+    ):
         session.execute(text("UPDATE evaluations SET success = 0.123, episodes = 77"))
         view = session.execute(text("SELECT * FROM evaluation_results")).mappings().one()
         items = session.execute(text("SELECT SUM(episodes) FROM evaluation_items")).scalar_one()
@@ -205,7 +210,7 @@ def test_the_views_count_the_episodes_themselves(
 def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
     file: Path, tmp_path: Path
 ) -> None:
-    config, plan = loading.load(file), Plan("dbbench", "test", 0.0, 2)
+    config, plan = config_loading.load(file), Plan("dbbench", "test", 0.0, 2)
     names = set()
     for change in ("", " "):
         folder = tmp_path / f"at{len(names)}" / "mine"
@@ -213,7 +218,7 @@ def test_a_model_of_the_same_name_with_other_weights_is_another_policy(
         (folder / "config.json").write_text((TINY / "config.json").read_text() + change)
         target = resolve(str(folder), config)
         assert target.checkpoint_id == "mine"
-        names.add(named(config, target, plan))
+        names.add(policy_name(config, target, plan))
     assert len(names) == 2
 
 
@@ -255,18 +260,20 @@ def test_a_corrupt_checkpoint_is_not_measured(begun: tuple[Config, str]) -> None
 
 
 def test_a_plan_takes_from_the_file_what_is_not_said(file: Path) -> None:
-    config = loading.load(file)
-    assert planned(config, Wish(items=5)) == [
+    config = config_loading.load(file)
+    assert make_plans(config, EvalRequest(items=5)) == [
         Plan("dbbench", "test", 0.9, 5, 1),
         Plan("alfworld", "test", 0.9, 5, 1),
     ]
-    wish = Wish(tasks=("alfworld",), splits=("train",), items=5, repeats=3, temperature=0.0)
-    assert planned(config, wish) == [Plan("alfworld", "train", 0.0, 5, 3)]
+    request = EvalRequest(
+        tasks=("alfworld",), splits=("train",), items=5, repeats=3, temperature=0.0
+    )
+    assert make_plans(config, request) == [Plan("alfworld", "train", 0.0, 5, 3)]
 
 
 def test_a_split_that_is_not_there_is_named(file: Path) -> None:
     with pytest.raises(ItemError, match="split"):
-        evaluate(file, Wish(policies=(str(TINY),), splits=("tomorrow",)), as_json=True)
+        evaluate(file, EvalRequest(policies=(str(TINY),), splits=("tomorrow",)), as_json=True)
 
 
 def test_an_exported_checkpoint_loads_in_plain_transformers(

@@ -11,9 +11,9 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment, Item
 from agentrl.ops.configuration import configs
-from agentrl.ops.evaluation.evaluate import Evaluator, Plan, Played, summary, work_of
+from agentrl.ops.evaluation.evaluate import EpisodeScore, Evaluator, Plan, summarise, work_of
 from agentrl.serving.scripted import ScriptedEngine, limits_of
-from agentrl.workers.episode import Stopped
+from agentrl.workers.episode import EpisodeStopped
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 PLAN = Plan("dbbench", "test", 1.0, items=2)
@@ -25,7 +25,7 @@ def policy() -> Iterator[LivePolicy]:
         yield LivePolicy("s", server.url, "current", "c", 0)
 
 
-def _played(evaluator: Evaluator) -> list[Played | None]:
+def _played(evaluator: Evaluator) -> list[EpisodeScore | None]:
     work = work_of(PLAN, TalkSource(lambda _item: Talk([], won())))
     return [played for ended in evaluator.play(work) for _, played in ended]
 
@@ -45,7 +45,7 @@ def _measured(policy: LivePolicy, failures: int) -> tuple[int, int, int]:
         dispatch=Dispatch(max_attempts=3),
     )
     with closing(Evaluator(config, policy, {"dbbench": TalkSource(make)})) as evaluator:
-        measured = summary(PLAN, _played(evaluator))
+        measured = summarise(PLAN, _played(evaluator))
     return measured.episodes, measured.failed, sum(made.values())
 
 
@@ -74,7 +74,7 @@ def test_a_failure_ends_this_measurement_alone_and_a_signal_every_episode(
     source = TalkSource(lambda _item: Talk([], won()))
     with (
         closing(Evaluator(config, policy, {"dbbench": source}, told)) as evaluator,
-        pytest.raises(Stopped),
+        pytest.raises(EpisodeStopped),
     ):
         _played(evaluator)
 

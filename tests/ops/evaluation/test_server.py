@@ -19,22 +19,22 @@ from safetensors.numpy import load_file, save_file
 from sqlalchemy import func, select
 
 from agentrl.checkpoints import manifest
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError, PolicyError
 from agentrl.core.types import RunState
 from agentrl.db.models import EvaluationEpisode
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.configuration.model_spec import read
-from agentrl.ops.doctor.memory import GIB, Machine, plans
-from agentrl.ops.evaluation.command import Wish, evaluate
-from agentrl.ops.evaluation.server import Keeper, Servers
-from agentrl.ops.evaluation.target import fitted, resolve
+from agentrl.ops.configuration.model_spec import read_spec
+from agentrl.ops.doctor.memory import GIB, Machine, memory_plans
+from agentrl.ops.evaluation.command import EvalRequest, evaluate
+from agentrl.ops.evaluation.server import ExternalTargets, Servers
+from agentrl.ops.evaluation.target import fit_config, resolve
 from agentrl.ops.processes.evaluator import evaluate_run
 from agentrl.ops.runs.begin import begin, checkpoints_home
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.episode import Stopped
+from agentrl.workers.episode import EpisodeStopped
 
 TINY = ROOT / "models" / "tiny"
 TOKENS = [5, 9, 2, 30]
@@ -104,19 +104,19 @@ def _killed(folder: Path) -> None:
 def test_checkpoints_of_a_run_are_measured_on_one_vllm_and_each_is_proven(
     file: Path, tmp_path: Path
 ) -> None:
-    config = loading.load(file)
+    config = config_loading.load(file)
     run_id = begin(config)
     for version in (1, 2, 3):
         publish(config, run_id, version, lie=version == 3)
-    evaluate(file, Wish(checkpoints=("1", "2"), items=2), as_json=True)
+    evaluate(file, EvalRequest(checkpoints=("1", "2"), items=2), as_json=True)
     assert episodes(config) == 4
     assert len((tmp_path / "launches").read_text().split()) == 1
     assert fakes_of(tmp_path) == []
     with pytest.raises(PolicyError, match=r"text is 0\.5"):
-        evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
+        evaluate(file, EvalRequest(checkpoints=("3",), items=2), as_json=True)
     assert episodes(config) == 4
     others = (str(TINY), str(config.home() / "c1"))  # of no run: not proven, a vLLM each
-    evaluate(file, Wish(policies=others, items=2), as_json=True)
+    evaluate(file, EvalRequest(policies=others, items=2), as_json=True)
     assert episodes(config) == 8
     assert fakes_of(tmp_path) == []
 
@@ -126,16 +126,16 @@ def test_adapters_of_a_run_are_measured_on_one_vllm_of_their_base_and_each_is_pr
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4")
-    config = loading.load(file, os.environ)
+    config = config_loading.load(file, os.environ)
     run_id = begin(config)
     for version in (1, 2, 3):
         publish(config, run_id, version, lie=version == 3)
-    evaluate(file, Wish(checkpoints=("0", "1", "2"), items=2), as_json=True)
+    evaluate(file, EvalRequest(checkpoints=("0", "1", "2"), items=2), as_json=True)
     assert episodes(config) == 6
     [launched] = (tmp_path / "launches").read_text().split()
     assert Path(launched).name == f"{run_id}-v000000"
     with pytest.raises(PolicyError, match=r"text is 0\.5"):
-        evaluate(file, Wish(checkpoints=("3",), items=2), as_json=True)
+        evaluate(file, EvalRequest(checkpoints=("3",), items=2), as_json=True)
     assert episodes(config) == 6
     assert fakes_of(tmp_path) == []
 
@@ -144,7 +144,7 @@ def test_adapters_of_a_run_are_measured_on_one_vllm_of_their_base_and_each_is_pr
 def test_the_evaluator_measures_what_is_due_though_its_vllm_and_what_it_held_are_gone(
     file: Path, tmp_path: Path
 ) -> None:
-    config = loading.load(file, {"AGENTRL__EVAL__EVERY": "1", "AGENTRL__EVAL__ITEMS": "1"})
+    config = config_loading.load(file, {"AGENTRL__EVAL__EVERY": "1", "AGENTRL__EVAL__ITEMS": "1"})
     run_id = begin(config)
     publish(config, run_id, 1)
     thread = threading.Thread(target=evaluate_run, args=(config, threading.Event()), daemon=True)
@@ -165,10 +165,10 @@ def test_the_evaluator_measures_what_is_due_though_its_vllm_and_what_it_held_are
 def test_a_vllm_that_is_killed_comes_back_and_the_measurement_goes_on(
     file: Path, tmp_path: Path
 ) -> None:
-    config = loading.load(file)
+    config = config_loading.load(file)
     set_faults(tmp_path, token_s=0.05)
-    wish = Wish(policies=(str(TINY),), items=4, repeats=3)
-    thread = threading.Thread(target=evaluate, args=(file, wish), kwargs={"as_json": True})
+    request = EvalRequest(policies=(str(TINY),), items=4, repeats=3)
+    thread = threading.Thread(target=evaluate, args=(file, request), kwargs={"as_json": True})
     thread.start()
     try:
         begun = tmp_path / "launches"
@@ -189,7 +189,7 @@ def measured_meanwhile(file: Path, config: Config) -> Iterator[list[AgentRLError
 
     def measure() -> None:
         try:
-            evaluate(file, Wish(checkpoints=("1",), items=4, repeats=10), as_json=True)
+            evaluate(file, EvalRequest(checkpoints=("1",), items=4, repeats=10), as_json=True)
         except AgentRLError as error:
             ended.append(error)
 
@@ -208,7 +208,7 @@ def test_a_vllm_that_is_lost_while_it_measures_ends_the_measurement_with_its_rea
     file: Path, tmp_path: Path, fault: str
 ) -> None:
     """And not with episodes that failed, each after its own patience, a minute here."""
-    config = loading.load(file)
+    config = config_loading.load(file)
     publish(config, begin(config), 1)
     set_faults(tmp_path, token_s=0.05)
     with measured_meanwhile(file, config) as ended:
@@ -229,7 +229,7 @@ def test_a_vllm_that_refuses_for_a_while_what_it_lost_is_asked_again(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENTRL__TRAINER__LORA__RANK", "4")
-    config = loading.load(file, os.environ)
+    config = config_loading.load(file, os.environ)
     publish(config, begin(config), 1)
     set_faults(tmp_path, token_s=0.05)
     said = ""
@@ -252,17 +252,17 @@ def test_a_vllm_that_refuses_for_a_while_what_it_lost_is_asked_again(
 def test_a_kept_vllm_is_launched_with_what_is_due_where_what_it_held_is_gone(
     file: Path, tmp_path: Path
 ) -> None:
-    config = loading.load(file)
+    config = config_loading.load(file)
     run_id = begin(config)
     for version in (1, 2):
         publish(config, run_id, version)
     first, due = (resolve(f"c{version}", config) for version in (1, 2))
     with closing(Servers()) as servers:
-        with servers.served(fitted(config, first), first) as policy:
+        with servers.served(fit_config(config, first), first) as policy:
             assert policy.checkpoint_id == "c1"
         shutil.rmtree(first.path)  # as retention does
         _killed(tmp_path)
-        with servers.served(fitted(config, due), due) as policy:
+        with servers.served(fit_config(config, due), due) as policy:
             assert policy.checkpoint_id == "c2"
     launched = (tmp_path / "launches").read_text().split()
     assert [Path(path).name for path in launched] == ["c1", "c2"]
@@ -272,8 +272,8 @@ def test_a_kept_vllm_is_launched_with_what_is_due_where_what_it_held_is_gone(
 def test_a_vllm_that_does_not_start_is_an_error_and_one_that_hangs_is_not_waited_for(
     file: Path, tmp_path: Path
 ) -> None:
-    config, target = loading.load(file), resolve(str(TINY), loading.load(file))
-    own, stop = fitted(config, target), threading.Event()
+    config, target = config_loading.load(file), resolve(str(TINY), config_loading.load(file))
+    own, stop = fit_config(config, target), threading.Event()
     set_faults(tmp_path, start=500)
     with (
         closing(Servers(stop)) as servers,
@@ -286,7 +286,11 @@ def test_a_vllm_that_does_not_start_is_an_error_and_one_that_hangs_is_not_waited
     set_faults(tmp_path, start="hang")
     timer = threading.Timer(1.0, stop.set)
     timer.start()
-    with closing(Servers(stop)) as servers, pytest.raises(Stopped), servers.served(own, target):
+    with (
+        closing(Servers(stop)) as servers,
+        pytest.raises(EpisodeStopped),
+        servers.served(own, target),
+    ):
         pass
     timer.join()
     assert fakes_of(tmp_path) == []
@@ -300,9 +304,9 @@ class Refusing(ScriptedEngine):
 
 
 def test_a_vllm_that_refuses_for_long_what_it_lost_ends_the_measurement(file: Path) -> None:
-    config, lost = loading.load(file), threading.Event()
+    config, lost = config_loading.load(file), threading.Event()
     target = resolve(str(TINY), config)
-    keeper = Keeper(Refusing(), config, target, lost, patience_s=0.0)
+    keeper = ExternalTargets(Refusing(), config, target, lost, patience_s=0.0)
     with closing(keeper):
         keeper.start()
         assert lost.wait(60)
@@ -313,11 +317,11 @@ def test_the_memory_plan_counts_the_evaluators_vllm(file: Path) -> None:
     device = {"AGENTRL__MODEL__DEVICE": "cuda", "AGENTRL__EVAL__EVERY": "4"}
     share = {"AGENTRL__EVAL__VLLM__ARGS": '["--gpu-memory-utilization", "0.25"]'}
     machine = Machine(64 * GIB, {"cuda:0": 80 * GIB})
-    card, host = plans(loading.load(file, device | share), read(TINY), machine)
+    card, host = memory_plans(config_loading.load(file, device | share), read_spec(TINY), machine)
     words = card.processes()["policy evaluator"]
     assert "25% of the card 20.0 GiB" in words
     assert "vLLM and its proxy" in host.processes()["policy evaluator"]
     tight = {"AGENTRL__EVAL__VLLM__ARGS": '["--gpu-memory-utilization", "0.001"]'}
-    card, _ = plans(loading.load(file, device | tight), read(TINY), machine)
+    card, _ = memory_plans(config_loading.load(file, device | tight), read_spec(TINY), machine)
     assert "policy evaluator: vLLM needs" in card.words()
     assert not card.fits

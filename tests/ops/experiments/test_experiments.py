@@ -9,10 +9,10 @@ from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments import report, study
 from agentrl.ops.experiments.findings import Design, Drift, Training, keep, read
 from agentrl.ops.experiments.runner import Sizes
-from agentrl.ops.experiments.simulator import Interrupted
-from agentrl.ops.experiments.study import Wish
+from agentrl.ops.experiments.simulator import SimulationInterrupted
+from agentrl.ops.experiments.study import CrossPolicyRequest
 from agentrl.ops.experiments.training import Trainee
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 pytestmark = pytest.mark.usefixtures("signals")
 TOKENS = 300  # two rounds of two groups of four episodes of some forty tokens
@@ -25,9 +25,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def wish(config: Path, name: str, *arms: str, drifts: int = 0) -> Wish:
+def request(config: Path, name: str, *arms: str, drifts: int = 0) -> CrossPolicyRequest:
     """`drifts`: of ten updates each."""
-    return Wish(
+    return CrossPolicyRequest(
         config.with_name(name),
         config,
         sizes=Sizes(seeds=1, items=1, attempts=4, checks=1, check_items=1),
@@ -38,17 +38,17 @@ def wish(config: Path, name: str, *arms: str, drifts: int = 0) -> Wish:
     )
 
 
-def designed(small: Wish) -> Design:
-    made = study.configured(small)
+def designed(small: CrossPolicyRequest) -> Design:
+    made = study.study_config(small)
     return small.sizes.design(made, tokens=small.tokens, refresh=study.REFRESH)
 
 
 def trained(config: Path, arm: str, seed: int) -> Training:
     """As a study trains, without its files."""
-    small = wish(config, "none", arm)
-    made = study.configured(small)
+    small = request(config, "none", arm)
+    made = study.study_config(small)
     design = designed(small)
-    found = Trainee(made, sources(made), design, study.chosen(arm, made), seed).train()
+    found = Trainee(made, task_sources(made), design, study.arm_config(arm, made), seed).train()
     return msgspec.structs.replace(found, seconds=0.0)
 
 
@@ -82,7 +82,7 @@ def test_an_arm_that_mixes_samples_from_two_tracks_and_is_measured_as_it_acts(
 
 @pytest.mark.slow
 def test_a_study_makes_what_is_missing_and_its_page_needs_the_files_alone(config: Path) -> None:
-    small = wish(config, "found", "current", "uniform", drifts=1)
+    small = request(config, "found", "current", "uniform", drifts=1)
     page = study.study(small)
     first = page.read_text()
     times = {path: path.stat().st_mtime_ns for path in small.out.glob("*-*.json")}
@@ -107,7 +107,7 @@ def test_a_study_makes_what_is_missing_and_its_page_needs_the_files_alone(config
 
 
 def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
-    small = wish(config, "found", "current")
+    small = request(config, "found", "current")
     design = designed(small)
     other = msgspec.structs.replace(design, tokens=1)
     small.out.mkdir()
@@ -118,7 +118,7 @@ def test_a_study_refuses_findings_of_another_design(config: Path) -> None:
 
 
 def test_a_finding_under_another_ones_name_is_refused(config: Path) -> None:
-    small = wish(config, "found", "current")
+    small = request(config, "found", "current")
     design = designed(small)
     small.out.mkdir()
     copied = Training(design, "current", 0, 0.0, 0, [], [], [], {})
@@ -130,10 +130,10 @@ def test_a_finding_under_another_ones_name_is_refused(config: Path) -> None:
 
 def test_an_arm_or_a_task_that_is_none_is_named_with_the_nearest(config: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown arm mixd.*mixed"):
-        study.configured(wish(config, "out", "mixd"))
-    unknown = Wish(config.parent, config, tasks=("gk",))
+        study.study_config(request(config, "out", "mixd"))
+    unknown = CrossPolicyRequest(config.parent, config, tasks=("gk",))
     with pytest.raises(ConfigError, match=r"config.toml has no task gk.*kg"):
-        study.configured(unknown)
+        study.study_config(unknown)
 
 
 def test_a_report_of_nothing_and_of_a_broken_file_is_refused(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_report_of_nothing_and_of_a_broken_file_is_refused(tmp_path: Path) -> 
 
 
 def test_a_study_told_to_stop_leaves_no_half_a_file(config: Path) -> None:
-    small = wish(config, "found", "current")
-    made = study.configured(small)
+    small = request(config, "found", "current")
+    made = study.study_config(small)
     design = designed(small)
     stop = threading.Event()
     stop.set()
-    arm = study.chosen("current", made)
-    trainee = Trainee(made, sources(made), design, arm, 0, lambda *_: None, stop)
-    with pytest.raises(Interrupted):
+    arm = study.arm_config("current", made)
+    trainee = Trainee(made, task_sources(made), design, arm, 0, lambda *_: None, stop)
+    with pytest.raises(SimulationInterrupted):
         trainee.train()
     assert threading.active_count() == 1 or not any(
         thread.name == "strand" for thread in threading.enumerate()

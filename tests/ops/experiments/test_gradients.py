@@ -9,13 +9,13 @@ from trajectories import trajectory
 
 from agentrl.core.config import Trainer
 from agentrl.ops.experiments.gradients import Gauge, part
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
 MODEL = Path(__file__).parents[3] / "models" / "tiny-kg"
-SETTINGS = settings(Trainer(learning_rate=1e-3, task_weights={"kg": 3.0}))
+SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, task_weights={"kg": 3.0}))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def batch() -> Batch:
             for member in range(4)
         )
         groups.append(TrainableGroup(task, task, members))
-    batch = assemble(groups, SETTINGS)
+    batch = assemble_batch(groups, SETTINGS)
     return replace(batch, behaviour=np.full_like(batch.behaviour, -12.0))  # tokens are unlikely
 
 

@@ -6,7 +6,7 @@ import pytest
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.experiments.lockstep_episode import Question, Work, play
-from agentrl.workers.episode import Stopped
+from agentrl.workers.episode import EpisodeStopped
 from agentrl.workers.policies.client import Ask, Completion, PolicyClient
 
 POLICY = LivePolicy("s", "", "current", "c", 0)
@@ -65,7 +65,7 @@ def test_strands_are_stopped_where_the_server_fails() -> None:
     def work(client: PolicyClient) -> None:
         try:
             client.complete(POLICY, Ask([1], 1, 1.0, (), 0, ""), timeout_s=1.0)
-        except Stopped:
+        except EpisodeStopped:
             ended.append(True)
             raise
 

@@ -21,7 +21,13 @@ from agentrl.ops.experiments.pretrained.findings import (
     StudyDesign,
     Trained,
 )
-from agentrl.ops.experiments.pretrained.study import Planner, Wish, chosen, configured, designed
+from agentrl.ops.experiments.pretrained.study import (
+    Planner,
+    SmollmRequest,
+    arm_config,
+    make_design,
+    study_config,
+)
 from agentrl.ops.experiments.runner import Lines
 from agentrl.ops.quickstart.recipes import SMOLLM, Recipe, Size
 
@@ -99,16 +105,16 @@ def test_a_study_without_its_start_and_one_of_two_designs_are_refused(tmp_path: 
 
 
 def test_arms_differ_from_the_whole_system_in_what_they_are_named_after(tmp_path: Path) -> None:
-    config = configured(Wish(tmp_path, SMOLLM, SMOLLM.full))
-    assert chosen(config, "whole") == config
-    assert chosen(config, "no-task-norm").trainer.normalise == "none"
-    assert chosen(config, "no-cross-policy").sampling.strategy == "current"
+    config = study_config(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full))
+    assert arm_config(config, "whole") == config
+    assert arm_config(config, "no-task-norm").trainer.normalise == "none"
+    assert arm_config(config, "no-cross-policy").sampling.strategy == "current"
 
 
 def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_path: Path) -> None:
-    wish = Wish(tmp_path, SMOLLM, SMOLLM.full, arms=("whole", "no-task-norm"))
-    config = configured(wish)
-    works = Planner(wish, config, designed(wish, config)).works()
+    request = SmollmRequest(tmp_path, SMOLLM, SMOLLM.full, arms=("whole", "no-task-norm"))
+    config = study_config(request)
+    works = Planner(request, config, make_design(request, config)).works()
     assert [work.path.stem for work in works] == [
         "measured-pretrained",
         "measured-start",
@@ -120,7 +126,7 @@ def test_policies_are_measured_once_they_are_there_the_first_seeds_first(tmp_pat
 
 def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown arm hole"):
-        study.study(Wish(tmp_path, SMOLLM, SMOLLM.full, arms=("hole",)))
+        study.study(SmollmRequest(tmp_path, SMOLLM, SMOLLM.full, arms=("hole",)))
 
 
 def test_without_a_terminal_a_line_tells_now_and_then_what_goes_on() -> None:
@@ -140,7 +146,7 @@ def test_a_study_trains_with_the_whole_system_and_measures_every_policy(
     """A policy of a million parameters; interrupted, it goes on."""
     recipe: Recipe = small_recipe(tmp_path)
     benches = [Bench("dbbench, held out", "dbbench", "test", 3, {})]
-    wish = Wish(
+    request = SmollmRequest(
         out=tmp_path / "study",
         recipe=recipe,
         size=Size(updates=1, items=3, clones=2, episodes=4),
@@ -148,17 +154,17 @@ def test_a_study_trains_with_the_whole_system_and_measures_every_policy(
         seeds=1,
         benches=benches,
     )
-    page = study.study(wish).read_text()
+    page = study.study(request).read_text()
     assert "| whole-0 | 1 |" in page
     assert "| agrees |" in page
-    (run,) = read(wish.out, "training", Trained)
+    (run,) = read(request.out, "training", Trained)
     assert run.updates == 1
     assert set(run.curve[0].metrics) >= {"mismatch_k3", "grad_norm"}
     assert Path(run.checkpoint).is_dir()
-    policies = {each.policy for each in read(wish.out, "measured", Measurement)}
+    policies = {each.policy for each in read(request.out, "measured", Measurement)}
     assert policies == {"pretrained", "start", "whole-0"}
     stop = threading.Event()
-    config = configured(wish)
-    again = Planner(wish, config, designed(wish, config))
+    config = study_config(request)
+    again = Planner(request, config, make_design(request, config))
     (work,) = (each for each in again.works() if each.path.stem == "training-whole-0")
     assert work.make(lambda _what, _at: None, stop) == run

@@ -11,13 +11,13 @@ from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments.findings import Design, Skill, keep, read
 from agentrl.ops.experiments.simulator import Wave
 from agentrl.ops.experiments.staleness import report, study
-from agentrl.ops.experiments.staleness.costs import FILE, Costs, costs, fitted
+from agentrl.ops.experiments.staleness.costs import FILE, Costs, costs, fit_costs
 from agentrl.ops.experiments.staleness.figures import MEAN, figures
 from agentrl.ops.experiments.staleness.findings import Course, Moment, Timed
 from agentrl.ops.experiments.staleness.pipeline import Pipeline, lags_of
-from agentrl.ops.experiments.staleness.study import Wish
+from agentrl.ops.experiments.staleness.study import StalenessRequest
 from agentrl.ops.experiments.training import Trainee
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 
 pytestmark = pytest.mark.usefixtures("signals")
 COSTS = Costs(step=0.003, sampled=1e-4, prompt=0.0, load=0.03, update=0.04, token=1e-4)
@@ -44,9 +44,9 @@ def config(tmp_path: Path) -> Path:
 def test_costs_are_fitted_and_none_is_below_zero() -> None:
     amounts = [(10, 40, 7), (20, 30, 5), (5, 90, 9), (12, 12, 1)]
     exact = [(each, 0.003 * each[0] + 0.0001 * each[1]) for each in amounts]
-    assert fitted(exact) == pytest.approx([0.003, 0.0001, 0.0], abs=1e-9)
+    assert fit_costs(exact) == pytest.approx([0.003, 0.0001, 0.0], abs=1e-9)
     # Least squares alone would say −1 for the second.
-    assert fitted([((1.0, 0.0), 2.0), ((1.0, 1.0), 1.0)]) == pytest.approx([1.5, 0.0])
+    assert fit_costs([((1.0, 0.0), 2.0), ((1.0, 1.0), 1.0)]) == pytest.approx([1.5, 0.0])
 
 
 def test_a_wave_costs_passes_and_tokens() -> None:
@@ -60,11 +60,11 @@ def test_lags_are_counted_in_tokens() -> None:
 
 
 def pipeline(config: Path, name: str, folder: Path, of: Costs = COSTS) -> Pipeline:
-    wish = Wish(folder, config)
-    shared = study.configured(replace(wish, intervals=()))
-    own, arm = study.chosen(name, shared)
-    design = wish.sizes.design(shared, updates=wish.updates)
-    return Pipeline(Trainee(own, sources(own), design, arm, 0), folder, of)
+    request = StalenessRequest(folder, config)
+    shared = study.study_config(replace(request, intervals=()))
+    own, arm = study.arm_config(name, shared)
+    design = request.sizes.design(shared, updates=request.updates)
+    return Pipeline(Trainee(own, task_sources(own), design, arm, 0), folder, of)
 
 
 def moments(config: Path, name: str, count: int) -> tuple[list[Moment], Pipeline]:
@@ -181,23 +181,23 @@ def test_options_that_contradict_are_refused(config: Path) -> None:
     with pytest.raises(
         ConfigError, match="max_lag 64 is too low for a policy that is reloaded every 70"
     ):
-        study.configured(Wish(config.parent, config, intervals=(70,)))
+        study.study_config(StalenessRequest(config.parent, config, intervals=(70,)))
 
 
 @pytest.mark.slow
 def test_a_study_measures_costs_and_makes_what_is_missing(config: Path) -> None:
     out = config.with_name("out")
-    wish = study.quick(Wish(out, config, bounds=(0, 1), intervals=(2,)))
-    page = study.study(wish)
+    request = study.quick(StalenessRequest(out, config, bounds=(0, 1), intervals=(2,)))
+    page = study.study(request)
     found = read(out, "training", Course)
     assert [each.arm for each in found] == ["bound-0", "bound-1", "interval-2"]
-    assert all(len(each.moments) == wish.updates for each in found)
+    assert all(len(each.moments) == request.updates for each in found)
     written = msgspec.json.decode((out / FILE).read_bytes(), type=Costs)
     assert min(written.load, written.step + written.sampled, written.update + written.token) > 0
     assert found[0].design.costs == msgspec.to_builtins(written)
     times = {path: path.stat().st_mtime_ns for path in out.glob("training-*")}
     (out / "training-bound-1-0.json").unlink()
-    study.study(wish)
+    study.study(request)
     changed = [path.name for path in times if path.stat().st_mtime_ns != times[path]]
     assert changed == ["training-bound-1-0.json"]
     assert read(out, "training-bound", Course)[1].moments == found[1].moments

@@ -11,10 +11,10 @@ from agentrl.core.statistics import estimate
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
 from agentrl.ops.experiments.statistics import (
-    Visited,
+    VisitedStates,
     divergence,
     effective_share,
-    paired,
+    paired_estimate,
     pass_curve,
     seen_by,
 )
@@ -41,11 +41,11 @@ def test_one_value_has_no_interval_and_none_has_no_estimate() -> None:
 
 
 def test_differences_are_taken_seed_by_seed() -> None:
-    found = paired({0: 0.5, 1: 0.9, 7: 0.1}, {1: 0.7, 0: 0.3, 8: 0.0})
+    found = paired_estimate({0: 0.5, 1: 0.9, 7: 0.1}, {1: 0.7, 0: 0.3, 8: 0.0})
     assert found is not None
     assert (found.mean, found.n) == (pytest.approx(0.2), 2)
     assert found.high - found.low == pytest.approx(0.0, abs=1e-9)
-    assert paired({0: 1.0}, {1: 1.0}) is None
+    assert paired_estimate({0: 1.0}, {1: 1.0}) is None
 
 
 def test_pass_at_k_of_two_items_as_worked_out_by_hand() -> None:
@@ -83,7 +83,7 @@ def _episode(item: str, *answers: str, score: float = 0.0) -> Trajectory:
 
 
 def test_states_and_histories_are_counted_once_within_their_item() -> None:
-    visited = Visited()
+    visited = VisitedStates()
     visited.add([_episode("a", "x", "y"), _episode("a", "x", "z", "x")])
     visited.add([_episode("b", "x")])
     # a: x, y, z; b: x. Histories of a: x, xy, xz, xzx; of b: x.
@@ -95,6 +95,6 @@ def test_states_and_histories_are_counted_once_within_their_item() -> None:
 def test_ends_without_an_answer_differ_by_how_they_ended() -> None:
     won, lost = _episode("a", "x", "", score=1.0), _episode("a", "x", "")
     assert seen_by(won) == ["x", f"[{Status.COMPLETED} 1]"]
-    visited = Visited()
+    visited = VisitedStates()
     visited.add([won, lost])
     assert len(visited.states["kg"]) == 3

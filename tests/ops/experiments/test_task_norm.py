@@ -8,7 +8,7 @@ from agentrl.core.errors import ConfigError
 from agentrl.ops.experiments.findings import Check, Design, Point, Skill, Training, keep, read
 from agentrl.ops.experiments.task_norm import report, study
 from agentrl.ops.experiments.task_norm.figures import MEAN, figures, gradient_share
-from agentrl.ops.experiments.task_norm.study import Wish
+from agentrl.ops.experiments.task_norm.study import TaskNormRequest
 
 pytestmark = pytest.mark.usefixtures("signals")
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -112,8 +112,8 @@ def test_the_page_tells_shares_scales_and_what_the_intervals_show(tmp_path: Path
 
 def test_arms_differ_in_normalisation_and_weights_alone() -> None:
     for part in study.PARTS:
-        config = study.configured(Wish(Path("none"), CONFIGS), part)
-        made = {arm: study.chosen(config, arm).trainer for arm in study.ARMS}
+        config = study.study_config(TaskNormRequest(Path("none"), CONFIGS), part)
+        made = {arm: study.arm_config(config, arm).trainer for arm in study.ARMS}
         assert {arm: each.normalise for arm, each in made.items()} == {
             "none": "none",
             "task": "task",
@@ -125,22 +125,24 @@ def test_arms_differ_in_normalisation_and_weights_alone() -> None:
 
 def test_names_that_are_none_and_weights_of_no_task_are_refused(tmp_path: Path, part: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown tusk.*task"):
-        study.study(Wish(tmp_path, CONFIGS, arms=("tusk",)))
+        study.study(TaskNormRequest(tmp_path, CONFIGS, arms=("tusk",)))
     with pytest.raises(ConfigError, match=r"unknown pear.*pair"):
-        study.study(Wish(tmp_path, CONFIGS, parts=("pear",)))
+        study.study(TaskNormRequest(tmp_path, CONFIGS, parts=("pear",)))
     with pytest.raises(ConfigError, match="no finished training"):
         report.write(tmp_path)
     (tmp_path / "task-norm-pair.toml").write_text(part.replace("kg = 2.0", "gk = 2.0"))
     with pytest.raises(ConfigError, match=r"task_weights: unknown task gk.*kg"):
-        study.configured(Wish(tmp_path, tmp_path), "pair")
+        study.study_config(TaskNormRequest(tmp_path, tmp_path), "pair")
 
 
 @pytest.mark.slow
 def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path, part: str) -> None:
     (tmp_path / "task-norm-pair.toml").write_text(part)
-    wish = study.quick(Wish(tmp_path / "out", tmp_path, parts=("pair",), arms=("none", "task")))
-    wish = replace(wish, tokens=300, gradients=1)
-    page = study.study(wish).read_text()
+    request = study.quick(
+        TaskNormRequest(tmp_path / "out", tmp_path, parts=("pair",), arms=("none", "task"))
+    )
+    request = replace(request, tokens=300, gradients=1)
+    page = study.study(request).read_text()
     folder = tmp_path / "out" / "pair"
     start, none, task = (
         read(folder, f"training-{arm}", Training) for arm in ("start", "none", "task")
@@ -151,11 +153,11 @@ def test_a_study_makes_what_is_missing_and_measures_gradients(tmp_path: Path, pa
     assert measured
     assert {task for each in measured for task in each} == {"kg", "dear"}
     assert none[0].points[0].success == task[0].points[0].success  # the same items, the same start
-    assert none[0].points[-1].tokens >= wish.tokens
+    assert none[0].points[-1].tokens >= request.tokens
     assert "one seed shows nothing" in page
     (folder / "training-task-0.json").unlink()
     before = (folder / "training-none-0.json").stat().st_mtime_ns
-    study.study(wish)
+    study.study(request)
     assert (folder / "training-none-0.json").stat().st_mtime_ns == before
     again = read(folder, "training-task", Training)[0]
     assert again.points == task[0].points

@@ -14,14 +14,14 @@ import pytest
 from running import ROOT, agentrl, eventually
 from world import World
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Dispatch, Model, Run, Task
 from agentrl.core.process import TOLD
 from agentrl.core.types import RunState
 from agentrl.db.models import Worker
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.runs.begin import begin, clear_queues, queues_stand
+from agentrl.ops.runs.begin import begin, clear_queues, require_queues
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         model=Model(path=str(ROOT / "models" / "tiny")),
         dispatch=Dispatch(groups_per_update=1),
     )
-    (tmp_path / "run.toml").write_text(loading.to_toml(config))
+    (tmp_path / "run.toml").write_text(config_loading.to_toml(config))
     run_id = begin(config)
     with closing(open_store(config.store_url())) as store:
         made = World(store, run_id, f"worker-{uuid.uuid4().hex}")
@@ -122,7 +122,7 @@ def test_who_ends_with_the_run_ends_well_where_it_was_over_before(
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
         connection.execute("UPDATE runs SET state = 'completed', reason = 'enough'")
     file = tmp_path / "run.toml"
-    file.write_text(loading.to_toml(config))
+    file.write_text(config_loading.to_toml(config))
     command = [sys.executable, "-m", "agentrl.cli.main", role, str(file)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -144,7 +144,7 @@ def test_who_stays_once_the_run_is_over_makes_no_queue_again_and_ends_on_a_signa
     world: World, tmp_path: Path, role: str, removed: bool, said: str
 ) -> None:
     log, file = tmp_path / "log", tmp_path / "run.toml"
-    config = loading.load(file)
+    config = config_loading.load(file)
     with world.store.write() as session:
         runs.move_run(session, world.run_id, RunState.COMPLETED, "enough")
     if removed:
@@ -155,6 +155,6 @@ def test_who_stays_once_the_run_is_over_makes_no_queue_again_and_ends_on_a_signa
         )
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
-        assert queues_stand(config, world.run_id) is not removed
+        assert require_queues(config, world.run_id) is not removed
         process.terminate()
         assert process.wait(60) == 0, log.read_text()

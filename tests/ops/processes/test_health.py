@@ -47,7 +47,7 @@ def test_a_dispatcher_is_well_while_it_holds_the_lease(run: tuple[Path, Store, s
     with pytest.raises(Unhealthy, match="no dispatcher holds the lease"):
         health(path, "dispatcher")
     with store.write() as session:
-        runs.hold_dispatcher(session, run_id, "me", lease_s=60.0)
+        runs.acquire_dispatcher_lease(session, run_id, "me", lease_s=60.0)
     assert health(path, "dispatcher") == "dispatcher: holds the lease"
 
 

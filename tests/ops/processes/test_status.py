@@ -14,7 +14,7 @@ from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms, runs
-from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.ops.processes.status import status
 from agentrl.ops.supervisor.screen import printer
 
@@ -27,9 +27,9 @@ def config(tmp_path: Path) -> Path:
     path.write_text(tomli_w.dumps(tree))
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     trained(store, run_id, 2)
-    told = [(Reading("dbbench", "clip_fraction", 0.4321, 0.3, raised=True), None)]
+    told = [(AlarmReading("dbbench", "clip_fraction", 0.4321, 0.3, raised=True), None)]
     with store.write() as session:
-        alarms.add(session, run_id, f"{run_id}-u2", 2, told)
+        alarms.add_alarms(session, run_id, f"{run_id}-u2", 2, told)
     store.close()
     return path
 
@@ -127,7 +127,7 @@ def test_an_alarm_of_a_run_that_is_over_counts_no_further(
     ):
         run = runs.require_run(s, "run")
         runs.move_run(s, run.run_id, RunState.STOPPED, "enough")
-        (alarm,) = alarms.raised(s, run.run_id)
+        (alarm,) = alarms.raised_alarms(s, run.run_id)
         run.ended_at = alarm.raised_at + 240.0
     status(config, as_json=False)
     told = capsys.readouterr().out

@@ -16,17 +16,17 @@ from rich.console import Console
 from running import ROOT
 from sqlalchemy import update
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import GroupState
 from agentrl.db.models import Group
 from agentrl.db.queries import progress
+from agentrl.ops.quickstart.live_panel import LivePanel
 from agentrl.ops.quickstart.quickstart import Choices, prepare, quickstart
 from agentrl.ops.quickstart.recipes import SMOLLM, TINY, Recipe, Size, recipe
-from agentrl.ops.quickstart.report import measured, resumed
-from agentrl.ops.quickstart.start import make_start
-from agentrl.ops.quickstart.view import View
+from agentrl.ops.quickstart.report import eval_command, resume_command
+from agentrl.ops.quickstart.starting_policy import make_start
 
 
 def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
@@ -41,14 +41,14 @@ def test_who_interrupts_is_told_what_goes_on_and_what_gives_the_table(
         f"{agentrl} eval {path} --checkpoints 0,latest and "
         f"{agentrl} eval compare {path} 0 latest print the table"
     )
-    assert measured(path) == table
-    assert resumed(path) == f"{agentrl} up {path} resumes the run; then {table}"
+    assert eval_command(path) == table
+    assert resume_command(path) == f"{agentrl} up {path} resumes the run; then {table}"
 
 
 def test_a_line_of_the_training_counts_groups_that_were_dropped_and_why(tmp_path: Path) -> None:
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     output = io.StringIO()
-    view = View(Console(file=output, width=1000), loading.loads("[tasks.dbbench]"))
+    view = LivePanel(Console(file=output, width=1000), config_loading.loads("[tasks.dbbench]"))
     with closing(store):
         trained(store, run_id, 3)
         for state, group_id in (

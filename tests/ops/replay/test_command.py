@@ -13,18 +13,18 @@ from typer.testing import CliRunner
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status
 from agentrl.db.store import Store, open_store
-from agentrl.envs.server.in_process import hosting
-from agentrl.ops.replay.branch_episode import Wish, go_on
+from agentrl.envs.server.in_process import host_sandboxes
+from agentrl.ops.replay.branch_episode import BranchRequest, branch_episode
 from agentrl.ops.replay.command import replay, replay_all
-from agentrl.ops.replay.recorded_episode import Tape
+from agentrl.ops.replay.recorded_episode import RecordedEpisode
 from agentrl.ops.runs.begin import begin
-from agentrl.ops.tasks.sources import sources
+from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.conversation.template import ChatTemplate
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
@@ -74,9 +74,9 @@ class World:
         self, task: str, number: int = 0, noise: float = 0.0, wire: bytes | None = None
     ) -> Trajectory:
         only = {task: self.config.tasks[task]}
-        source = sources(msgspec.structs.replace(self.config, tasks=only))[task]
+        source = task_sources(msgspec.structs.replace(self.config, tasks=only))[task]
         item = source.items("train")[number]
-        with hosting(source, "", self.config.envs.docker_image):
+        with host_sandboxes(source, "", self.config.envs.docker_image):
             body = recording.play(self.config, self.run_id, source, item, seed=number, noise=noise)
         recording.keep(self.store, body, wire)
         return body
@@ -92,7 +92,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     path = tmp_path / "run.toml"
     path.write_text(FILE.format(home=tmp_path / "home", tiny=TINY))
-    config = loading.load(path)
+    config = config_loading.load(path)
     run_id = begin(config)
     with closing(open_store(config.store_url())) as store:
         yield World(path, config, run_id, store)
@@ -128,7 +128,7 @@ def test_a_shell_is_replayed_in_a_fresh_container(
     """Its messages may hold times: they are shown where they differ and do not count."""
     monkeypatch.setenv("DOCKER_HOST", docker_host)
     world.path.write_text(world.path.read_text() + OS.format(image=sandbox_image))
-    world.config = loading.load(world.path)
+    world.config = config_loading.load(world.path)
     bodies = [world.record("os", number, noise) for number, noise in enumerate((0.0, 0.5))]
     for body in bodies:
         assert replay(world.path, body.episode_id, as_json=True)
@@ -183,11 +183,11 @@ def test_tokens_that_stood_otherwise_are_told_though_the_kept_text_agrees(
 
 def test_tokens_stay_as_recorded_where_a_fresh_environment_writes_others(world: World) -> None:
     body = world.record("alfworld")
-    tape = Tape(body, ChatTemplate.load(TINY), steps=2)
+    recorded_episode = RecordedEpisode(body, ChatTemplate.load(TINY), steps=2)
     first, end = body.steps[0].start, body.steps[1].end
-    assert list(tape.stood(0, [1, 2, 3])) == body.tokens()[:first].tolist()
-    assert [each.field for each in tape.differences] == ["messages"]
-    assert list(tape.stood(end + 1, [1, 2, 3])) == [1, 2, 3], "nothing stood there"
+    assert list(recorded_episode.stood(0, [1, 2, 3])) == body.tokens()[:first].tolist()
+    assert [each.field for each in recorded_episode.differences] == ["messages"]
+    assert list(recorded_episode.stood(end + 1, [1, 2, 3])) == [1, 2, 3], "nothing stood there"
 
 
 def test_a_recorded_call_is_applied_though_it_would_be_read_otherwise_today(
@@ -267,7 +267,9 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
 ) -> None:
     body = world.record("alfworld", 1)
     step, out = 2, tmp_path / "out.body"
-    go_on(world.path, body.episode_id, Wish(str(TINY), step, 0.0, 1, out), as_json=True)
+    branch_episode(
+        world.path, body.episode_id, BranchRequest(str(TINY), step, 0.0, 1, out), as_json=True
+    )
     found = told(capsys)
     message = decode(out.read_bytes())
     assert isinstance(message, EpisodeFinished)
@@ -287,7 +289,7 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
     assert continuation["reward"] == new.reward == found["reward"]
     assert len(continuation["steps"]) == len(new.steps) - step
 
-    go_on(world.path, body.episode_id, Wish(str(TINY), step, 0.0), as_json=False)
+    branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), step, 0.0), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2 : 2 + len(new.steps)]] == [
         str(n) for n in range(len(new.steps))
@@ -297,12 +299,12 @@ def test_another_policy_goes_on_from_tokens_kept_as_they_were(
 
 def test_repeats_give_the_value_of_a_step(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     body = world.record("dbbench", 0)
-    go_on(world.path, body.episode_id, Wish(str(TINY), 0, 1.0, 4), as_json=True)
+    branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), 0, 1.0, 4), as_json=True)
     found = told(capsys)
     rewards = [each["reward"] for each in found["continuations"]]  # type: ignore[attr-defined]
     assert len(rewards) == 4
     assert found["reward"] == pytest.approx(sum(rewards) / 4)
-    go_on(world.path, body.episode_id, Wish(str(TINY), 0, 1.0, 4), as_json=False)
+    branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), 0, 1.0, 4), as_json=False)
     out = capsys.readouterr().out
     assert f"mean reward {found['reward']:.3f}" in out, "the same seeds, the same rewards"
 
@@ -312,13 +314,13 @@ def test_a_step_that_is_not_there_or_a_state_that_is_not_reached_is_refused(
 ) -> None:
     body = world.record("dbbench", 0)
     with pytest.raises(ConfigError, match=r"--from-step 99: the episode has the steps 0 to \d"):
-        go_on(world.path, body.episode_id, Wish(str(TINY), 99), as_json=True)
+        branch_episode(world.path, body.episode_id, BranchRequest(str(TINY), 99), as_json=True)
     turn = next(n for n, step in enumerate(body.steps) if step.answer)
     steps = list(body.steps)
     steps[turn] = msgspec.structs.replace(steps[turn], answer="otherwise")
     world.keep(msgspec.structs.replace(body, steps=tuple(steps)), "otherwise")
     with pytest.raises(EnvironmentFailure, match="differs before step"):
-        go_on(world.path, "otherwise", Wish(str(TINY), turn + 1), as_json=True)
+        branch_episode(world.path, "otherwise", BranchRequest(str(TINY), turn + 1), as_json=True)
 
 
 def test_the_verb_refuses_what_contradicts_itself(world: World) -> None:

@@ -18,7 +18,7 @@ from world import World
 
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError, MessageError, StoreError
 from agentrl.core.types import Status
@@ -80,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     folder = tmp_path_factory.mktemp("learned")
     path = folder / "run.toml"
     path.write_text(FILE.format(home=folder / "home", tiny=TINY))
-    config = loading.load(path)
+    config = config_loading.load(path)
     run_id = begin(config)
     with closing(open_store(config.store_url())) as store:
         world = Trained(store, run_id, f"worker-{run_id}")

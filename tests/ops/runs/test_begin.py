@@ -12,7 +12,7 @@ from agentrl.checkpoints.checkpoint_store import fetch
 from agentrl.checkpoints.manifest import verify
 from agentrl.core.config import Broker, Config, Model, Run, Store, Task
 from agentrl.core.errors import ConfigError
-from agentrl.ops.runs.begin import RunOver, begin, clear_queues, queues_stand
+from agentrl.ops.runs.begin import RunOver, begin, clear_queues, require_queues
 
 
 def test_processes_that_begin_a_run_at_once_agree_on_it(tmp_path: Path) -> None:
@@ -54,11 +54,11 @@ def test_a_run_that_is_over_is_left_as_it_is_and_its_queues_are_not_made_again(
         connection.execute("UPDATE runs SET state = 'completed', reason = 'enough', config = ''")
     with pytest.raises(RunOver, match="is over \\(completed: enough\\)"):
         begin(config)
-    assert queues_stand(config, run_id)
+    assert require_queues(config, run_id)
     assert clear_queues(config, run_id) == 0
     with pytest.raises(RunOver):
         begin(config)
-    assert not queues_stand(config, run_id)
+    assert not require_queues(config, run_id)
     rows = connection.execute("SELECT state, config FROM runs").fetchall()
     connection.close()
     assert rows == [("completed", "")]

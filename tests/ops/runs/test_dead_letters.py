@@ -11,7 +11,7 @@ from trajectories import finished
 from agentrl import broker
 from agentrl.broker.messages import encode
 from agentrl.broker.topology import recorder_queue, trainer_queue
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config, Run, Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.ops.runs.dead_letters import requeue, show, show_all
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     with closing(broker.connect(config.broker_url())) as link:
         link.declare_run(run_id)
     (tmp_path / "run_id").write_text(run_id)
-    (tmp_path / "run.toml").write_text(loading.to_toml(config))
+    (tmp_path / "run.toml").write_text(config_loading.to_toml(config))
     return tmp_path / "run.toml"
 
 
@@ -43,14 +43,14 @@ def _run_id(path: Path) -> str:
 
 
 def _bury(path: Path, queue: str, body: bytes, reason: str) -> None:
-    file = loading.load(path).broker_url().removeprefix("sqlite:///")
+    file = config_loading.load(path).broker_url().removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
         insert = "INSERT INTO dead (queue, reason, body) VALUES (?, ?, ?)"
         connection.execute(insert, (queue, reason, body))
 
 
 def _depth(path: Path, queue: str) -> int:
-    with closing(broker.connect(loading.load(path).broker_url())) as link:
+    with closing(broker.connect(config_loading.load(path).broker_url())) as link:
         return link.depths(_run_id(path))[queue]
 
 

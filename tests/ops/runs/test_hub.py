@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.checkpoints.manifest import verify
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.db.registry import checkpoints
@@ -49,50 +49,50 @@ def there(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def config(home: Path, model: str = "hub:owner/tiny") -> Config:
     more = f'model.path = "{model}"\n'
-    return loading.loads(f'run.home = "{home}"\ntasks.dbbench = {{}}\n{more}')
+    return config_loading.loads(f'run.home = "{home}"\ntasks.dbbench = {{}}\n{more}')
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
     local = config(tmp_path, str(TINY))
-    assert hub.resolved(local) is local
-    assert hub.described(local) is local
+    assert hub.resolve_model(local) is local
+    assert hub.describe_model(local) is local
 
 
 @pytest.mark.slow  # huggingface_hub asks again for 20 s
 def test_a_model_is_found_in_the_cache_where_the_hub_is_away(tmp_path: Path, cache: Path) -> None:
     snapshot = cached(cache, TINY)
-    found = Path(hub.resolved(config(tmp_path / "run")).model.path)
+    found = Path(hub.resolve_model(config(tmp_path / "run")).model.path)
     assert found == snapshot
     assert (found / "model.safetensors").read_bytes() == (TINY / "model.safetensors").read_bytes()
-    assert hub.fetch(f"hub:owner/tiny@{COMMIT}") == snapshot
+    assert hub.fetch_model(f"hub:owner/tiny@{COMMIT}") == snapshot
 
 
 def test_only_what_a_run_needs_is_fetched(tmp_path: Path, there: Hub) -> None:
-    found = Path(hub.resolved(config(tmp_path / "run")).model.path)
+    found = Path(hub.resolve_model(config(tmp_path / "run")).model.path)
     assert {path.name for path in found.iterdir()} == {
         *("config.json", "generation_config.json", "chat_template.jinja"),
         *("tokenizer.json", "tokenizer_config.json", "model.safetensors"),
     }
-    configs.check(hub.resolved(config(tmp_path / "run")))
+    configs.check(hub.resolve_model(config(tmp_path / "run")))
 
 
 def test_a_look_fetches_no_weights_and_leaves_no_trace_of_a_run(tmp_path: Path, there: Hub) -> None:
-    found = Path(hub.described(config(tmp_path / "run")).model.path)
+    found = Path(hub.describe_model(config(tmp_path / "run")).model.path)
     assert (found / "config.json").is_file()
     assert not (found / "model.safetensors").exists()
     assert not (tmp_path / "run").exists()
-    assert hub.resolved(config(tmp_path / "run")).model.path == str(found)
+    assert hub.resolve_model(config(tmp_path / "run")).model.path == str(found)
     assert (found / "model.safetensors").is_file()
 
 
 def test_a_run_keeps_its_directory_when_the_branch_moves(tmp_path: Path, there: Hub) -> None:
-    first = hub.resolved(config(tmp_path / "run")).model.path
+    first = hub.resolve_model(config(tmp_path / "run")).model.path
     asked = len(there.asked)
     there.commit = "f" * 40
-    assert hub.resolved(config(tmp_path / "run")).model.path == first
-    assert hub.described(config(tmp_path / "run")).model.path == first
+    assert hub.resolve_model(config(tmp_path / "run")).model.path == first
+    assert hub.describe_model(config(tmp_path / "run")).model.path == first
     assert len(there.asked) == asked
-    assert hub.resolved(config(tmp_path / "other")).model.path != first
+    assert hub.resolve_model(config(tmp_path / "other")).model.path != first
 
 
 def test_version_zero_holds_the_models_own_bytes(tmp_path: Path, cache: Path) -> None:
@@ -123,10 +123,10 @@ def test_the_token_is_that_of_the_environment_alone(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "login"))
     (tmp_path / "login").write_text("hf_login")
-    hub.fetch("hub:owner/tiny", weights=False)
+    hub.fetch_model("hub:owner/tiny", weights=False)
     assert there.tokens == {""}
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
-    hub.fetch("hub:owner/tiny")
+    hub.fetch_model("hub:owner/tiny")
     assert there.tokens == {"", "Bearer hf_mine"}
 
 
@@ -146,21 +146,21 @@ def test_a_refusal_is_one_line_with_what_to_do(
 ) -> None:
     there.refusal = refusal
     with pytest.raises(ConfigError, match=rf"model\.path hub:owner/tiny: {says}") as caught:
-        hub.fetch("hub:owner/tiny")
+        hub.fetch_model("hub:owner/tiny")
     assert "\n" not in str(caught.value)
     assert mends in caught.value.hint
 
 
 def test_without_network_and_cache_the_command_that_fetches_is_named(cache: Path) -> None:
     with pytest.raises(ConfigError, match="not in the cache, and the Hub is away") as caught:
-        hub.fetch("hub:owner/tiny")
+        hub.fetch_model("hub:owner/tiny")
     assert "hf download owner/tiny" in caught.value.hint
 
 
 def test_a_model_without_safetensors_is_refused(there: Hub) -> None:
     (there.folder / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"model\.safetensors is not there"):
-        hub.fetch("hub:owner/tiny")
+        hub.fetch_model("hub:owner/tiny")
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
@@ -176,14 +176,14 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["hub:", "hub:tiny", "hub:a/b/c", "hub:../x y", "hub:a/b@"])
 def test_what_is_no_name_is_refused(cache: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"hub:"):
-        hub.fetch(name)
+        hub.fetch_model(name)
 
 
 @pytest.mark.slow
 def test_the_check_of_a_file_works_offline_from_the_cache(tmp_path: Path) -> None:
     cached(tmp_path / "cache", TINY)
     file = tmp_path / "run.toml"
-    file.write_text(loading.to_toml(config(tmp_path / "run")))
+    file.write_text(config_loading.to_toml(config(tmp_path / "run")))
     away = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "agentrl.cli.main", "config", "check", str(file)]
     done = subprocess.run(

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 
 from agentrl import broker
 from agentrl.checkpoints import manifest
-from agentrl.cli import history
-from agentrl.core import loading
+from agentrl.cli import run_history
+from agentrl.core import config_loading
 from agentrl.core.config import Broker, Config, Model, Store, Task
 from agentrl.core.config import Run as RunSection
 from agentrl.core.errors import ConfigError, StoreError
@@ -25,7 +25,7 @@ from agentrl.db.transitions.groups import NewGroup
 from agentrl.db.transitions.lifecycle import checkpoint_at
 from agentrl.ops.runs import lifecycle
 from agentrl.ops.runs.begin import begin, checkpoints_home
-from agentrl.ops.runs.lifecycle import Place, control, delete, fork, place, summaries
+from agentrl.ops.runs.lifecycle import RunPlace, control, delete, find_run_place, fork, summaries
 
 
 @pytest.fixture(params=BACKENDS)
@@ -47,16 +47,16 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def run(config: Config) -> Iterator[Place]:
+def run(config: Config) -> Iterator[RunPlace]:
     """A run that has begun; its queues are removed at the end."""
     run_id = begin(config)
-    yield Place(config.store_url(), config.run.name)
+    yield RunPlace(config.store_url(), config.run.name)
     link = broker.connect(config.broker_url())
     link.delete_run(run_id)
     link.close()
 
 
-def state_of(where: Place) -> RunState:
+def state_of(where: RunPlace) -> RunState:
     store = open_store(where.url)
     with store.read() as session:
         state = RunState(runs.require_run(session, where.run).state)
@@ -65,7 +65,7 @@ def state_of(where: Place) -> RunState:
 
 
 def test_a_run_is_paused_resumed_and_stopped_whether_or_not_its_broker_answers(
-    config: Config, run: Place
+    config: Config, run: RunPlace
 ) -> None:
     """Its processes look at its row."""
     away = msgspec.structs.replace(config, broker=Broker(url="${NO_SUCH_AMQP}"))
@@ -73,8 +73,10 @@ def test_a_run_is_paused_resumed_and_stopped_whether_or_not_its_broker_answers(
     with store.read() as session:
         run_id = runs.require_run(session, run.run).run_id
     with store.write() as session:
-        groups.admit(session, session.get_one(Run, run_id), [NewGroup("g", "a", 0, 0, "i", 2)])
-        runs.require_run(session, run.run).config = loading.dumps(away)
+        groups.admit_groups(
+            session, session.get_one(Run, run_id), [NewGroup("g", "a", 0, 0, "i", 2)]
+        )
+        runs.require_run(session, run.run).config = config_loading.dumps(away)
     for action, state in lifecycle.ACTIONS.items():
         assert control(run, action) == f"run {run.run} is {state}"
         assert state_of(run) == state
@@ -87,17 +89,17 @@ def test_a_run_is_paused_resumed_and_stopped_whether_or_not_its_broker_answers(
 
 def test_a_fork_begins_where_a_checkpoint_stands(
     config: Config,
-    run: Place,
+    run: RunPlace,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AGENTRL__RUN__HOME", "runs/it")
     monkeypatch.setenv("AGENTRL__RUN__NAME", "shy")
-    history.fork(run.run, "0", "bolder", run.url)
+    run_history.fork(run.run, "0", "bolder", run.url)
     run_id, told = capsys.readouterr().out.removeprefix("run ").strip().split("; ")
     file = config.home() / "bolder.toml"
     assert told == f"start it with: agentrl up {file}"
-    assert loading.load(file, {}).run.name == "bolder"
+    assert config_loading.load(file, {}).run.name == "bolder"
     own = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, name="bolder"))
     assert begin(own) == run_id
     store = open_store(run.url)
@@ -108,13 +110,13 @@ def test_a_fork_begins_where_a_checkpoint_stands(
         [first] = checkpoints.live_checkpoints(session, run_id)
         assert forked.forked_from == parent.checkpoint_id == first.parent_id
         assert forked.state == RunState.RUNNING
-        assert loading.from_json(forked.config, "") == own
+        assert config_loading.from_json(forked.config, "") == own
         copied, original = Path(first.path), Path(parent.path)
     assert manifest.verify(copied).files == manifest.verify(original).files
     assert manifest.verify(copied).parent == parent.checkpoint_id
     assert {one.name: one.forked_from for one in summaries(run)}["bolder"] == parent.checkpoint_id
     store.close()
-    delete(Place(run.url, "bolder"))
+    delete(RunPlace(run.url, "bolder"))
 
 
 def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were_removed(
@@ -140,7 +142,9 @@ def test_who_names_no_checkpoint_is_told_of_all_there_are_and_of_those_that_were
     store.close()
 
 
-def test_a_fork_that_cannot_be_leaves_nothing(config: Config, run: Place, tmp_path: Path) -> None:
+def test_a_fork_that_cannot_be_leaves_nothing(
+    config: Config, run: RunPlace, tmp_path: Path
+) -> None:
     before = sorted(tmp_path.rglob("*.json"))
     with pytest.raises(StoreError, match=r"no checkpoint at version 7"):
         fork(run, "7", "bolder")
@@ -153,17 +157,17 @@ def test_a_fork_that_cannot_be_leaves_nothing(config: Config, run: Place, tmp_pa
 
 
 def test_a_fork_of_a_file_is_started_with_that_file(
-    config: Config, run: Place, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    config: Config, run: RunPlace, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "my run.toml"
-    file.write_text(loading.to_toml(config))
-    history.fork(str(file), "latest", "bolder", "")
+    file.write_text(config_loading.to_toml(config))
+    run_history.fork(str(file), "latest", "bolder", "")
     told = capsys.readouterr().out.strip().partition("start it with: ")[2]
     assert told == f"AGENTRL__RUN__NAME=bolder agentrl up '{file}'"
-    delete(Place(run.url, "bolder"))
+    delete(RunPlace(run.url, "bolder"))
 
 
-def test_a_fork_holds_its_parent_until_the_copy_is_made(config: Config, run: Place) -> None:
+def test_a_fork_holds_its_parent_until_the_copy_is_made(config: Config, run: RunPlace) -> None:
     fork(run, "latest", "bolder")
     store = open_store(run.url)
     with store.read() as session:
@@ -178,7 +182,7 @@ def test_a_fork_holds_its_parent_until_the_copy_is_made(config: Config, run: Pla
     with pytest.raises(StoreError, match="no checkpoint"):
         fork(run, "latest", "other")
     store.close()
-    delete(Place(run.url, "bolder"))
+    delete(RunPlace(run.url, "bolder"))
 
 
 @pytest.fixture
@@ -205,7 +209,7 @@ def test_a_run_is_deleted_from_another_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert first_of(embedded.home()) == ["one"]
-    told = delete(Place(embedded.store_url(), "one"))
+    told = delete(RunPlace(embedded.store_url(), "one"))
     assert f"its queues and {embedded.home()}/checkpoints/one-" in told
     assert first_of(tmp_path) == []
     assert not (tmp_path / "runs").exists()
@@ -213,14 +217,14 @@ def test_a_run_is_deleted_from_another_folder(
 
 def test_a_folder_that_was_not_found_is_told_of(embedded: Config, tmp_path: Path) -> None:
     (embedded.home() / "checkpoints").rename(tmp_path / "elsewhere")
-    told = delete(Place(embedded.store_url(), "one"))
+    told = delete(RunPlace(embedded.store_url(), "one"))
     assert f"; no checkpoint was found in {embedded.home()}/checkpoints/one-" in told
 
 
 def test_a_copied_run_acts_on_its_own_copy(embedded: Config, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(embedded.home(), copy)
-    where = Place(f"sqlite:///{copy}/store.db", "one")
+    where = RunPlace(f"sqlite:///{copy}/store.db", "one")
     fork(where, "latest", "other")
     assert first_of(copy) == ["one", "other"]
     assert first_of(embedded.home()) == ["one"]
@@ -242,7 +246,7 @@ def test_a_run_that_was_moved_is_noticed_and_begun_where_it_lies(
     with store.read() as session:
         [first] = checkpoints.live_checkpoints(session, run_id)
         assert first.path == str(home / "checkpoints" / run_id / first.checkpoint_id)
-        assert loading.from_json(session.get_one(Run, run_id).config, "").home() == home
+        assert config_loading.from_json(session.get_one(Run, run_id).config, "").home() == home
     store.close()
     begin(moved)
     assert "The run was moved" not in capsys.readouterr().out
@@ -259,14 +263,14 @@ def measured(store: Store, run_id: str) -> None:
     counts = dict.fromkeys(("turns", "tokens", "prompt_tokens", "sampled_tokens"), 1)
     scores = {"status": "completed", "reward": 1.0, "score": 1.0, "seconds": 1.0, "machine_s": 1.0}
     episode = {"evaluation_id": name, "item_id": "i", "repeat": 0, **counts, **scores}
-    store.transact(lambda session: evaluations.begin(session, row, {("i", 0)}))
-    store.transact(lambda session: evaluations.add(session, [episode, episode]))
+    store.transact(lambda session: evaluations.begin_evaluation(session, row, {("i", 0)}))
+    store.transact(lambda session: evaluations.add_episodes(session, [episode, episode]))
     with store.read() as session:
-        assert evaluations.measured(session, name) == {("i", 0)}
+        assert evaluations.measured_items(session, name) == {("i", 0)}
 
 
 def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
-    config: Config, run: Place
+    config: Config, run: RunPlace
 ) -> None:
     store = open_store(run.url)
     with store.read() as session:
@@ -294,15 +298,15 @@ def test_a_deleted_run_leaves_no_row_file_or_queue_and_its_neighbour_everything(
     store.close()
 
 
-def test_a_run_with_live_processes_is_not_deleted(config: Config, run: Place) -> None:
+def test_a_run_with_live_processes_is_not_deleted(config: Config, run: RunPlace) -> None:
     store = open_store(run.url)
     with store.write() as session:
         run_id = runs.require_run(session, run.run).run_id
-        runs.hold_dispatcher(session, run_id, "somebody", lease_s=60.0)
+        runs.acquire_dispatcher_lease(session, run_id, "somebody", lease_s=60.0)
     with pytest.raises(StoreError, match="live processes: dispatcher somebody"):
         delete(run)
     with store.write() as session:
-        runs.drop_dispatcher(session, run_id, "somebody")
+        runs.release_dispatcher_lease(session, run_id, "somebody")
     trained(store, run_id, 1)
     with pytest.raises(StoreError, match=f"live processes: policy-{run_id}"):
         delete(run)
@@ -311,7 +315,7 @@ def test_a_run_with_live_processes_is_not_deleted(config: Config, run: Place) ->
     store.close()
 
 
-def test_the_list_tells_a_run_at_a_glance(run: Place) -> None:
+def test_the_list_tells_a_run_at_a_glance(run: RunPlace) -> None:
     store = open_store(run.url)
     with store.read() as session:
         run_id = runs.require_run(session, run.run).run_id
@@ -327,10 +331,10 @@ def test_the_list_tells_a_run_at_a_glance(run: Place) -> None:
 def test_a_place_is_a_file_or_a_name_with_a_store(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(f'[run]\nname = "mine"\nhome = "{tmp_path}"\n[tasks.dbbench]\n')
-    assert place(str(file)) == Place(f"sqlite:///{tmp_path}/store.db", "mine", tmp_path)
-    assert place(str(file), "sqlite:///x") == Place("sqlite:///x", "mine")
-    assert place("other", "sqlite:///x") == Place("sqlite:///x", "other")
+    assert find_run_place(str(file)) == RunPlace(f"sqlite:///{tmp_path}/store.db", "mine", tmp_path)
+    assert find_run_place(str(file), "sqlite:///x") == RunPlace("sqlite:///x", "mine")
+    assert find_run_place("other", "sqlite:///x") == RunPlace("sqlite:///x", "other")
     with pytest.raises(ConfigError, match="other is not a file"):
-        place("other")
+        find_run_place("other")
     with pytest.raises(ConfigError, match="No such file"):
-        place("other.toml")
+        find_run_place("other.toml")

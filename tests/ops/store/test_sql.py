@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import (
-    Answer,
-    Bounds,
+    QueryBounds,
+    QueryResult,
     ask,
     open_history,
     open_readonly,
@@ -27,8 +27,8 @@ from agentrl.db.admin.readonly import (
 )
 from agentrl.db.admin.roles import READER
 from agentrl.db.store import Store, open_store
-from agentrl.ops.runs.lifecycle import Place
-from agentrl.ops.store.sql import ask_question, list_questions, sql, statements, written
+from agentrl.ops.runs.lifecycle import RunPlace
+from agentrl.ops.store.sql import ask_question, format_result, list_questions, sql, statements
 
 WRITES = [
     "DELETE FROM runs",
@@ -73,7 +73,7 @@ def store(url: str) -> Iterator[Store]:
 
 def test_the_console_reads(store: Store) -> None:
     answer = ask(store, "SELECT task, COUNT(*) AS n FROM episodes GROUP BY task ORDER BY task")
-    assert answer == Answer(("task", "n"), [("alfworld", 8), ("dbbench", 8)])
+    assert answer == QueryResult(("task", "n"), [("alfworld", 8), ("dbbench", 8)])
     assert ask(store, "WITH x AS (SELECT 1 AS y) SELECT y FROM x;").rows == [(1,)]
     assert ask(store, "-- why not\nSELECT '100%s' AS share").rows == [("100%s",)]
     assert ask(store, "SELECT * FROM accounting").rows == []
@@ -151,19 +151,19 @@ def test_a_lock_that_a_statement_took_ends_with_it(url: str, store: Store) -> No
 
 def test_an_answer_holds_no_more_bytes_than_it_may(store: Store) -> None:
     long = f"SELECT '{'x' * 1000}' AS t FROM steps"  # noqa: S608 - ours
-    answer = ask(store, long, Bounds(rows=30, max_bytes=20_500))
+    answer = ask(store, long, QueryBounds(rows=30, max_bytes=20_500))
     assert (len(answer.rows), answer.more) == (20, True)
     with pytest.raises(StoreError, match="larger than"):
-        ask(store, long, Bounds(max_bytes=20_500))
+        ask(store, long, QueryBounds(max_bytes=20_500))
     with pytest.raises(StoreError, match="larger than"):
-        ask(store, long.replace("x" * 1000, "x" * 30_000), Bounds(rows=30, max_bytes=20_500))
+        ask(store, long.replace("x" * 1000, "x" * 30_000), QueryBounds(rows=30, max_bytes=20_500))
     assert len(ask(store, long).rows) == 32
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_value_that_is_too_large_is_never_made(store: Store) -> None:
     with pytest.raises(StoreError, match="larger than 1 MiB"):
-        ask(store, "SELECT hex(zeroblob(300000000))", Bounds(rows=9, max_bytes=2**20))
+        ask(store, "SELECT hex(zeroblob(300000000))", QueryBounds(rows=9, max_bytes=2**20))
     assert ask(store, "SELECT length(zeroblob(3000000))").rows == [(3_000_000,)]
 
 
@@ -219,11 +219,11 @@ def test_one_query_is_printed_in_three_formats(
     )
 )
 def test_csv_and_json_keep_every_value(rows: list[tuple[str, int | None]]) -> None:
-    answer = Answer(("text", "number"), list(rows))
-    assert json.loads(written(answer, "json")) == [{"text": t, "number": n} for t, n in rows]
-    read = list(csv.reader(io.StringIO(written(answer, "csv"), newline="")))
+    answer = QueryResult(("text", "number"), list(rows))
+    assert json.loads(format_result(answer, "json")) == [{"text": t, "number": n} for t, n in rows]
+    read = list(csv.reader(io.StringIO(format_result(answer, "csv"), newline="")))
     assert read == [["text", "number"], *([t, "" if n is None else str(n)] for t, n in rows)]
-    assert f"({len(rows)} row" in written(answer, "table")
+    assert f"({len(rows)} row" in format_result(answer, "table")
 
 
 def test_statements_end_with_a_semicolon_and_the_prompt_with_quit() -> None:
@@ -256,16 +256,16 @@ def test_what_is_piped_in_is_answered_without_a_prompt_and_ends_with_an_error(
 def test_a_question_is_answered_by_its_name_of_the_run_that_is_named(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask_question(Place(url, "run"), "endings", "csv")
+    ask_question(RunPlace(url, "run"), "endings", "csv")
     told = capsys.readouterr().out.splitlines()
     assert told[0] == '"run","task","status","episodes","turns","tokens","success"'
     assert told[1:] == [
         f'"run","{task}","completed",8,2.0,40.0,0.75' for task in ("alfworld", "dbbench")
     ]
-    ask_question(Place(url, "another"), "endings", "json")
+    ask_question(RunPlace(url, "another"), "endings", "json")
     assert capsys.readouterr().out == "[]\n"
     with pytest.raises(StoreError, match="did you mean endings"):
-        ask_question(Place(url), "ending", "csv")
+        ask_question(RunPlace(url), "ending", "csv")
 
 
 def test_the_questions_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from running import eventually
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.locks import running_supervisor
@@ -110,7 +110,7 @@ def test_a_killed_process_is_started_again_and_told_of(
 def test_the_end_of_a_log_is_told_where_it_may_be_the_cause(
     code: int, told: str, cause: str
 ) -> None:
-    assert exit_reasons.restarted(code, "no store") == told
+    assert exit_reasons.restart_line(code, "no store") == told
     assert exit_reasons.cause(code, "no store") == cause
 
 
@@ -276,7 +276,7 @@ def test_one_that_is_killed_while_the_run_is_not_over_is_told_of_with_what_that_
 
 
 def test_a_trainer_has_the_time_that_its_file_gives_it_to_save() -> None:
-    config = loading.loads("[tasks.dbbench]\n[trainer]\nstop_s = 90.0")
+    config = config_loading.loads("[tasks.dbbench]\n[trainer]\nstop_s = 90.0")
     patience = {child.name: child.stop_s for child in children(config, Path("x.toml"))}
     assert patience == {
         "policy-policy": 4.5,
@@ -305,7 +305,7 @@ def test_a_log_that_has_grown_is_moved_aside_while_its_process_writes(
 
 def test_an_env_server_of_another_machine_is_not_started() -> None:
     def names(url: str) -> list[str]:
-        config = loading.loads(f'[tasks.dbbench]\n[envs]\nurl = "{url}"')
+        config = config_loading.loads(f'[tasks.dbbench]\n[envs]\nurl = "{url}"')
         return [child.name for child in children(config, Path("x.toml"))]
 
     own = socket.gethostname()
@@ -319,7 +319,7 @@ def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
     tmp_path: Path, begin: Begin
 ) -> None:
     more = '[eval]\nevery = 1\n[trackers]\nuse = ["tensorboard"]'
-    config = loading.loads(f"workers = 2\n[tasks.dbbench]\n[metrics]\nport = 9300\n{more}")
+    config = config_loading.loads(f"workers = 2\n[tasks.dbbench]\n[metrics]\nport = 9300\n{more}")
     ports = {child.name: child.metrics for child in children(config, Path("x.toml"))}
     assert ports == {
         "policy-policy": 9301,
@@ -331,7 +331,7 @@ def test_each_process_is_told_a_port_of_its_own_for_its_metrics(
         "dispatcher": 9307,
         "track": 9308,
     }
-    none = children(loading.loads("[tasks.dbbench]"), Path("x.toml"))
+    none = children(config_loading.loads("[tasks.dbbench]"), Path("x.toml"))
     assert {child.metrics for child in none} == {0}
     echo = python("echo", f"import os; print(os.environ['AGENTRL__METRICS__PORT']); {FOR_EVER}")
     echo.metrics = 9307

@@ -153,7 +153,7 @@ def test_up_tells_success_with_each_version_and_the_version_after_the_orderly_en
 
 def _saved(store: Store, run_id: str, version: int) -> None:
     name = f"{run_id}-v{version:06d}"
-    store.transact(lambda session: checkpoints.name_snapshot(session, name, "snapshot"))
+    store.transact(lambda session: checkpoints.set_snapshot_path(session, name, "snapshot"))
 
 
 def test_up_tells_of_a_roll_back_before_the_version_that_it_fell_to(tmp_path: Path) -> None:

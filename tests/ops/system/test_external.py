@@ -13,7 +13,7 @@ from teaching import teaching
 from world import World
 
 from agentrl.broker.messages import EpisodeFinished, decode
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.errors import ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import RunState, UpdateState
@@ -27,12 +27,12 @@ from agentrl.db.models import (
     UpdateGroup,
 )
 from agentrl.db.queries import progress
-from agentrl.db.registry import external
-from agentrl.db.registry.checkpoints import end_server, mark_serving, register_server
+from agentrl.db.registry import external_policies
+from agentrl.db.registry.checkpoints import begin_serving, end_server, register_server
 from agentrl.db.store import Store, open_store
 from agentrl.db.transitions import runs
 from agentrl.ops.configuration.configs import check
-from agentrl.ops.evaluation.command import Wish, evaluate
+from agentrl.ops.evaluation.command import EvalRequest, evaluate
 from agentrl.ops.processes.worker import pool_config
 from agentrl.workers.policies.pool import PolicyPool
 
@@ -92,13 +92,18 @@ def test_any_model_with_an_api_is_measured_on_tasks(
     with endpoint(teaching(OPTIONS, "test")) as there:
         file = write(tmp_path, there.url, "prompt_price = 2.0\nanswer_price = 10.0")
         evaluate(
-            file, Wish(policies=("external(teacher)",), items=6, temperature=0.0), as_json=True
+            file,
+            EvalRequest(policies=("external(teacher)",), items=6, temperature=0.0),
+            as_json=True,
         )
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["checkpoint_id"], row["version"]) == ("external(teacher)", None)
     assert (row["episodes"], row["success"], row["turns"]) == (6, 1.0, 2.0)
     assert {body["temperature"] for _, body in there.asked} == {0.0}
-    with closing(open_store(loading.load(file).store_url())) as store, store.read() as session:
+    with (
+        closing(open_store(config_loading.load(file).store_url())) as store,
+        store.read() as session,
+    ):
         kept = session.scalars(select(EvaluationEpisode)).all()
     read = sum(each.prompt_tokens for each in kept)
     assert row["cost"] == pytest.approx(
@@ -111,7 +116,7 @@ def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
 ) -> None:
     with endpoint(teaching(OPTIONS, "test")) as there:
         file = write(tmp_path, there.url, "max_requests = 4\nconcurrency = 1")
-        evaluate(file, Wish(policies=("external(teacher)",), items=6), as_json=True)
+        evaluate(file, EvalRequest(policies=("external(teacher)",), items=6), as_json=True)
     (row,) = json.loads(capsys.readouterr().out)
     assert row["failed"] >= 4
     assert row["episodes"] + row["failed"] == 6
@@ -120,7 +125,11 @@ def test_an_evaluation_beyond_its_budget_ends_soon_and_says_what_failed(
 
 def test_a_target_that_is_no_external_server_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean teacher"):
-        evaluate(write(tmp_path, "http://h/v1"), Wish(policies=("external(teachr)",)), as_json=True)
+        evaluate(
+            write(tmp_path, "http://h/v1"),
+            EvalRequest(policies=("external(teachr)",)),
+            as_json=True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ def test_a_file_that_cannot_work_is_refused(
     path = write(tmp_path, "http://h/v1")
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(ConfigError, match=why):
-        check(loading.load(path))
+        check(config_loading.load(path))
 
 
 def test_a_teacher_never_acts_alone(tmp_path: Path) -> None:
@@ -153,9 +162,9 @@ def test_a_teacher_never_acts_alone(tmp_path: Path) -> None:
                 server_id="t", run_id=run_id, name="teacher", engine="external", url="http://t"
             )
             register_server(session, server, lease_s=60.0)
-            row = external.stand_in(session, run_id, "teacher")
-            mark_serving(session, "t", "external(teacher)", row)
-        config = loading.load(write(tmp_path, "http://h/v1"))
+            row = external_policies.require_checkpoint(session, run_id, "teacher")
+            begin_serving(session, "t", "external(teacher)", row)
+        config = config_loading.load(write(tmp_path, "http://h/v1"))
         with closing(PolicyPool.of_run(store, run_id, pool_config(config))) as pool:
             pool.refresh(60.0)
             assert {p.track for p in pool.live()} == {"current", "lagged(4)", "external(teacher)"}
@@ -203,11 +212,11 @@ def check_rows(store: Store, asked: int) -> None:
         run = runs.require_run(session, "taught")
         assert (run.state, run.version) == (RunState.COMPLETED, 2)
         assert progress.disagreements(session, run.run_id) == []
-        assert external.spent(session, run.run_id, "teacher")[0] == asked > 4
+        assert external_policies.spending(session, run.run_id, "teacher")[0] == asked > 4
         assert progress.staleness(session, run.run_id).get("lagged", 0.0) >= 0.0
         steps = session.execute(text("SELECT track, count(*), min(version) FROM steps GROUP BY 1"))
         found = {track: (count, version) for track, count, version in steps}
-    assert found["external(teacher)"][1] == external.VERSION
+    assert found["external(teacher)"][1] == external_policies.VERSION
     assert found["current"][0] > found["external(teacher)"][0] > 4
 
 

@@ -20,7 +20,7 @@ import pytest
 from backends import NEEDS_DEEPSPEED
 from running import ROOT, agentrl, eventually, processes_of, version_of
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.types import RunState
 from agentrl.db.queries import progress
 from agentrl.db.store import open_store
@@ -150,7 +150,7 @@ def test_a_launchers_ranks_train_lose_one_another_and_go_on_on_other_machines(
 def test_ranks_of_a_run_that_is_over_all_end_well_and_at_once(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    begin(loading.load(Path(CONFIG), environment))
+    begin(config_loading.load(Path(CONFIG), environment))
     with sqlite3.connect(Path(environment["AGENTRL__RUN__HOME"]) / "store.db") as connection:
         connection.execute("UPDATE runs SET state = 'completed', reason = 'enough'")
     connection.close()

@@ -17,14 +17,14 @@ from agentrl.core import config as sections
 from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.db.models import Checkpoint
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.serving.checkpoint_loader import Holder, median_gap, tolerance
+from agentrl.serving.checkpoint_loader import CheckpointLoader, median_gap, tolerance
+from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.request import Request
 from agentrl.serving.vllm.engine import VllmEngine
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
-from agentrl.trainer.model.trainable import trained
+from agentrl.trainer.model.trainable_model import trainable_parameters
 
 DTYPE = "bfloat16"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -54,11 +54,11 @@ def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             shutil.copy(file, target / file.name)
 
     first = publish(0, copy)
-    chosen = settings(Trainer(lora=Lora(rank=rank)))
+    chosen = resolve_settings(Trainer(lora=Lora(rank=rank)))
     learner = TorchLearner(Path(first.path), chosen, Hardware(dtype=DTYPE))
     torch.manual_seed(1)
     with torch.no_grad():
-        for name, parameter in trained(learner._model).items():
+        for name, parameter in trainable_parameters(learner._model).items():
             if not rank or "lora_B" in name:
                 parameter.add_(0.003 * torch.randn_like(parameter))
 
@@ -69,8 +69,8 @@ def rows(rank: int, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return [first, publish(1, save)]
 
 
-def holder_of(engine: Any, folder: Path) -> Holder:
-    return Holder(engine, tolerance(DTYPE), folder)
+def holder_of(engine: Any, folder: Path) -> CheckpointLoader:
+    return CheckpointLoader(engine, tolerance(DTYPE), folder)
 
 
 def gaps(engine: Any, row: Checkpoint) -> tuple[float, float]:

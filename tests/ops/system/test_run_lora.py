@@ -10,18 +10,18 @@ from running import ROOT, agentrl, eventually, processes_of
 from sqlalchemy import text
 
 from agentrl.checkpoints import manifest
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.types import RunState
 from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store
 from agentrl.db.transitions import runs
-from agentrl.ops.evaluation.command import Wish, evaluate
+from agentrl.ops.evaluation.command import EvalRequest, evaluate
 from agentrl.ops.evaluation.target import resolve
 from agentrl.ops.runs.export import export
-from agentrl.ops.runs.lifecycle import Place, delete, fork
-from agentrl.serving.local.model import load
+from agentrl.ops.runs.lifecycle import RunPlace, delete, fork
+from agentrl.serving.local.model import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
@@ -57,7 +57,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         assert process.returncode == 0, logs()
     assert processes_of(home) == []
     assert "cannot be served" not in logs()
-    return loading.load(CONFIG)
+    return config_loading.load(CONFIG)
 
 
 def test_an_adapter_is_trained_served_measured_and_forked(
@@ -79,8 +79,8 @@ def test_an_adapter_is_trained_served_measured_and_forked(
     adapter = resolve("lora@latest", trained).path
     size = sum(path.stat().st_size for path in adapter.glob("*.safetensors"))
     assert size < 0.1 * (ROOT / "models" / "tiny" / "model.safetensors").stat().st_size
-    assert manifest.base_of(adapter) == trained.cache() / f"{run_id}-v000000"
-    evaluate(CONFIG, Wish(policies=("lora@latest",), items=2), as_json=True)
+    assert manifest.find_base(adapter) == trained.cache() / f"{run_id}-v000000"
+    evaluate(CONFIG, EvalRequest(policies=("lora@latest",), items=2), as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [(row["version"], row["episodes"]) for row in rows] == [(UPDATES, 2)] * 2
     _check_merged(trained, adapter, tmp_path)
@@ -91,16 +91,16 @@ def _check_merged(config: Config, adapter: Path, out: Path) -> None:
     probe = manifest.read(adapter).probe
     assert probe is not None
     export("lora@latest", out / "merged", CONFIG, merge_lora=True)
-    where = Place(config.store_url(), "lora")
+    where = RunPlace(config.store_url(), "lora")
     child = fork(where, "latest", "child")
     forked = config.cache() / f"{child}-v000000"
     for path in (out / "merged", forked):
-        found = load(path, "cpu", torch.float32).score(probe.token_ids)
+        found = load_model(path, "cpu", torch.float32).score(probe.token_ids)
         assert max(abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)) < 1e-4
-        assert manifest.base_of(path) is None
+        assert manifest.find_base(path) is None
     assert manifest.verify(forked).version == 0
     assert manifest.verify(forked).parent == adapter.name
     assert (out / "far" / child / forked.name / manifest.FILE).exists()
-    delete(Place(config.store_url(), "child"))
+    delete(RunPlace(config.store_url(), "child"))
     assert not (out / "far" / child / forked.name).exists()
     assert not forked.exists()

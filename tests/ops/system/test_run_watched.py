@@ -84,7 +84,7 @@ def lines_name_run_and_trace(home: Path) -> None:
         assert {line["run"] for line in lines} == {"watched"}
         ours = [line for line in lines if "run_id" in line]
         for line in (line for line in ours if "trace_id" in line):
-            mark = tracing.root(line["run_id"], line["episode_id"], line["fence"])
+            mark = tracing.root_context(line["run_id"], line["episode_id"], line["fence"])
             assert line["trace_id"] == f"{mark.trace:032x}"
         if name in ("trainer", "policy-policy"):
             assert len(ours) > 0
@@ -133,7 +133,10 @@ def one_trace_has_every_span(collector: Collector) -> None:
     (root,) = [each for each in spans if not each.parent]
     fields = root.fields
     fences = (1, 2, 3)  # one that took too long is played again
-    own = [tracing.root(fields["agentrl.run_id"], fields["agentrl.episode_id"], n) for n in fences]
+    own = [
+        tracing.root_context(fields["agentrl.run_id"], fields["agentrl.episode_id"], n)
+        for n in fences
+    ]
     assert (root.trace, root.span) in {(f"{of.trace:032x}", f"{of.span:016x}") for of in own}
     assert fields["agentrl.status"] in {"completed", "task_limit", "invalid_action"}
     steps = [each for each in spans if each.name == "step"]

@@ -11,8 +11,8 @@ from outside import add_task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs import registry
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.figures import of_all
-from agentrl.ops.tasks.check import Asked, check, settings
+from agentrl.envs.tasks.figures import all_figures
+from agentrl.ops.tasks.check import CheckRequest, check, settings
 
 Captured = pytest.CaptureFixture[str]
 BROKEN = """
@@ -67,7 +67,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) -> None:
-    asked = Asked([broken], "", Settings(limit=4, peers={"fast": "3"}), as_json=True)
+    asked = CheckRequest([broken], "", Settings(limit=4, peers={"fast": "3"}), as_json=True)
     assert not check(asked)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["expert hard"]["ok"] is False
@@ -81,7 +81,7 @@ def test_a_task_that_breaks_the_rules_is_told_so(broken: str, capsys: Captured) 
 
 
 def test_only_what_something_is_wanted_of_is_marked(broken: str, capsys: Captured) -> None:
-    assert not check(Asked([broken], "", Settings(limit=4, peers={"fast": "3"})))
+    assert not check(CheckRequest([broken], "", Settings(limit=4, peers={"fast": "3"})))
     marks = {line[3:].split()[1]: line[0] for line in capsys.readouterr().out.splitlines()}
     assert marks["expert"] == "✗"
     assert marks["random"] == " "
@@ -92,16 +92,16 @@ def test_only_what_something_is_wanted_of_is_marked(broken: str, capsys: Capture
 def test_what_could_not_be_measured_is_no_fault_and_carries_its_mark(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    assert check(Asked(["kg"], "agentbench", Settings(data=str(tmp_path)))) is True
+    assert check(CheckRequest(["kg"], "agentbench", Settings(data=str(tmp_path)))) is True
     assert capsys.readouterr().out.startswith("–  kg        origin agentbench")
 
 
 def test_default_options_that_make_no_splits_are_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert next(of_all("os", Settings())).ok is True
+    assert next(all_figures("os", Settings())).ok is True
     add_task(tmp_path, monkeypatch, "scarce", SCARCE)
-    figure = next(of_all("scarce", Settings()))
+    figure = next(all_figures("scarce", Settings()))
     assert (figure.name, figure.ok) == ("items of the default options", False)
     assert figure.value.endswith(", not 2000. Hint: lower the options items and test_items.")
 
@@ -112,18 +112,18 @@ def test_an_origin_that_a_task_has_not_is_an_error(broken: str, capsys: Captured
         (broken, "guess has no origins: its items are all generated"),
     ):
         with pytest.raises(ItemError, match=error):
-            check(Asked([task], "agentbnch", Settings()))
+            check(CheckRequest([task], "agentbnch", Settings()))
     with pytest.raises(ItemError, match="guess has no origins"):
-        check(Asked(["os", broken], "agentbench", Settings()))
+        check(CheckRequest(["os", broken], "agentbench", Settings()))
     with pytest.raises(ItemError, match="no task has the origin agentbnch"):
-        check(Asked([], "agentbnch", Settings()))
+        check(CheckRequest([], "agentbnch", Settings()))
     with pytest.raises(ItemError, match="data folder /nonexistent does not exist"):
-        check(Asked(["os"], "", Settings(data="/nonexistent")))
+        check(CheckRequest(["os"], "", Settings(data="/nonexistent")))
     assert not capsys.readouterr().out
 
 
 def test_generated_is_the_origin_of_every_task(broken: str, capsys: Captured) -> None:
-    check(Asked([broken], "generated", Settings(limit=1, peers={"fast": "3"})))
+    check(CheckRequest([broken], "generated", Settings(limit=1, peers={"fast": "3"})))
     assert "  broken    expert easy" in capsys.readouterr().out
 
 
@@ -131,7 +131,7 @@ def test_generated_is_the_origin_of_every_task(broken: str, capsys: Captured) ->
 def test_a_task_without_its_data_says_once_which_verb_tells_of_it(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    check(Asked(["kg"], "", Settings(data=str(tmp_path), limit=1), as_json=True))
+    check(CheckRequest(["kg"], "", Settings(data=str(tmp_path), limit=1), as_json=True))
     values = [row["value"] for row in json.loads(capsys.readouterr().out)]
     lacking = [value for value in values if "kg: dataset" in value]
     assert len(lacking) == 6
@@ -141,7 +141,7 @@ def test_a_task_without_its_data_says_once_which_verb_tells_of_it(
 
 def test_an_unknown_task_is_an_error_before_anything_is_measured(capsys: Captured) -> None:
     with pytest.raises(ItemError, match="unknown task alfwrld; did you mean alfworld"):
-        check(Asked(["alfworld", "alfwrld"], "", Settings(limit=1)))
+        check(CheckRequest(["alfworld", "alfwrld"], "", Settings(limit=1)))
     assert not capsys.readouterr().out
 
 

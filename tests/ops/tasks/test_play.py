@@ -9,10 +9,10 @@ import pytest
 from outside import add_task
 
 from agentrl.envs.contract import Tool, ToolCall, strings
+from agentrl.envs.sandbox.container_owner import ContainerOwner
 from agentrl.envs.sandbox.docker_engine import OWNER
-from agentrl.envs.sandbox.owner import Owner
-from agentrl.ops.tasks.play import Unclear, acted, play
-from agentrl.ops.tasks.show import Chosen
+from agentrl.ops.tasks.play import Unclear, play, read_action
+from agentrl.ops.tasks.show import ItemChoice
 
 QUERY = strings("query", "Ask.", "sql")
 MOVE = strings("move", "Move.", "thing", "place")
@@ -62,7 +62,7 @@ NOT_READ = "arguments are neither JSON nor key=value"
 def test_a_line_that_begins_with_a_tool_is_a_call(
     line: str, name: str, arguments: dict[str, Any]
 ) -> None:
-    assert acted(line, TOOLS) == ToolCall(name, arguments)
+    assert read_action(line, TOOLS) == ToolCall(name, arguments)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_line_that_begins_with_a_tool_is_a_call(
     ],
 )
 def test_a_call_that_does_not_fit_says_why(line: str, error: str) -> None:
-    call = acted(line, TOOLS)
+    call = read_action(line, TOOLS)
     assert isinstance(call, ToolCall)
     assert call.error == error
 
@@ -98,13 +98,13 @@ def test_a_call_that_does_not_fit_says_why(line: str, error: str) -> None:
 )
 def test_what_looks_like_a_call_and_is_none_is_not_sent(line: str, told: str) -> None:
     with pytest.raises(Unclear) as caught:
-        acted(line, TOOLS)
+        read_action(line, TOOLS)
     assert str(caught.value) == told
 
 
 @pytest.mark.parametrize("line", ["I think", "Final Answer: #3", "moves thing=mug", "{}"])
 def test_any_other_line_is_a_turn_without_a_call(line: str) -> None:
-    assert acted(line, TOOLS) == line
+    assert read_action(line, TOOLS) == line
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -115,7 +115,7 @@ def test_a_person_wins_and_sees_the_reward(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, ":help\n:tools\n\nexecute_sql SELECT 6 * 7\n:expert\n:expert\n:expert\n")
-    play(Chosen("dbbench", {"items": 2}, item="1"))
+    play(ItemChoice("dbbench", {"items": 2}, item="1"))
     told = capsys.readouterr().out
     assert "\n[(42,)]\n" in told
     assert told.count("── tool commit_final_answer(answers*: array of string)") == 2
@@ -127,7 +127,7 @@ def test_a_mistyped_line_says_so_and_costs_no_turn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, ":exprt\nexecute_sql query=SELECT 1\n")
-    play(Chosen("dbbench", {"items": 1}))
+    play(ItemChoice("dbbench", {"items": 1}))
     told = capsys.readouterr().out
     assert "unknown command :exprt; did you mean :expert?" in told
     assert 'quote the value: query="SELECT 1"' in told
@@ -137,7 +137,7 @@ def test_a_mistyped_line_says_so_and_costs_no_turn(
 
 def test_turns_run_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     typed(monkeypatch, "hm\n" * 40)
-    play(Chosen("dbbench", {"items": 1}))
+    play(ItemChoice("dbbench", {"items": 1}))
     end = capsys.readouterr().out.rstrip().splitlines()[-1]
     assert end == "task_limit: turns ran out, reward 0, score 0 after 15 turns"
 
@@ -146,7 +146,7 @@ def test_the_end_of_input_is_the_end_of_the_episode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, "execute_sql SELECT 1\nexecute_sql SELECT 2")
-    play(Chosen("dbbench", {"items": 1}))
+    play(ItemChoice("dbbench", {"items": 1}))
     assert capsys.readouterr().out.rstrip().endswith("quit after 2 turns")
 
 
@@ -155,7 +155,7 @@ def test_who_asks_for_an_expert_that_there_is_not_plays_on(
 ) -> None:
     add_task(tmp_path, monkeypatch, "unshown", UNSHOWN)
     typed(monkeypatch, ":expert\nexecute_sql SELECT 6 * 7\n")
-    play(Chosen("unshown", {"items": 1}))
+    play(ItemChoice("unshown", {"items": 1}))
     told = capsys.readouterr().out
     assert "no expert: nothing to demonstrate" in told
     assert "[(42,)]" in told
@@ -175,13 +175,13 @@ class Interrupted(io.TextIOBase):
 
 
 @pytest.fixture
-def contained(docker_host: str, sandbox_image: str) -> Chosen:
+def contained(docker_host: str, sandbox_image: str) -> ItemChoice:
     options = {"items": 1, "container": True}
-    return Chosen("dbbench", options, docker=docker_host, image=sandbox_image)
+    return ItemChoice("dbbench", options, docker=docker_host, image=sandbox_image)
 
 
 def test_who_leaves_by_ctrl_c_leaves_no_container(
-    contained: Chosen,
+    contained: ItemChoice,
     docker_client: docker.DockerClient,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -191,5 +191,5 @@ def test_who_leaves_by_ctrl_c_leaves_no_container(
     told = capsys.readouterr().out
     assert "[(1,)]" in told
     assert told.rstrip().endswith("quit after 1 turn")
-    mine = {"label": f"{OWNER}={Owner.this()}"}
+    mine = {"label": f"{OWNER}={ContainerOwner.this()}"}
     assert not docker_client.api.containers(all=True, filters=mine)

@@ -9,7 +9,7 @@ from outside import add_task
 from agentrl.core.errors import ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Tool
-from agentrl.ops.tasks.show import Chosen, described, given, list_tasks, show_item
+from agentrl.ops.tasks.show import ItemChoice, list_tasks, read_options, show_item, tool_text
 
 Captured = pytest.CaptureFixture[str]
 BARREN = """
@@ -41,7 +41,7 @@ def test_a_task_that_cannot_be_loaded_is_listed_with_the_reason(
 
 
 def test_gold_is_shown_only_to_who_asks(capsys: Captured) -> None:
-    chosen = Chosen("dbbench", {"items": 3}, item="2")
+    chosen = ItemChoice("dbbench", {"items": 3}, item="2")
     show_item(chosen, gold=False)
     told = capsys.readouterr().out
     assert "── tool execute_sql(query*: string)" in told
@@ -54,21 +54,21 @@ def test_gold_is_shown_only_to_who_asks(capsys: Captured) -> None:
 def test_an_item_is_named_by_its_place_or_its_id(capsys: Captured) -> None:
     items = registry.source("dbbench", {"test_items": 3}).items("test")
     for name in ("1", items[1].item_id):
-        show_item(Chosen("dbbench", {"test_items": 3}, "test", name), gold=False)
+        show_item(ItemChoice("dbbench", {"test_items": 3}, "test", name), gold=False)
         assert capsys.readouterr().out.startswith(f"dbbench {items[1].item_id}, at most 15 turns")
 
 
 @pytest.mark.parametrize(
     ("chosen", "error"),
     [
-        (Chosen("dbbench", {"items": 3}, item="3"), "split train has no item 3"),
-        (Chosen("dbbench", {"items": 3}, item="-1"), "split train has no item -1"),
-        (Chosen("dbbench", {}, "tests"), "no split tests; did you mean test"),
-        (Chosen("dbbnch", {}), "unknown task dbbnch; did you mean dbbench"),
-        (Chosen("dbbench", {"stile": "full"}), "unknown option stile; did you mean style"),
+        (ItemChoice("dbbench", {"items": 3}, item="3"), "split train has no item 3"),
+        (ItemChoice("dbbench", {"items": 3}, item="-1"), "split train has no item -1"),
+        (ItemChoice("dbbench", {}, "tests"), "no split tests; did you mean test"),
+        (ItemChoice("dbbnch", {}), "unknown task dbbnch; did you mean dbbench"),
+        (ItemChoice("dbbench", {"stile": "full"}), "unknown option stile; did you mean style"),
     ],
 )
-def test_what_is_not_there_is_an_error_that_names_it(chosen: Chosen, error: str) -> None:
+def test_what_is_not_there_is_an_error_that_names_it(chosen: ItemChoice, error: str) -> None:
     with pytest.raises(ItemError, match=error):
         show_item(chosen, gold=False)
 
@@ -78,11 +78,13 @@ def test_a_split_without_items_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "dbbench" / "agentbench_dev.jsonl").write_text("")
     options = {"origin": "agentbench", "data": str(tmp_path)}
     with pytest.raises(ItemError, match="dbbench: split dev is empty"):
-        show_item(Chosen("dbbench", options), gold=False)
+        show_item(ItemChoice("dbbench", options), gold=False)
 
 
 def test_options_are_json_or_text() -> None:
-    options = given(["items=3", "style=compact", 'x=["a"]', "y=a=b"], difficulty="hard", origin="")
+    options = read_options(
+        ["items=3", "style=compact", 'x=["a"]', "y=a=b"], difficulty="hard", origin=""
+    )
     assert options == {
         "items": 3,
         "style": "compact",
@@ -91,7 +93,7 @@ def test_options_are_json_or_text() -> None:
         "difficulty": "hard",
     }
     with pytest.raises(ItemError, match="--option items: no value"):
-        given(["items"])
+        read_options(["items"])
 
 
 def test_a_tool_is_shown_with_kinds_choices_and_what_is_required() -> None:
@@ -100,4 +102,4 @@ def test_a_tool_is_shown_with_kinds_choices_and_what_is_required() -> None:
         "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "array", "items": {}}, "c": {}},
         "required": ["a"],
     }
-    assert described(Tool("f", "Do.", schema)) == "\n── tool f(a*: x | y, b: array, c: any)\nDo."
+    assert tool_text(Tool("f", "Do.", schema)) == "\n── tool f(a*: x | y, b: array, c: any)\nDo."

@@ -19,17 +19,17 @@ from sqlalchemy import select
 from telling import begun_of, followed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agentrl.core import loading
+from agentrl.core import config_loading
 from agentrl.core.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
 from agentrl.db.models import Update
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs
-from agentrl.db.transitions.alarms import Reading
+from agentrl.db.transitions.alarms import AlarmReading
 from agentrl.ops.processes import track
 from agentrl.ops.supervisor.supervisor import children
-from agentrl.ops.trackers.exporter import Follower
+from agentrl.ops.trackers.exporter import TrackerExporter
 from agentrl.ops.trackers.factory import make
 from agentrl.ops.trackers.wandb_file import whole
 
@@ -49,8 +49,8 @@ def begun(config: Config) -> tuple[Store, str]:
     """Three updates, an alarm that was raised, an evaluation."""
     store, run_id = begun_of(config)
     with store.write() as session:
-        reading = Reading("dbbench", "entropy", 0.001, 0.01, raised=True)
-        alarms.add(session, run_id, None, 2, [(reading, None)])
+        reading = AlarmReading("dbbench", "entropy", 0.001, 0.01, raised=True)
+        alarms.add_alarms(session, run_id, None, 2, [(reading, None)])
     return store, run_id
 
 
@@ -99,13 +99,13 @@ def test_lines_of_mlflow_that_were_cut_short_are_told_again(
     store, run_id = begun
     stop = threading.Event()
     stop.set()
-    Follower(config, make("mlflow", config), "mlflow").follow(stop)
+    TrackerExporter(config, make("mlflow", config), "mlflow").follow(stop)
     [path] = (config.home() / "trackers" / "mlflow").glob("*/*/metrics/loss")
     first, *others = path.read_bytes().splitlines(keepends=True)
     assert len(others) == 2
     path.write_bytes(first + others[0][:-3])
     (path.parent / "skipped").write_bytes(b"")
-    Follower(config, make("mlflow", config), "mlflow").follow(stop)
+    TrackerExporter(config, make("mlflow", config), "mlflow").follow(stop)
     assert same(read("mlflow", config, run_id), expected(store, run_id))
 
 
@@ -117,13 +117,13 @@ def test_every_row_arrives_once_though_the_follower_begins_anew(
     stop = threading.Event()
     stop.set()  # one look, then the end
     for _ in range(2):
-        Follower(config, make(name, config), name).follow(stop)
+        TrackerExporter(config, make(name, config), name).follow(stop)
         assert same(read(name, config, run_id), expected(store, run_id))
     with store.write() as session:
-        alarms.add(
-            session, run_id, None, 3, [(Reading("", "skipped", 1.0, 0.0, raised=True), None)]
+        alarms.add_alarms(
+            session, run_id, None, 3, [(AlarmReading("", "skipped", 1.0, 0.0, raised=True), None)]
         )
-    Follower(config, make(name, config), name).follow(stop)
+    TrackerExporter(config, make(name, config), name).follow(stop)
     wanted = sorted([*expected(store, run_id), (3, "alarm/update/skipped", 1.0)])
     assert same(read(name, config, run_id), wanted)
 
@@ -135,7 +135,7 @@ def told_by(config: Config, tmp_path: Path) -> Iterator[Callable[[str], subproce
 
     def follow(name: str) -> subprocess.Popen[bytes]:
         section = msgspec.structs.replace(config.trackers, use=[name])
-        path.write_text(loading.to_toml(msgspec.structs.replace(config, trackers=section)))
+        path.write_text(config_loading.to_toml(msgspec.structs.replace(config, trackers=section)))
         command = [sys.executable, "-m", "agentrl.cli.main", "track", str(path)]
         with (tmp_path / "log").open("ab") as output:
             process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
@@ -172,9 +172,9 @@ def test_a_follower_that_is_killed_while_it_tells_leaves_neither_a_gap_nor_a_dou
     folder, log = config.home() / "trackers" / name, config.home() / "log"
     wanted = expected(store, run_id)
     for kill in range(2):
-        raised = [Reading("", f"kill{kill}-{n}", 1.0, 0.0, raised=True) for n in range(MANY)]
+        raised = [AlarmReading("", f"kill{kill}-{n}", 1.0, 0.0, raised=True) for n in range(MANY)]
         with store.write() as session:
-            alarms.add(session, run_id, None, 3, [(reading, None) for reading in raised])
+            alarms.add_alarms(session, run_id, None, 3, [(reading, None) for reading in raised])
         wanted += [(3, f"alarm/update/{reading.name}", 1.0) for reading in raised]
         since, process = time.time(), told_by(name)
         while _written(folder, since) < midst:  # pytest's own limit ends a hang
@@ -201,10 +201,10 @@ def test_figures_are_told_again_though_the_process_of_wandb_is_killed(
     eventually(lambda: wandb_file.files(folder, run_id), within_s=200, text=log.read_text)
     [core] = [c for c in psutil.Process(process.pid).children() if c.name() == "wandb-core"]
     core.kill()
-    raised = (Reading("", "skipped", 1.0, 0.0, raised=True), None)
+    raised = (AlarmReading("", "skipped", 1.0, 0.0, raised=True), None)
     with store.write() as session:
         runs.move_run(session, run_id, RunState.STOPPED, "enough")
-        alarms.add(session, run_id, None, 3, [raised])
+        alarms.add_alarms(session, run_id, None, 3, [raised])
     assert process.wait(200) == 0, log.read_text()
     assert "Connection lost" in log.read_text()
     wanted = sorted([*expected(store, run_id), (3, "alarm/update/skipped", 1.0)])
@@ -222,7 +222,7 @@ def test_a_file_of_wandb_that_a_full_disk_cut_short_is_told_of_and_written_again
     folder, log = config.home() / "trackers" / "wandb", tmp_path / "log"
     stop = threading.Event()
     stop.set()
-    Follower(config, make("wandb", config), "wandb").follow(stop)
+    TrackerExporter(config, make("wandb", config), "wandb").follow(stop)
     [former] = wandb_file.files(folder, run_id)
     process = told_by("wandb")
     eventually(lambda: len(wandb_file.files(folder, run_id)) == 2, within_s=200, text=log.read_text)

@@ -15,18 +15,18 @@ from agentrl.core.config import Config
 from agentrl.core.types import RunState
 from agentrl.db.models import Evaluation, Update
 from agentrl.db.queries import tracker_cursor
-from agentrl.db.queries.tracker_cursor import Told
+from agentrl.db.queries.tracker_cursor import TrackerCursor
 from agentrl.db.store import Store
 from agentrl.db.transitions import runs
 from agentrl.ops.trackers.base import (
     Figure,
     TrackerError,
-    alone,
     figure,
     folder_of,
-    without_secrets,
+    lock_tracker,
+    redact_secrets,
 )
-from agentrl.ops.trackers.exporter import Follower
+from agentrl.ops.trackers.exporter import TrackerExporter
 
 SOON = (0.01,)  # seconds between two tries
 
@@ -86,7 +86,7 @@ def test_what_a_tracker_throws_is_tried_again_and_hurts_nobody(
     config: Config, over: Sequence[Figure], logs: int, ends: int, starts: int
 ) -> None:
     tracker = Fails(logs, ends)
-    Follower(config, tracker, "fails", SOON).follow(threading.Event())
+    TrackerExporter(config, tracker, "fails", SOON).follow(threading.Event())
     assert sorted(tracker.held) == over
     assert tracker.started == starts
 
@@ -97,7 +97,7 @@ def test_a_follower_that_is_told_to_stop_ends_though_its_tracker_cannot(
     stop = threading.Event()
     stop.set()
     tracker = Fails(ends=1)
-    Follower(config, tracker, "fails", SOON).follow(stop)
+    TrackerExporter(config, tracker, "fails", SOON).follow(stop)
     assert (tracker.started, tracker.held) == (1, [])
 
 
@@ -106,17 +106,17 @@ def test_a_second_follower_of_a_run_waits_until_the_first_has_ended(
 ) -> None:
     _, run_id = begun
     tracker, folder = Fails(), folder_of("fails", config)
-    with alone("fails", run_id, folder):
+    with lock_tracker("fails", run_id, folder):
         with pytest.raises(TrackerError, match=f"another process exports run {run_id} to fails"):
-            alone("fails", run_id, folder)
-        follower = Follower(config, tracker, "fails", SOON)
+            lock_tracker("fails", run_id, folder)
+        follower = TrackerExporter(config, tracker, "fails", SOON)
         other = threading.Thread(target=follower.follow, args=(threading.Event(),), daemon=True)
         other.start()
         time.sleep(0.2)
         assert (tracker.started, other.is_alive()) == (0, True)
     other.join(60)
     assert sorted(tracker.held) == over
-    with alone("fails", run_id, folder):
+    with lock_tracker("fails", run_id, folder):
         pass
 
 
@@ -127,9 +127,9 @@ def test_updates_of_one_millisecond_are_all_told(
     with store.write() as session:
         for update in session.scalars(select(Update)):
             update.committed_at = 100.0
-    versions, at = [], Told()
+    versions, at = [], TrackerCursor()
     with store.read() as session:
-        while found := tracker_cursor.lines(session, run_id, at, most=2):
+        while found := tracker_cursor.tracker_rows(session, run_id, at, most=2):
             versions += [line.version for line in found if "loss" in line.metrics]
             at = found[-1].told
     assert versions == [1, 2, 3]
@@ -143,15 +143,15 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
         row = session.get_one(Evaluation, "e3")
         row.planned, row.updated_at = 8, time.time()
     with store.read() as session:
-        before = tracker_cursor.lines(session, run_id, Told())
+        before = tracker_cursor.tracker_rows(session, run_id, TrackerCursor())
     assert not [line for line in before if any("eval" in name for name in line.metrics)]
     with store.write() as session:
         row = session.get_one(Evaluation, "e3")
         row.episodes, row.success = 8, 0.5
     with store.read() as session:
-        [line] = tracker_cursor.lines(session, run_id, before[-1].told)
+        [line] = tracker_cursor.tracker_rows(session, run_id, before[-1].told)
         assert line.metrics["eval/dbbench/test/T0/success"] == 0.5
-        assert tracker_cursor.lines(session, run_id, line.told) == []
+        assert tracker_cursor.tracker_rows(session, run_id, line.told) == []
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_an_evaluation_that_grows_is_told_again_and_one_under_way_is_not(
     ],
 )
 def test_account_and_query_of_a_url_stay_here(url: str, told: str) -> None:
-    assert without_secrets({"store": {"url": url}}) == {"store": {"url": told}}
+    assert redact_secrets({"store": {"url": url}}) == {"store": {"url": told}}
 
 
 def test_texts_of_an_environment_and_of_parameters_stay_here() -> None:
@@ -179,7 +179,7 @@ def test_texts_of_an_environment_and_of_parameters_stay_here() -> None:
         "policy": [{"vllm": {"args": ["--seed"], "env": {"HF_TOKEN": "secret"}}}, 7],
         "external": {"parameters": {"top_k": 5, "extra": [{"key": "secret"}]}, "key_env": "KEY"},
     }
-    assert without_secrets(values) == {
+    assert redact_secrets(values) == {
         "policy": [{"vllm": {"args": ["--seed"], "env": {"HF_TOKEN": "***"}}}, 7],
         "external": {"parameters": {"top_k": 5, "extra": [{"key": "***"}]}, "key_env": "KEY"},
     }

@@ -195,7 +195,7 @@ def test_a_broken_line_of_imported_episodes_is_named(tmp_path: Path, line: str) 
     path = tmp_path / "episodes.jsonl"
     path.write_text("\n" + line)
     with pytest.raises(ItemError, match=r"episodes\.jsonl: line 2"):
-        demonstrations.imported(path, "plain")
+        demonstrations.import_transcripts(path, "plain")
 
 
 def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_imported_tools_and_calls_are_read(tmp_path: Path) -> None:
     }
     path = tmp_path / "episodes.jsonl"
     path.write_text(json.dumps(line))
-    [transcript] = demonstrations.imported(path, "plain")
+    [transcript] = demonstrations.import_transcripts(path, "plain")
     assert transcript.tools == (tool,)
     assert [message.role for message in transcript.first] == ["system", "user"]
     assert transcript.turns[0].text == "I look. look{}"
@@ -224,8 +224,8 @@ def test_a_demonstration_learns_the_experts_words_and_each_end(
 ) -> None:
     template = ChatTemplate.load(made[0])
     task = TASKS[name]
-    school = Demonstrator(source(name, task.options), task, "plain", noise=0.2)
-    for transcript in school.episodes(10, seed=0):
+    trainer = Demonstrator(source(name, task.options), task, "plain", noise=0.2)
+    for transcript in trainer.episodes(10, seed=0):
         lesson = demonstrations.encode(transcript, template)
         learned = lesson.token_ids[lesson.mask == 1].tolist()
         said = [[*template.encode(turn.text), template.end_id] for turn in transcript.turns]

@@ -23,15 +23,15 @@ from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run, Serving
 from agentrl.db.models import PolicyServer as ServerRow
-from agentrl.db.registry import checkpoints, external
+from agentrl.db.registry import checkpoints, external_policies
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, now, open_store
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.serving.external.app import ExternalFace, Voice, usable
-from agentrl.serving.external.upstream import Budget, Unavailable, Upstream
-from agentrl.serving.policy import Followed, serve_policy
+from agentrl.serving.external.app import ExternalApp, ExternalModel, usable_logprobs
+from agentrl.serving.external.upstream import Budget, Upstream, UpstreamUnavailable
+from agentrl.serving.policy_process import FollowedRun, serve_policy
 from agentrl.serving.scripted import ScriptedEngine, limits_of
-from agentrl.serving.served import Served
+from agentrl.serving.served_checkpoints import ServedCheckpoints
 
 ROOT = Path(__file__).parents[3]
 http = urllib3.PoolManager(retries=False)
@@ -70,7 +70,7 @@ def teacher(store: Store, there: Endpoint, **given: Any) -> Iterator[None]:
         worker=Worker(completion_timeout_s=60.0),
     )
     stop = threading.Event()
-    run = Followed("run", store)
+    run = FollowedRun("run", store)
     thread = threading.Thread(target=serve_policy, args=(serving_config(config), server, run, stop))
     thread.start()
     try:
@@ -141,7 +141,7 @@ def test_it_registers_a_track_of_its_own_and_speaks_messages(store: Store, there
     assert path == "/v1/chat/completions"
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("big", 512, 0.5)
     with store.read() as session:
-        assert external.spent(session, "run", "teacher") == (1, 7)
+        assert external_policies.spending(session, "run", "teacher") == (1, 7)
 
 
 def test_its_row_is_of_no_lineage_and_is_made_once(store: Store, there: Endpoint) -> None:
@@ -152,7 +152,7 @@ def test_its_row_is_of_no_lineage_and_is_made_once(store: Store, there: Endpoint
         (row,) = session.scalars(select(Checkpoint))
         assert (row.state, row.version) == (CheckpointState.EXTERNAL, -1)
         assert checkpoints.live_checkpoints(session, "run") == []
-        assert checkpoints.present_checkpoints(session, "run") == []
+        assert checkpoints.undeleted_checkpoints(session, "run") == []
         servings = list(session.scalars(select(Serving)))
         assert len(servings) == 2
         assert all(each.live_until is not None for each in servings)
@@ -196,16 +196,20 @@ def test_a_refused_key_closes_the_row_and_is_written_nowhere(
 
 
 def test_a_request_that_waited_for_a_place_too_long_is_not_paid_for(there: Endpoint) -> None:
-    given, served, kept = External(url=there.url, model="big"), Served(), list[tuple[int, int]]()
+    given, served, kept = (
+        External(url=there.url, model="big"),
+        ServedCheckpoints(),
+        list[tuple[int, int]](),
+    )
     served.serve("external(t)", "t", -1)
     budget = Budget(given, (0, 0), lambda *each: kept.append(each))
     with closing(Upstream(given, KEY, budget, threading.Event())) as upstream:
-        face = ExternalFace(Voice(upstream, 512, 5.0), served, "", 1)
+        app = ExternalApp(ExternalModel(upstream, 512, 5.0), served, "", 1)
         body = json.dumps({"model": "t", "messages": []}).encode()
-        with pytest.raises(Unavailable, match="no time left"):
-            face._chat(body, time.monotonic())
+        with pytest.raises(UpstreamUnavailable, match="no time left"):
+            app._chat(body, time.monotonic())
         assert (kept, there.asked) == ([], [])
-        assert face._chat(body, time.monotonic() + 20)
+        assert app._chat(body, time.monotonic() + 20)
 
 
 def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
@@ -215,12 +219,12 @@ def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
 import threading
 from agentrl.core.config import Config, External, PolicyServer, Task
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.serving.external.engine import measured
+from agentrl.serving.external.engine import serve_for_evaluation
 import urllib3, json
 server = PolicyServer(
     name="t", engine="external", external=External(url="{there.url}", model="big", retries=0)
 )
-with measured(serving_config(Config(tasks={{"dbbench": Task()}})), server) as policy:
+with serve_for_evaluation(serving_config(Config(tasks={{"dbbench": Task()}})), server) as policy:
     body = json.dumps({{"model": policy.checkpoint_id, "messages": []}})
     ask = lambda: urllib3.request(
         "POST", policy.url + "/v1/chat/completions", body=body, retries=False
@@ -286,9 +290,9 @@ def test_token_ids_that_are_not_ours_are_no_answer(store: Store, there: Endpoint
 
 
 def test_log_probabilities_of_many_shapes_are_usable_or_not() -> None:
-    assert usable({"token_logprobs": [0, -1.0]}, 2) == [0.0, -1.0]
+    assert usable_logprobs({"token_logprobs": [0, -1.0]}, 2) == [0.0, -1.0]
     for given in (None, [], {}, {"token_logprobs": "ab"}, {"token_logprobs": [True, -1.0]}):
-        assert usable(given, 2) is None
+        assert usable_logprobs(given, 2) is None
 
 
 def test_another_policy_server_of_ours_can_be_the_teacher(store: Store, there: Endpoint) -> None:

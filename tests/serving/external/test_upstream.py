@@ -17,11 +17,11 @@ from agentrl.core.errors import ConfigError
 from agentrl.serving.external.upstream import (
     BACKOFF_S,
     Budget,
-    Closed,
+    BudgetSpent,
     Pace,
-    Unavailable,
     Upstream,
-    checked,
+    UpstreamUnavailable,
+    require_key,
     retry_after,
 )
 
@@ -129,7 +129,7 @@ def test_only_a_limit_that_is_everybody_s_holds_everybody(there: Endpoint) -> No
     found = upstream(there, time_line=line)
 
     def waits() -> None:
-        with pytest.raises(Unavailable, match="stopping"):
+        with pytest.raises(UpstreamUnavailable, match="stopping"):
             found.ask("/chat/completions", {}, 200.0)
 
     with ThreadPoolExecutor(1) as threads:
@@ -145,7 +145,7 @@ def test_only_a_limit_that_is_everybody_s_holds_everybody(there: Endpoint) -> No
 
 def test_retries_end(there: Endpoint) -> None:
     there.script = lambda _: fails(500, "oh dear")
-    with pytest.raises(Unavailable, match="500 oh dear"):
+    with pytest.raises(UpstreamUnavailable, match="500 oh dear"):
         ask(upstream(there, retries=2))
     assert len(there.asked) == 3
 
@@ -178,7 +178,7 @@ def test_retry_after_is_a_number_of_seconds_or_a_date(text: str | None, seconds:
 def test_a_pause_longer_than_anyone_waits_is_no_answer_at_once(there: Endpoint) -> None:
     there.script = lambda _: fails(429, "", Retry_After="500")
     line = TimeLine()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UpstreamUnavailable):
         ask(upstream(there, time_line=line))
     assert line.waits == []
     assert len(there.asked) == 1
@@ -192,7 +192,7 @@ def test_a_hang_is_tried_again_within_the_patience(there: Endpoint) -> None:
         return says("late")
 
     there.script = hang
-    with pytest.raises(Unavailable, match="ReadTimeoutError"):
+    with pytest.raises(UpstreamUnavailable, match="ReadTimeoutError"):
         ask(upstream(there, timeout_s=0.4, retries=1))
     eventually(lambda: len(there.asked) == 2, within_s=60, text=lambda: str(there.asked))
     gate.set()
@@ -217,7 +217,7 @@ def test_an_answer_that_trickles_in_ends_like_a_hang() -> None:
             url=f"http://127.0.0.1:{there.getsockname()[1]}/v1", model="m", timeout_s=0.5, retries=0
         )
         found = Upstream(config, KEY, Kept(config, (0, 0)), threading.Event())
-        with pytest.raises(Unavailable, match="TimeoutError"):
+        with pytest.raises(UpstreamUnavailable, match="TimeoutError"):
             ask(found)
 
 
@@ -225,7 +225,7 @@ def test_an_answer_that_trickles_in_ends_like_a_hang() -> None:
 def test_an_answer_of_no_use_is_paid_for(there: Endpoint, data: str) -> None:
     there.script = lambda _: (200, {}, data.encode("latin-1"))
     found = upstream(there)
-    with pytest.raises(Unavailable, match="not JSON"):
+    with pytest.raises(UpstreamUnavailable, match="not JSON"):
         ask(found)
     assert found.kept.told[0] == (1, 0)  # type: ignore[attr-defined]
     assert found.kept.told[1][1] >= 1  # type: ignore[attr-defined]
@@ -235,7 +235,7 @@ def test_an_answer_of_no_use_is_paid_for(there: Endpoint, data: str) -> None:
 def test_a_refusal_that_trying_again_cannot_mend_is_told_without_the_key(there: Endpoint) -> None:
     for asked, room in enumerate((0, 180), 1):  # whole, and where what is shown ends
         there.script = lambda _, room=room: fails(400, f"bad field,{' ' * room}{KEY}")  # type: ignore[misc]
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(UpstreamUnavailable) as caught:
             ask(upstream(there))
         assert "400 bad field" in str(caught.value)
         assert KEY[:6] not in str(caught.value)
@@ -257,7 +257,7 @@ def test_a_key_or_an_account_that_is_refused_ends_it(
     there.script = lambda _: answer
     found = upstream(there)
     for _ in range(2):
-        with pytest.raises(Closed, match=why) as caught:
+        with pytest.raises(BudgetSpent, match=why) as caught:
             ask(found)
         assert KEY not in str(caught.value)
     assert len(there.asked) == 1
@@ -265,14 +265,14 @@ def test_a_key_or_an_account_that_is_refused_ends_it(
 
 def test_a_redirect_is_not_followed(there: Endpoint) -> None:
     there.script = lambda _: fails(302, "", Location="http://127.0.0.1:1/else")
-    with pytest.raises(Unavailable, match="302"):
+    with pytest.raises(UpstreamUnavailable, match="302"):
         ask(upstream(there))
 
 
 def test_a_budget_of_requests_counts_those_of_before(there: Endpoint) -> None:
     found = upstream(there, spent=(3, 0), max_requests=4)
     ask(found)
-    with pytest.raises(Closed, match="all 4 are spent"):
+    with pytest.raises(BudgetSpent, match="all 4 are spent"):
         ask(found)
     assert len(there.asked) == 1
 
@@ -281,7 +281,7 @@ def test_a_budget_of_tokens_ends_with_the_answer_that_reaches_it(there: Endpoint
     found = upstream(there, max_tokens=14)
     ask(found)
     ask(found)
-    with pytest.raises(Closed, match="all 14 are spent"):
+    with pytest.raises(BudgetSpent, match="all 14 are spent"):
         ask(found)
 
 
@@ -296,7 +296,7 @@ def test_many_threads_never_ask_more_than_the_budget(there: Endpoint) -> None:
     def one() -> None:
         try:
             found.ask("/chat/completions", {}, 5)
-        except Closed:
+        except BudgetSpent:
             return
 
     threads = [threading.Thread(target=one) for _ in range(20)]
@@ -316,7 +316,7 @@ def test_the_pace_spreads_requests_and_refuses_those_too_far_back() -> None:
     assert line.waits == pytest.approx([0.1] * 3)
     slow = Pace(2, line, line.now)
     slow.wait(5)
-    with pytest.raises(Unavailable, match="next request in 30 s"):
+    with pytest.raises(UpstreamUnavailable, match="next request in 30 s"):
         slow.wait(60)
 
 
@@ -325,7 +325,7 @@ def test_a_server_that_stops_waits_no_longer() -> None:
     pace = Pace(10, stop)
     pace.wait(5)
     threading.Timer(0.1, stop.set).start()
-    with pytest.raises(Unavailable, match="stopping"):
+    with pytest.raises(UpstreamUnavailable, match="stopping"):
         pace.wait(9)
 
 
@@ -344,5 +344,5 @@ def test_an_address_that_is_none_or_holds_a_secret_is_refused(
     url: str, model: str, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
-        checked(External(url=url, model=model))
+        require_key(External(url=url, model=model))
     assert "s3cret" not in str(caught.value)

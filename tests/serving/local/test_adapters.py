@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.engine_api import Request
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.request import Request
 
 Save = Callable[[str], Path]
 auto: Any = AutoModelForCausalLM

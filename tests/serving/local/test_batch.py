@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.core.errors import PolicyError
-from agentrl.serving.local.batch import GROUP, WASTE, Batch, Row, groups
-from agentrl.serving.local.kv import Prefixes
-from agentrl.serving.local.model import load
-from agentrl.serving.request import Completion, Request
+from agentrl.serving.engine_api import Completion, Request
+from agentrl.serving.local.batch import GROUP, WASTE, Batch, Row, group_lengths
+from agentrl.serving.local.kv_cache import Prefixes
+from agentrl.serving.local.model import load_model
 
 Save = Callable[[str], Path]
 
 
 def test_rows_of_like_length_share_a_pass() -> None:
-    assert groups([]) == []
-    assert groups([10, 9, 9]) == [(0, 3)]
-    assert groups([100, 90, 10]) == [(0, 2), (2, 3)]
-    assert groups([512] * 10) == [(0, 8), (8, 10)]
+    assert group_lengths([]) == []
+    assert group_lengths([10, 9, 9]) == [(0, 3)]
+    assert group_lengths([100, 90, 10]) == [(0, 2), (2, 3)]
+    assert group_lengths([512] * 10) == [(0, 8), (8, 10)]
 
 
 @given(st.lists(st.integers(1, 512), max_size=64))
 def test_groups_cover_every_row_once_within_their_bounds(lengths: list[int]) -> None:
     ordered = sorted(lengths, reverse=True)
-    spans = groups(ordered)
+    spans = group_lengths(ordered)
     assert [index for start, end in spans for index in range(start, end)] == [*range(len(ordered))]
     for start, end in spans:
         padded = (end - start) * ordered[start]
@@ -38,7 +38,7 @@ def test_groups_cover_every_row_once_within_their_bounds(lengths: list[int]) -> 
 
 
 def test_requests_beyond_the_rows_of_a_batch_wait_and_are_answered(save_model: Save) -> None:
-    batch = Batch("a", load(save_model("a"), "cpu", torch.float32), Prefixes(0), 2)
+    batch = Batch("a", load_model(save_model("a"), "cpu", torch.float32), Prefixes(0), 2)
     request = Request("a", [1, 2], 3)
     rows = [Row(request, Future[Completion](), random.Random(n), [1, 2]) for n in range(5)]
     batch.waiting.extend(rows)
@@ -70,7 +70,7 @@ class Raced(deque[Row]):
 
 
 def test_a_request_that_comes_while_a_batch_is_given_up_is_answered(save_model: Save) -> None:
-    batch = Batch("a", load(save_model("a"), "cpu", torch.float32), Prefixes(0), 8)
+    batch = Batch("a", load_model(save_model("a"), "cpu", torch.float32), Prefixes(0), 8)
     request = Request("a", [1], 1)
     rows = [Row(request, Future[Completion](), random.Random(0), [1]) for _ in range(2)]
     batch.waiting = Raced(rows[:1], rows[1])

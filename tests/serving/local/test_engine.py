@@ -12,8 +12,8 @@ from running import eventually
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
 from agentrl.core.errors import CheckpointError, PolicyError
+from agentrl.serving.engine_api import Completion, Request
 from agentrl.serving.local.engine import LocalEngine
-from agentrl.serving.request import Completion, Request
 
 Save = Callable[[str], Path]
 VOCABULARY = 96

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.serving.local.sampling import draw
+from agentrl.serving.local.sampling import draw_tokens
 
 THREE = torch.tensor([[math.log(1.0), math.log(2.0), math.log(5.0)]])  # p = 1/8, 2/8, 5/8
 
 
 def one(logits: torch.Tensor, temperature: float, uniform: float) -> tuple[int, float]:
-    token, logprob = draw(
+    token, logprob = draw_tokens(
         logits, torch.tensor([temperature]), torch.tensor([uniform], dtype=torch.float64)
     )
     return int(token[0]), float(logprob[0])

@@ -26,9 +26,9 @@ from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.db.models import Checkpoint, Serving
 from agentrl.db.store import Store, open_store
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.serving.follower import Follower, Seat
-from agentrl.serving.request import Completion, EngineAway, Request
-from agentrl.serving.served import Served
+from agentrl.serving.engine_api import Completion, EngineAway, Request
+from agentrl.serving.follower import Follower, FollowerConfig
+from agentrl.serving.served_checkpoints import ServedCheckpoints
 from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.serving.vllm.process import Timings
 
@@ -63,10 +63,10 @@ class Bench:
     def __init__(self, folder: Path, store: Store, model: Path, config: Config) -> None:
         self.folder, self.store, self.model = folder, store, model
         server = config.policy[0]
-        self.served = Served()
+        self.served = ServedCheckpoints()
         self.engine = VllmEngine(serving_config(config), server, timings=QUICK)
-        seat = Seat("server", server.tracks, drain_s=server.drain_s)
-        self.follower = Follower(self.engine, self.served, store, seat)
+        follower_config = FollowerConfig("server", server.tracks, drain_s=server.drain_s)
+        self.follower = Follower(self.engine, self.served, store, follower_config)
         self.live: list[Checkpoint] = []
 
     def publish(self, *, lie: bool = False, torn: bool = False, other: str = "") -> str:

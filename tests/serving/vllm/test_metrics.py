@@ -17,9 +17,9 @@ from scraping import asked, free_port
 from agentrl.core import config as sections
 from agentrl.core.config import Config, Metrics, PolicyServer, Task, Vllm
 from agentrl.core.telemetry import metrics
-from agentrl.core.telemetry.exposition import exported
+from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.ops.configuration.serving import serving_config
-from agentrl.serving.request import EngineAway
+from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.vllm.engine import VllmEngine
 from agentrl.serving.vllm.launch import launch
 from agentrl.serving.vllm.process import Timings
@@ -52,7 +52,7 @@ def engine(
         look_s=0.02, back_off_s=(0.05,), metrics_s=getattr(request, "param", PATIENT_S)
     )
     made = VllmEngine(serving_config(config), config.policy[0], timings=timings)
-    with exported(config.metrics, "mine", "policy", "policy-p"):
+    with serve_metrics(config.metrics, "mine", "policy", "policy-p"):
         assert OURS in page(config)
         assert "vllm:" not in page(config)  # it has not begun
 

@@ -9,7 +9,7 @@ import pytest
 from fake_vllm import set_faults
 from running import eventually
 
-from agentrl.serving.request import EngineAway
+from agentrl.serving.engine_api import EngineAway
 from agentrl.serving.vllm.process import Launch, Timings, VllmProcess
 
 QUICK = Timings(look_s=0.02, back_off_s=(0.0,))

@@ -17,7 +17,7 @@ from running import eventually
 from scraping import dashboard, named, scraped, with_values
 from vllm_run import Asked, VllmRun, vllm_run
 
-from agentrl.workers.policies.client import NotServed
+from agentrl.workers.policies.client import CheckpointNotServed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 ADAPTERS = 4
@@ -102,7 +102,7 @@ def test_a_killed_vllm_comes_back_with_all_of_them(pool: VllmRun) -> None:
     policy = pool.live()["current"]
     os.kill(min(pool.vllm()), signal.SIGKILL)
     eventually(lambda: pool.live() == {}, within_s=60, text=pool.output.read_text)
-    with pytest.raises(NotServed):
+    with pytest.raises(CheckpointNotServed):
         pool.ask(policy, random.Random(3))
     pool.await_live(before)
     asked = pool.ask_many(range(20), list(pool.live().values()))
@@ -159,7 +159,7 @@ class Load:
     def _ask(self, seed: int) -> None:
         source, long = random.Random(seed), seed < 2
         while not self.ended.is_set():
-            with suppress(NotServed):
+            with suppress(CheckpointNotServed):
                 for policy in self.run.live().values():
                     if long:
                         self._long[seed] = policy.checkpoint_id

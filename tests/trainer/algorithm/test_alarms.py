@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from agentrl.core.config import AlarmName, Alarms
 from agentrl.core.types import GroupState
-from agentrl.db.transitions.alarms import Raised, Reading
+from agentrl.db.transitions.alarms import AlarmReading, RaisedAlarm
 from agentrl.trainer.algorithm.alarms import (
     RULES,
     SHARES,
-    edges,
+    alarm_changes,
     entropy_fall,
     group_metrics,
     share_readings,
@@ -37,11 +37,11 @@ def _readings(
     *,
     skipped: str = "",
     **keys: Any,
-) -> list[Reading]:
+) -> list[AlarmReading]:
     return update_readings(metrics, late, Alarms(**keys), 1.0, skipped=skipped)
 
 
-def _raised(readings: Sequence[Reading]) -> list[tuple[str, str, float, float]]:
+def _raised(readings: Sequence[AlarmReading]) -> list[tuple[str, str, float, float]]:
     return [(r.task, r.name, r.value, r.threshold) for r in readings if r.raised]
 
 
@@ -124,24 +124,24 @@ def test_each_alarm_can_be_switched_off_and_then_ends() -> None:
         some = _readings(loud, skipped="x", off=[name])
         assert {r.name for r in some if not r.raised} == {name}
     standing = [_standing("db", "max_ratio")]
-    told = edges(_readings(loud, skipped="x", off=list(get_args(AlarmName))), standing)
+    told = alarm_changes(_readings(loud, skipped="x", off=list(get_args(AlarmName))), standing)
     assert [(each.name, each.raised) for each, _ in told] == [("max_ratio", False)]
 
 
 def test_an_alarm_is_told_of_when_it_begins_and_when_it_ends() -> None:
-    high = Reading("db", "max_ratio", 200.0, 100.0, raised=True)
-    calm = Reading("db", "max_ratio", 2.0, 100.0, raised=False)
+    high = AlarmReading("db", "max_ratio", 200.0, 100.0, raised=True)
+    calm = AlarmReading("db", "max_ratio", 2.0, 100.0, raised=False)
     other = _standing("os", "max_ratio")
-    assert edges([high], [other]) == [(high, None)]
+    assert alarm_changes([high], [other]) == [(high, None)]
     stands = _standing("db", "max_ratio")
-    assert edges([high], [stands, other]) == []
-    assert edges([calm], [stands, other]) == [(calm, stands)]
-    assert edges([calm], [other]) == []
-    assert edges([], [stands]) == []
+    assert alarm_changes([high], [stands, other]) == []
+    assert alarm_changes([calm], [stands, other]) == [(calm, stands)]
+    assert alarm_changes([calm], [other]) == []
+    assert alarm_changes([], [stands]) == []
 
 
-def _standing(task: str, name: str) -> Raised:
-    return Raised(task, name, 1.0, 0.0, 3, 60.0, 1000.0)
+def _standing(task: str, name: str) -> RaisedAlarm:
+    return RaisedAlarm(task, name, 1.0, 0.0, 3, 60.0, 1000.0)
 
 
 names = st.sampled_from(["grad_norm", "loss", *(f"a/{r.metric}" for r in (*RULES, *SHARES))])
@@ -154,8 +154,8 @@ def test_told_twice_the_second_time_says_nothing(
 ) -> None:
     readings = _readings(metrics, late, skipped=skipped.strip())
     assert len({(r.task, r.name) for r in readings}) == len(readings)
-    told = edges(readings, [])
+    told = alarm_changes(readings, [])
     assert [each for each, _ in told] == [r for r in readings if r.raised]
     standing = [_standing(each.task, each.name) for each, _ in told]
-    assert edges(readings, standing) == []
+    assert alarm_changes(readings, standing) == []
     assert not any(math.isnan(r.value) for r in readings if r.name != "entropy_fall")

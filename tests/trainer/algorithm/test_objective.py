@@ -15,19 +15,21 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.core.config import Trainer
 from agentrl.core.trajectory import Trajectory
-from agentrl.trainer.algorithm.metrics import Recorded
+from agentrl.trainer.algorithm.metrics import TokenRecord
 from agentrl.trainer.algorithm.objective import Objective
-from agentrl.trainer.algorithm.presets import Settings, settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
-from agentrl.trainer.model import recompute
+from agentrl.trainer.model import gradient_checkpointing
 from agentrl.trainer.model.attention import pack
 from agentrl.trainer.model.loading import load_model
-from agentrl.trainer.model.packing import empty, micro_batches
+from agentrl.trainer.model.packing import empty_micro_batch, micro_batches
 
 MakeTrajectory = Callable[..., Trajectory]
-PLAIN = settings(Trainer(normalise="none"))
-GSPO = settings(Trainer(loss="gspo", old="behaviour", normalise="none", mixed_sequences=True))
+PLAIN = resolve_settings(Trainer(normalise="none"))
+GSPO = resolve_settings(
+    Trainer(loss="gspo", old="behaviour", normalise="none", mixed_sequences=True)
+)
 
 
 @pytest.fixture
@@ -43,11 +45,11 @@ def batch(make_trajectory: MakeTrajectory) -> Batch:
         make_trajectory([(3, 7), (9, 12 + n)], 14 + n, reward=float(n % 2), seed=n)
         for n in range(6)
     )
-    return assemble([TrainableGroup("g", "db", members)], PLAIN)
+    return assemble_batch([TrainableGroup("g", "db", members)], PLAIN)
 
 
-def _loss(model: Any, chosen: Settings, batch: Batch, budget: int) -> tuple[Tensor, Recorded]:
-    recorded = Recorded.empty(batch.tokens.size)
+def _loss(model: Any, chosen: Settings, batch: Batch, budget: int) -> tuple[Tensor, TokenRecord]:
+    recorded = TokenRecord.empty(batch.tokens.size)
     objective = Objective(chosen, Hardware(), lambda: nullcontext(model))
     parts = [
         objective.loss(model, micro, batch, recorded) for micro in micro_batches(batch, budget)
@@ -86,9 +88,9 @@ def test_gspo_gives_all_tokens_of_a_trajectory_the_ratio_of_its_sequence(
 def test_an_empty_micro_batch_costs_nothing_and_gives_every_weight_a_gradient_of_zero(
     model: Any, batch: Batch
 ) -> None:
-    recorded = Recorded.empty(batch.tokens.size)
+    recorded = TokenRecord.empty(batch.tokens.size)
     objective = Objective(replace(GSPO, kl_weight=0.1), Hardware(), lambda: nullcontext(model))
-    loss = objective.loss(model, empty(), batch, recorded)
+    loss = objective.loss(model, empty_micro_batch(), batch, recorded)
     torch.autograd.backward(loss)
     assert loss.detach().item() == 0.0
     for name, parameter in model.named_parameters():
@@ -136,12 +138,12 @@ def test_layers_that_are_computed_again_leave_no_copies_of_their_weights(
     """bfloat16 in products alone: the forward pass holds one matrix's cast at a time."""
     model: Any = load_model(tiny, torch.device("cpu"))
     pack(model)
-    recompute.enable(model)
+    gradient_checkpointing.enable_checkpointing(model)
     matrices = [p for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2]
     objective = Objective(PLAIN, Hardware(dtype="bfloat16"), lambda: nullcontext(model))
     [micro] = micro_batches(batch, 10_000)
     with Casts({p.shape for p in matrices}) as casts:
-        objective.loss(model, micro, batch, Recorded.empty(batch.tokens.size))
+        objective.loss(model, micro, batch, TokenRecord.empty(batch.tokens.size))
     assert 0 < casts.most <= 2 * max(p.numel() for p in matrices)
 
 
@@ -162,7 +164,7 @@ def test_the_head_is_cast_once_for_all_its_chunks(model: Any, batch: Batch) -> N
             return found
 
     with Counted():
-        objective.loss(model, micro, batch, Recorded.empty(batch.tokens.size))
+        objective.loss(model, micro, batch, TokenRecord.empty(batch.tokens.size))
     assert micro.predicts.size > 5
     assert casts.count(torch.Size([words, width])) == 1
 
@@ -184,13 +186,13 @@ def test_no_tensor_of_a_pass_is_larger_than_the_logits_that_may_exist_at_once(
     )
     model: Any = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
     members = tuple(make_trajectory([(2, 32)], 34, reward=float(n), seed=n) for n in range(2))
-    batch = assemble([TrainableGroup("g", "db", members)], PLAIN)
+    batch = assemble_batch([TrainableGroup("g", "db", members)], PLAIN)
     assert int(batch.loss_mask.sum()) * words > 2 * allowed
     [micro] = micro_batches(batch, 1000)
     pack(model)
     objective = Objective(PLAIN, Hardware(dtype=dtype), lambda: nullcontext(model))
     with Largest() as largest:
-        loss = objective.loss(model, micro, batch, Recorded.empty(batch.tokens.size))
+        loss = objective.loss(model, micro, batch, TokenRecord.empty(batch.tokens.size))
         torch.autograd.backward(loss)
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert allowed - words < largest.elements <= allowed

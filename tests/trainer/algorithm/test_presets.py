@@ -3,12 +3,17 @@ import pytest
 
 from agentrl.core.config import DeepSpeed, Dispatch, Model, Sampling, Trainer
 from agentrl.core.errors import ConfigError
-from agentrl.trainer.algorithm.presets import Importance, chunk_logits, inbox_bytes, settings
+from agentrl.trainer.algorithm.presets import (
+    Importance,
+    chunk_logits,
+    inbox_bytes,
+    resolve_settings,
+)
 from agentrl.trainer.engines.learner import Hardware
 
 
 def test_the_default_is_decoupled_centred_and_without_kl() -> None:
-    chosen = settings(Trainer())
+    chosen = resolve_settings(Trainer())
     assert chosen.old == "proximal"
     assert (chosen.clip.low, chosen.clip.high, chosen.clip.dual) == (0.2, 0.28, 3.0)
     assert chosen.importance == Importance("truncated", most=2.0)
@@ -17,7 +22,7 @@ def test_the_default_is_decoupled_centred_and_without_kl() -> None:
 
 
 def test_the_paper_preset_is_the_papers() -> None:
-    chosen = settings(Trainer(preset="paper"))
+    chosen = resolve_settings(Trainer(preset="paper"))
     assert chosen.old == "behaviour"
     assert (chosen.clip.low, chosen.clip.high, chosen.clip.dual) == (0.2, 0.2, 3.0)
     assert chosen.importance.kind == "none"
@@ -28,7 +33,7 @@ def test_the_paper_preset_is_the_papers() -> None:
 
 def test_what_the_configuration_names_wins() -> None:
     config = Trainer(preset="paper", kl_weight=0.0, normalise="none", clip_high=0.3)
-    chosen = settings(config)
+    chosen = resolve_settings(config)
     assert (chosen.kl_weight, chosen.normalise, chosen.clip.high) == (0.0, "none", 0.3)
     assert chosen.clip.low == 0.2
 
@@ -39,24 +44,29 @@ def test_what_the_configuration_names_wins() -> None:
 )
 def test_the_behaviour_ratio_refuses_importance_weights(config: Trainer) -> None:
     with pytest.raises(ConfigError, match="has no importance weights"):
-        settings(config)
+        resolve_settings(config)
 
 
 def test_the_behaviour_ratio_drops_the_cap_of_the_preset() -> None:
-    assert settings(Trainer(old="behaviour")).importance == Importance("none")
+    assert resolve_settings(Trainer(old="behaviour")).importance == Importance("none")
 
 
 def test_a_loss_brings_the_bounds_of_its_own_ratio() -> None:
-    gspo, cispo = settings(Trainer(loss="gspo")), settings(Trainer(loss="cispo", clip_high=3.0))
+    gspo, cispo = (
+        resolve_settings(Trainer(loss="gspo")),
+        resolve_settings(Trainer(loss="cispo", clip_high=3.0)),
+    )
     assert (gspo.clip.low, gspo.clip.high) == (3e-4, 4e-4)
     assert (cispo.clip.low, cispo.clip.high) == (1.0, 3.0)
 
 
 def test_weights_are_bounded_as_their_kind_says() -> None:
-    assert settings(Trainer(importance="icepop")).importance == Importance("icepop", 0.5, 5.0)
-    chosen = settings(Trainer(importance="icepop", min_weight=0.2, max_weight=3.0))
+    assert resolve_settings(Trainer(importance="icepop")).importance == Importance(
+        "icepop", 0.5, 5.0
+    )
+    chosen = resolve_settings(Trainer(importance="icepop", min_weight=0.2, max_weight=3.0))
     assert chosen.importance == Importance("icepop", 0.2, 3.0)
-    assert settings(Trainer(max_weight=4.0)).importance == Importance("truncated", most=4.0)
+    assert resolve_settings(Trainer(max_weight=4.0)).importance == Importance("truncated", most=4.0)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,7 @@ def test_weights_are_bounded_as_their_kind_says() -> None:
 )
 def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        settings(config)
+        resolve_settings(config)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_an_engine_that_contradicts_itself_is_refused(config: Trainer, words: st
 )
 def test_a_bound_that_nothing_reads_is_refused(config: Trainer, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.{key}"):
-        settings(config)
+        resolve_settings(config)
 
 
 def test_a_gpu_holds_more_logits_at_once_than_a_cpu() -> None:
@@ -116,4 +126,4 @@ def test_the_inbox_holds_what_a_batch_may_need() -> None:
 )
 def test_a_loss_or_advantage_that_no_file_has_is_refused(config: Trainer, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        settings(config)
+        resolve_settings(config)

@@ -15,8 +15,8 @@ from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
 
 from agentrl.core.config import DeepSpeed
 from agentrl.core.errors import ConfigError
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import TrainableGroup, assemble_batch
 from agentrl.trainer.engines import deepspeed_build
 
 pytestmark = NEEDS_DEEPSPEED
@@ -24,7 +24,7 @@ pytestmark = NEEDS_DEEPSPEED
 
 def _laid(root: Path, content: bytes, sha256: str) -> Path:
     """As a build leaves it."""
-    target = deepspeed_build.folder(str(root))
+    target = deepspeed_build.build_folder(str(root))
     target.mkdir(parents=True)
     (target / "cpu_adam.so").write_bytes(content)
     (target / deepspeed_build.FACTS).write_text(
@@ -34,24 +34,24 @@ def _laid(root: Path, content: bytes, sha256: str) -> Path:
 
 
 def test_what_was_not_built_is_refused_with_the_command(tmp_path: Path) -> None:
-    assert not deepspeed_build.built(str(tmp_path))
+    assert not deepspeed_build.is_built(str(tmp_path))
     with pytest.raises(ConfigError, match="there is no compiled extension") as refused:
-        deepspeed_build.load(str(tmp_path))
+        deepspeed_build.load_optimizer(str(tmp_path))
     assert refused.value.hint == "run `agentrl deepspeed build`"
 
 
 def test_a_library_that_is_not_the_one_that_was_built_is_not_loaded(tmp_path: Path) -> None:
     _laid(tmp_path, b"half", "0" * 64)
-    assert not deepspeed_build.built(str(tmp_path))
+    assert not deepspeed_build.is_built(str(tmp_path))
     with pytest.raises(ConfigError, match="there is no compiled extension"):
-        deepspeed_build.load(str(tmp_path))
+        deepspeed_build.load_optimizer(str(tmp_path))
 
 
 def test_what_stands_is_not_built_again(tmp_path: Path) -> None:
     from hashlib import sha256
 
     target = _laid(tmp_path, b"whole", sha256(b"whole").hexdigest())
-    assert deepspeed_build.build(str(tmp_path)) == target
+    assert deepspeed_build.build_optimizer(str(tmp_path)) == target
     assert (target / "cpu_adam.so").read_bytes() == b"whole"
 
 
@@ -67,8 +67,8 @@ def test_a_compiler_that_fails_is_named_by_its_last_words(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(_interpreter(tmp_path, compiler)))
     with pytest.raises(ConfigError, match=f"cpu_adam cannot be compiled: {words}$"):
-        deepspeed_build.build(str(tmp_path / "extensions"))
-    assert not deepspeed_build.built(str(tmp_path / "extensions"))
+        deepspeed_build.build_optimizer(str(tmp_path / "extensions"))
+    assert not deepspeed_build.is_built(str(tmp_path / "extensions"))
 
 
 def test_what_the_compiler_made_is_kept_under_its_hash(
@@ -76,9 +76,9 @@ def test_what_the_compiler_made_is_kept_under_its_hash(
 ) -> None:
     compiler = 'mkdir "$TORCH_EXTENSIONS_DIR/x"; echo made > "$TORCH_EXTENSIONS_DIR/x/cpu_adam.so"'
     monkeypatch.setattr(sys, "executable", str(_interpreter(tmp_path, compiler)))
-    target = deepspeed_build.build(str(tmp_path / "extensions"))
+    target = deepspeed_build.build_optimizer(str(tmp_path / "extensions"))
     assert (target / "cpu_adam.so").read_text() == "made\n"
-    assert deepspeed_build.built(str(tmp_path / "extensions"))
+    assert deepspeed_build.is_built(str(tmp_path / "extensions"))
 
 
 def _interpreter(folder: Path, script: str) -> Path:
@@ -93,7 +93,10 @@ def _interpreter(folder: Path, script: str) -> Path:
 def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a build that was begun, killed while it compiled, and begun again."""
     root, scratch = tmp_path_factory.mktemp("extensions"), tmp_path_factory.mktemp("scratch")
-    program = f"from agentrl.trainer.engines.deepspeed_build import build; build({str(root)!r})"
+    program = (
+        "from agentrl.trainer.engines import deepspeed_build;"
+        f"deepspeed_build.build_optimizer({str(root)!r})"
+    )
     killed = subprocess.Popen(
         [sys.executable, "-c", program],
         env=os.environ | {"TMPDIR": str(scratch)},
@@ -112,9 +115,9 @@ def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> str:
         for pid in compilers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    assert not deepspeed_build.built(str(root))
-    assert deepspeed_build.build(str(root)).parent == root
-    assert deepspeed_build.built(str(root))
+    assert not deepspeed_build.is_built(str(root))
+    assert deepspeed_build.build_optimizer(str(root)).parent == root
+    assert deepspeed_build.is_built(str(root))
     return str(root)
 
 
@@ -138,7 +141,7 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
     members = tuple(
         make_trajectory([(3, 7 + n)], 9 + n, reward=float(n % 2), seed=n) for n in range(6)
     )
-    batch = assemble([TrainableGroup("g", "db", members)], settings(base))
+    batch = assemble_batch([TrainableGroup("g", "db", members)], resolve_settings(base))
     paths = [crew.write_batch(tmp_path / "batch", batch)] * 2
     two = DeepSpeed(zero=2, offload="optimizer", extensions=after_a_kill)
     three = DeepSpeed(zero=3, offload="all", extensions=after_a_kill)
@@ -171,8 +174,8 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
 STEPS = """
 import sys, torch
 from agentrl.core.config import DeepSpeed
-from agentrl.trainer.engines import deepspeed_build, zero
-library = zero.imported("cpu")
+from agentrl.trainer.engines import deepspeed_build, zero_shards
+library = zero_shards.imported("cpu")
 deepspeed_build.load(sys.argv[1])
 torch.manual_seed(0)
 start = torch.randn(1000)

@@ -15,8 +15,8 @@ from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sha
 
 from agentrl.core.config import Trainer
 from agentrl.trainer import snapshots
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
@@ -54,7 +54,7 @@ def batches(make_trajectory: MakeTrajectory) -> list[Batch]:
 def lonely(make_trajectory: MakeTrajectory) -> Batch:
     """One trajectory with loss tokens: whoever else is there has nothing to do."""
     members = (make_trajectory([(3, 8)], 10, reward=1.0), make_trajectory([], 6, seed=1))
-    return assemble([TrainableGroup("g", "db", members)], settings(BASE))
+    return assemble_batch([TrainableGroup("g", "db", members)], resolve_settings(BASE))
 
 
 @pytest.fixture(scope="module", params=RANKS, ids=["1 rank", "2 ranks"])
@@ -107,7 +107,7 @@ def _spoilt(batches: list[Batch]) -> list[Batch]:
 
 
 def _torch_half(tiny: Path, batch: Batch, path: Path) -> None:
-    learner = TorchLearner(tiny, settings(BASE), Hardware())
+    learner = TorchLearner(tiny, resolve_settings(BASE), Hardware())
     learner.update(batch)
     snapshots.save(path, learner.state(), checkpoint_id="c", version=1, parent=None)
 
@@ -177,7 +177,7 @@ def test_a_snapshot_of_torch_goes_on_under_deepspeed(
 def test_a_snapshot_of_deepspeed_goes_on_under_torch(
     done: tuple[dict[str, crew.Done], Path], tiny: Path, batches: list[Batch], stage: int
 ) -> None:
-    learner = TorchLearner(tiny, settings(BASE), Hardware())
+    learner = TorchLearner(tiny, resolve_settings(BASE), Hardware())
     learner.load_state(snapshots.load(done[1] / f"half{stage}.snapshot")[0])
     assert learner.update(batches[1]).skipped == ""
     before, after, _ = on_torch(tiny, BASE, batches)
@@ -217,7 +217,7 @@ def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
     from safetensors.torch import load_file
 
     ours, path = done[0]["low"], done[1] / "low"
-    learner = TorchLearner(tiny, settings(BASE), Hardware(dtype="bfloat16"))
+    learner = TorchLearner(tiny, resolve_settings(BASE), Hardware(dtype="bfloat16"))
     before = learner.state().tensors
     for batch in batches:
         learner.update(batch)
@@ -231,10 +231,10 @@ def test_bfloat16_keeps_masters_in_fp32_and_is_saved_low(
 
 
 def _probe(model: Any) -> list[float]:
-    from agentrl.trainer.model.trainable import probe_by
+    from agentrl.trainer.model.trainable_model import probe_with
 
     def said(ids: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
         return logits
 
-    return probe_by(said, model).logprobs
+    return probe_with(said, model).logprobs

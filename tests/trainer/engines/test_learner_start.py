@@ -5,11 +5,11 @@ import torch
 
 from agentrl.core.config import Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
-from agentrl.trainer.algorithm.presets import settings
+from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 
-SETTINGS = settings(Trainer())
+SETTINGS = resolve_settings(Trainer())
 
 
 def test_a_device_that_is_absent_is_one_clear_line(tiny: Path) -> None:

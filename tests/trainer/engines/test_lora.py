@@ -17,15 +17,15 @@ from agentrl.core.config import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer import snapshots
-from agentrl.trainer.algorithm.presets import Settings, settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import Settings, resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.export import export
-from agentrl.trainer.model.trainable import ADAPTER_WEIGHTS
+from agentrl.trainer.model.trainable_model import ADAPTER_WEIGHTS
 
 LORA = Lora(rank=4)
-SETTINGS = settings(Trainer(learning_rate=1e-2, task_norm_min_tokens=8, lora=LORA))
+SETTINGS = resolve_settings(Trainer(learning_rate=1e-2, task_norm_min_tokens=8, lora=LORA))
 NEAR = {"float32": 1e-5, "bfloat16": 0.05}
 IDS = torch.arange(40)[None] % 96
 auto: Any = AutoModelForCausalLM
@@ -39,7 +39,7 @@ def batch(make_trajectory: Callable[..., Trajectory]) -> Batch:
         )
         for n in range(6)
     )
-    return assemble([TrainableGroup("g", "db", members)], SETTINGS)
+    return assemble_batch([TrainableGroup("g", "db", members)], SETTINGS)
 
 
 def learner(tiny: Path, chosen: Settings = SETTINGS, dtype: str = "float32") -> TorchLearner:

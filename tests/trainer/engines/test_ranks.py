@@ -11,7 +11,7 @@ import pytest
 from running import eventually
 
 from agentrl.core.errors import ConfigError, RankLost
-from agentrl.core.process import MEETING, Place, place
+from agentrl.core.process import MEETING, RankPlace, find_rank_place
 from agentrl.trainer.engines.ranks import _end
 
 START_S = 120.0
@@ -20,10 +20,10 @@ PATIENT_S = 60.0  # of ranks that are not to be missed, however busy the machine
 WORK = """
 import os, sys, time
 import numpy as np
-from agentrl.core.process import place
-from agentrl.trainer.engines.ranks import joined
-own = place(os.environ)
-with joined(own, float(sys.argv[1]), "cpu") as ranks:
+from agentrl.core.process import find_rank_place
+from agentrl.trainer.engines.ranks import join_ranks
+own = find_rank_place(os.environ)
+with join_ranks(own, float(sys.argv[1]), "cpu") as ranks:
     print("together", flush=True)
     {what}
 """
@@ -72,16 +72,16 @@ def together(tmp_path: Path) -> Iterator[list[Together]]:
 
 
 def test_a_process_without_a_launcher_has_no_place() -> None:
-    assert place({}) is None
+    assert find_rank_place({}) is None
     told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    assert place(told) == Place(1, 0, 2, "env://")
-    assert place(told | {MEETING: "file:///x"}) == Place(1, 0, 2, "file:///x")
+    assert find_rank_place(told) == RankPlace(1, 0, 2, "env://")
+    assert find_rank_place(told | {MEETING: "file:///x"}) == RankPlace(1, 0, 2, "file:///x")
 
 
 @pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("-1", "2"), ("one", "2")])
 def test_a_place_that_cannot_be_is_refused(rank: str, size: str) -> None:
     with pytest.raises(ConfigError, match="RANK"):
-        place({"RANK": rank, "WORLD_SIZE": size})
+        find_rank_place({"RANK": rank, "WORLD_SIZE": size})
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_what_rank_0_tells_the_others_hear_and_sums_are_over_all(
     done = str(tmp_path / "done-{}")
     what = (
         "from pathlib import Path\n"
-        "if own.rank == 0:\n    ranks.tell(b'do this'); ranks.tell(b'')\n"
-        "else:\n    assert (ranks.hear(), ranks.hear()) == (b'do this', b'')\n"
-        "found = ranks.summed(np.array([1.0, 10.0 * own.rank]))\n"
+        "if own.rank == 0:\n    ranks.broadcast(b'do this'); ranks.broadcast(b'')\n"
+        "else:\n    assert (ranks.receive(), ranks.receive()) == (b'do this', b'')\n"
+        "found = ranks.sum_values(np.array([1.0, 10.0 * own.rank]))\n"
         "assert found.tolist() == [3.0, 30.0], found\n"
         f"open({done!r}.format(own.rank), 'w').close()\n"
         f"others = [Path({done!r}.format(rank)) for rank in (0, 2)]\n"
@@ -139,7 +139,7 @@ def test_when_one_dies_or_hangs_the_others_end_with_one_line(
     together: list[Together], tmp_path: Path, victim: int, how: signal.Signals
 ) -> None:
     """Rank 1 waits for words, rank 0 computes: neither is in a meeting of all."""
-    what = "if own.rank == 0:\n    time.sleep(600)\nelse:\n    ranks.hear()"
+    what = "if own.rank == 0:\n    time.sleep(600)\nelse:\n    ranks.receive()"
     together.append(Together(tmp_path, 2, what, timeout_s=6.0))
     together[0].wait_together()
     together[0].processes[victim].send_signal(how)
@@ -153,9 +153,9 @@ def test_when_one_dies_or_hangs_the_others_end_with_one_line(
 def test_an_error_of_one_is_its_own_and_ends_the_others(
     together: list[Together], tmp_path: Path
 ) -> None:
-    what = "if own.rank == 1:\n    raise ValueError('mine')\nranks.hear()"
+    what = "if own.rank == 1:\n    raise ValueError('mine')\nranks.receive()"
     together.append(
-        Together(tmp_path, 3, what.replace("ranks.hear()", "time.sleep(600)"), PATIENT_S)
+        Together(tmp_path, 3, what.replace("ranks.receive()", "time.sleep(600)"), PATIENT_S)
     )
     codes = [process.wait(START_S) for process in together[0].processes]
     assert codes[1] == 1
@@ -168,7 +168,7 @@ def test_a_meeting_that_one_does_not_come_to_ends_at_the_deadline(
     together: list[Together], tmp_path: Path
 ) -> None:
     """Both live and beat: only the deadline of the wait itself can end it."""
-    what = "if own.rank == 0:\n    ranks.summed(np.ones(1))\nelse:\n    time.sleep(600)"
+    what = "if own.rank == 0:\n    ranks.sum_values(np.ones(1))\nelse:\n    time.sleep(600)"
     together.append(Together(tmp_path, 2, what, timeout_s=12.0))
     together[0].wait_together()
     assert together[0].processes[0].wait(END_S) == 1, together[0].said()

@@ -12,16 +12,16 @@ from updates import ragged
 from agentrl.core.config import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.advantages import Floats
-from agentrl.trainer.algorithm.metrics import Recorded
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, assemble
+from agentrl.trainer.algorithm.metrics import TokenRecord
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.loading import load_model
 
 MakeTrajectory = Callable[..., Trajectory]
 CPU = Hardware()
-SETTINGS = settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
+SETTINGS = resolve_settings(Trainer(learning_rate=1e-3, task_norm_min_tokens=8))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_log_probabilities_are_those_of_a_plain_forward(tiny: Path, batch: Batch
     assert metrics["effective_sample_size"] == pytest.approx(1.0, abs=1e-6)
 
 
-def _recorded(path: Path, batch: Batch) -> Recorded:
+def _recorded(path: Path, batch: Batch) -> TokenRecord:
     return TorchLearner(path, replace(SETTINGS, micro_batch_tokens=100), CPU)._accumulate(batch)
 
 
@@ -111,7 +111,7 @@ def test_the_update_is_adamw_on_the_token_mean_over_the_whole_window(
 def test_packing_micro_batching_and_computing_again_do_not_change_the_update(
     tiny: Path, make_trajectory: MakeTrajectory, config: Trainer
 ) -> None:
-    chosen = replace(settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
+    chosen = replace(resolve_settings(config), learning_rate=1e-3, task_norm_min_tokens=8)
     batch = ragged(make_trajectory, chosen=chosen)
     before = _flat(TorchLearner(tiny, chosen, CPU), "weights/")
     changes = []
@@ -153,7 +153,7 @@ def test_a_batch_without_loss_tokens_moves_nothing_and_says_so(tiny: Path, batch
     nothing = np.zeros_like(batch.loss_mask)
     masked = replace(batch, loss_mask=nothing, shares=nothing.astype(np.float32))
     assert learner.update(masked).skipped == "no loss token"
-    assert learner.update(assemble([], SETTINGS)).skipped == "no loss token"
+    assert learner.update(assemble_batch([], SETTINGS)).skipped == "no loss token"
 
 
 def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) -> None:
@@ -181,7 +181,7 @@ def test_metrics_are_split_by_task_and_by_freshness(tiny: Path, batch: Batch) ->
 
 
 def test_the_paper_preset_holds_the_policy_near_its_reference(tiny: Path, batch: Batch) -> None:
-    chosen = settings(Trainer(preset="paper", learning_rate=1e-3))
+    chosen = resolve_settings(Trainer(preset="paper", learning_rate=1e-3))
     learner = TorchLearner(tiny, chosen, CPU)
     assert learner.update(batch).values["kl"] == pytest.approx(0.0, abs=1e-9)
     assert learner.update(batch).values["kl"] > 1e-6

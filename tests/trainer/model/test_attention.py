@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from agentrl.core.errors import CheckpointError
-from agentrl.trainer.model.attention import PROBE, pack, states
+from agentrl.trainer.model.attention import PROBE, hidden_states, pack
 
 LENGTHS = (40, 1, 23, 9, 60)
 SHAPE = {
@@ -63,15 +63,17 @@ def _gradients(model: Any, hidden: Tensor) -> Tensor:
 def test_logits_and_gradients_of_packed_trajectories_are_those_of_each_alone(name: str) -> None:
     model = _model(MODELS[name])
     tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
-    apart = [states(model, each, (each.numel(),)) for each in torch.split(tokens, list(LENGTHS))]
+    apart = [
+        hidden_states(model, each, (each.numel(),)) for each in torch.split(tokens, list(LENGTHS))
+    ]
     expected = _gradients(model, torch.cat(apart))
     pack(model)
-    found = _gradients(model, states(model, tokens, LENGTHS))
+    found = _gradients(model, hidden_states(model, tokens, LENGTHS))
     count = sum(LENGTHS) * 96
     for one, other in ((expected[:count], found[:count]), (expected[count:], found[count:])):
         assert one.norm() > 1
         assert (one - other).norm() < 1e-5 * one.norm()
-    alone = states(model, tokens[:40], (40,))
+    alone = hidden_states(model, tokens[:40], (40,))
     assert torch.allclose(alone, apart[0], atol=1e-5)
 
 
@@ -81,11 +83,11 @@ def test_states_that_are_read_and_their_gradients_need_no_others(name: str) -> N
     tokens = torch.randint(0, 96, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
     read = torch.randperm(sum(LENGTHS), generator=torch.Generator().manual_seed(3))[:50]
     pack(model)
-    expected = _gradients(model, states(model, tokens, LENGTHS)[read])
-    found = _gradients(model, states(model, tokens, LENGTHS, read))
+    expected = _gradients(model, hidden_states(model, tokens, LENGTHS)[read])
+    found = _gradients(model, hidden_states(model, tokens, LENGTHS, read))
     assert (expected - found).norm() < 1e-5 * expected.norm()
-    whole = states(model, tokens, LENGTHS)
-    assert torch.allclose(whole[read], states(model, tokens, LENGTHS, read), atol=1e-5)
+    whole = hidden_states(model, tokens, LENGTHS)
+    assert torch.allclose(whole[read], hidden_states(model, tokens, LENGTHS, read), atol=1e-5)
 
 
 def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> None:
@@ -95,8 +97,8 @@ def test_a_last_layer_leaves_out_what_is_not_read_and_only_in_that_pass() -> Non
     for layer in model.base_model.layers:
         layer.mlp.up_proj.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
     read = torch.tensor([3, 44, 100])
-    states(model, torch.arange(sum(LENGTHS)) % 96, LENGTHS, read)
-    states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
+    hidden_states(model, torch.arange(sum(LENGTHS)) % 96, LENGTHS, read)
+    hidden_states(model, torch.arange(40), (40,), torch.tensor([], dtype=torch.long))
     model(input_ids=torch.arange(40)[None], use_cache=False)
     assert seen == [133, 133, 3, 40, 40, 1, 40, 40, 40]  # one where none is read
 
@@ -121,7 +123,7 @@ def test_under_autocast_queries_keys_and_values_have_one_low_type(name: str) -> 
     pack(model)
     tokens = torch.arange(sum(LENGTHS)) % 96
     with Attended() as attended, torch.autocast("cpu", dtype=torch.bfloat16):
-        states(model, tokens, LENGTHS)
+        hidden_states(model, tokens, LENGTHS)
     assert attended.dtypes == {(torch.bfloat16,) * 3}
 
 

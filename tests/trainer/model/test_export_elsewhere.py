@@ -18,8 +18,8 @@ from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core.config import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import TrainableGroup, assemble
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import TrainableGroup, assemble_batch
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner
 from agentrl.trainer.model.export import export
@@ -75,11 +75,13 @@ def exported(
     folder = tmp_path_factory.mktemp("exported")
     made, probes = {}, {}
     for kind, rank in (("whole", 0), ("adapter", 4)):
-        chosen = settings(Trainer(learning_rate=1e-2, normalise="none", lora=Lora(rank=rank)))
+        chosen = resolve_settings(
+            Trainer(learning_rate=1e-2, normalise="none", lora=Lora(rank=rank))
+        )
         members = tuple(
             make_trajectory([(3, 12)], 14, reward=float(n % 2), seed=n) for n in range(4)
         )
-        batch = assemble([TrainableGroup("g", "db", members)], chosen)
+        batch = assemble_batch([TrainableGroup("g", "db", members)], chosen)
         learner = TorchLearner(TINY, chosen, Hardware())
         assert [learner.update(batch).skipped for _ in range(3)] == ["", "", ""]
         probes[kind] = learner.probe()
@@ -111,7 +113,7 @@ def test_what_was_trained_is_not_what_it_began_with(
     exported: tuple[dict[str, tuple[Path, Path]], dict[str, Probe]],
 ) -> None:
     """Else the answers above would be right for any file."""
-    first = TorchLearner(TINY, settings(Trainer()), Hardware()).probe()
+    first = TorchLearner(TINY, resolve_settings(Trainer()), Hardware()).probe()
     said = [each.logprobs for each in (first, exported[1]["whole"], exported[1]["adapter"])]
     for one, other in combinations(said, 2):
         assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 100 * EXACT

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from agentrl.trainer.model.malloc_tuning import map_large_blocks
-from agentrl.trainer.model.scores import scores
+from agentrl.trainer.model.token_scores import score_tokens
 
 torch.set_num_threads(1)
 if sys.argv[1] == "mapped":
@@ -30,7 +30,7 @@ def peak():
 head = nn.Linear(8, words, bias=False)
 hidden = torch.randn(rows, 8, requires_grad=True)
 before = peak()
-found, _ = scores(head, hidden, torch.ones(rows), torch.zeros(rows).long(), 2**22 // words)
+found, _ = score_tokens(head, hidden, torch.ones(rows), torch.zeros(rows).long(), 2**22 // words)
 found.sum().backward()
 print(peak() - before)
 """

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from agentrl.core.config import Trainer
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.model.optimizer import learning_rate, make, set_rate
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.model.optimizer import learning_rate, make_optimizer, set_learning_rate
 
-SETTINGS = settings(Trainer(learning_rate=0.5, weight_decay=0.1))
+SETTINGS = resolve_settings(Trainer(learning_rate=0.5, weight_decay=0.1))
 
 
 def test_the_learning_rate_warms_up_and_stays() -> None:
@@ -19,8 +19,10 @@ def test_the_learning_rate_warms_up_and_stays() -> None:
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_decay_spares_vectors(name: str) -> None:
     matrix, vector = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
-    optimizer = make([matrix, vector], settings(Trainer(optimizer=name, weight_decay=0.1)))  # type: ignore[arg-type]
-    set_rate(optimizer, 0.5)
+    optimizer = make_optimizer(
+        [matrix, vector], resolve_settings(Trainer(optimizer=name, weight_decay=0.1))
+    )  # type: ignore[arg-type]
+    set_learning_rate(optimizer, 0.5)
     for parameter in (matrix, vector):
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -30,7 +32,7 @@ def test_decay_spares_vectors(name: str) -> None:
 
 def test_sgd_takes_the_gradient_and_remembers_nothing() -> None:
     weight = nn.Parameter(torch.tensor([1.0, 2.0]))
-    optimizer = make([weight], replace(SETTINGS, optimizer="sgd"))
+    optimizer = make_optimizer([weight], replace(SETTINGS, optimizer="sgd"))
     weight.grad = torch.tensor([1.0, -2.0])
     optimizer.step()
     assert weight.tolist() == [0.5, 3.0]

@@ -7,13 +7,18 @@ from hypothesis import strategies as st
 
 from agentrl.core.config import Trainer
 from agentrl.core.trajectory import Trajectory
-from agentrl.trainer.algorithm.presets import settings
-from agentrl.trainer.batch import Batch, TrainableGroup, assemble
-from agentrl.trainer.model.packing import MicroBatch, balanced, empty, micro_batches
+from agentrl.trainer.algorithm.presets import resolve_settings
+from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch
+from agentrl.trainer.model.packing import (
+    MicroBatch,
+    balance_over_ranks,
+    empty_micro_batch,
+    micro_batches,
+)
 
 MakeTrajectory = Callable[..., Trajectory]
 Shapes = list[tuple[int, int, int]]
-PLAIN = settings(Trainer(normalise="none"))
+PLAIN = resolve_settings(Trainer(normalise="none"))
 SHAPES = st.lists(
     st.tuples(st.integers(0, 12), st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=12
 )
@@ -25,7 +30,7 @@ def _batch(make_trajectory: MakeTrajectory, shapes: Shapes) -> Batch:
         make_trajectory([(start, start + size)], start + size + rest, seed=seed)
         for seed, (start, size, rest) in enumerate(shapes)
     )
-    return assemble([TrainableGroup("g", "db", members)], PLAIN)
+    return assemble_batch([TrainableGroup("g", "db", members)], PLAIN)
 
 
 def _hold_every_loss_token_once(batch: Batch, micros: Sequence[MicroBatch]) -> None:
@@ -61,11 +66,11 @@ def test_ranks_get_the_same_number_of_micro_batches_and_every_loss_token_once(
     make_trajectory: MakeTrajectory, shapes: Shapes, budget: int, ranks: int
 ) -> None:
     batch = _batch(make_trajectory, shapes)
-    dealt = balanced(batch, budget, ranks)
+    dealt = balance_over_ranks(batch, budget, ranks)
     assert len(dealt) == ranks
     assert len({len(each) for each in dealt}) == 1
     _hold_every_loss_token_once(batch, [m for each in dealt for m in each])
-    again = balanced(batch, budget, ranks)
+    again = balance_over_ranks(batch, budget, ranks)
     places = [[[m.sources.tolist() for m in each] for each in found] for found in (dealt, again)]
     assert places[0] == places[1]
 
@@ -82,19 +87,19 @@ def test_ranks_share_the_tokens_evenly_even_of_a_batch_that_fits_one_pass(
     make_trajectory: MakeTrajectory,
 ) -> None:
     shapes = [(size - 1, 2, 0) for size in (8, 7, 5, 4)]
-    dealt = balanced(_batch(make_trajectory, shapes), 1000, 2)
+    dealt = balance_over_ranks(_batch(make_trajectory, shapes), 1000, 2)
     assert [[m.lengths for m in each] for each in dealt] == [[(8, 4)], [(7, 5)]]
 
 
 def test_a_rank_without_work_gets_passes_that_train_nothing(
     make_trajectory: MakeTrajectory,
 ) -> None:
-    one, two, three = balanced(_batch(make_trajectory, [(3, 2, 0)]), 100, 3)
+    one, two, three = balance_over_ranks(_batch(make_trajectory, [(3, 2, 0)]), 100, 3)
     assert [m.lengths for m in one] == [(4,)]
     for (idle,) in (two, three):
         assert (idle.tokens.size, idle.predicts.size, idle.lengths) == (1, 0, (1,))
-    assert balanced(_batch(make_trajectory, [(3, 0, 2)]), 100, 2) == [[], []]
-    assert empty().sources.size == 0
+    assert balance_over_ranks(_batch(make_trajectory, [(3, 0, 2)]), 100, 2) == [[], []]
+    assert empty_micro_batch().sources.size == 0
 
 
 @pytest.mark.parametrize("budget", [1, 4096])
@@ -102,4 +107,4 @@ def test_a_batch_without_loss_tokens_has_no_micro_batch(
     make_trajectory: MakeTrajectory, budget: int
 ) -> None:
     assert micro_batches(_batch(make_trajectory, [(3, 0, 2), (0, 0, 0)]), budget) == []
-    assert micro_batches(assemble([], PLAIN), budget) == []
+    assert micro_batches(assemble_batch([], PLAIN), budget) == []

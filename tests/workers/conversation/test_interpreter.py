@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, ToolCall, strings
-from agentrl.workers.conversation.interpreter import Interpreter, Reply, messages, said
+from agentrl.workers.conversation.interpreter import Interpreter, Reply, call_text, messages
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style, parse, render
 
@@ -53,10 +53,10 @@ def test_an_ill_formed_call_is_told_as_the_text_that_it_was() -> None:
 def test_an_answer_is_written_in_the_style_of_the_model(style: Style) -> None:
     function: dict[str, Any] = {"name": "look", "arguments": '{"thing": "a mug"}'}
     message = Reply("I look. ", [])
-    assert said(message, style) == "I look. "
+    assert call_text(message, style) == "I look. "
 
     message = msgspec.convert({"content": None, "tool_calls": [{"function": function}] * 2}, Reply)
-    calls = parse(said(message, style), TOOLS, style)
+    calls = parse(call_text(message, style), TOOLS, style)
     assert calls == [ToolCall("look", {"thing": "a mug"})] * 2
 
 

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from agentrl.core.config import Config, Dispatch, Task
 from agentrl.core.errors import ConfigError
-from agentrl.db.transitions.streams import Latest
+from agentrl.db.transitions.item_streams import LatestSuccess
 from agentrl.workers.dispatch.curriculum import (
-    Rest,
-    after,
+    RestRule,
+    carry_debts,
     check,
-    horizon,
+    debts_after,
+    learning_progress,
     next_task,
-    owed,
-    progress,
     shares,
+    turn_limit,
 )
 
 EXACT = 1e-9
@@ -25,28 +25,28 @@ weight_maps = st.dictionaries(tasks, st.floats(0.01, 100.0), min_size=1, max_siz
 
 def test_the_horizon_is_that_of_the_last_version_reached() -> None:
     schedule = [(0, 5), (20, 8), (50, 10)]
-    found = [horizon(schedule, version) for version in (0, 19, 20, 49, 50, 999)]
+    found = [turn_limit(schedule, version) for version in (0, 19, 20, 49, 50, 999)]
     assert found == [5, 5, 8, 8, 10, 10]
-    assert horizon([], 3) is None
-    assert horizon([(4, 2)], 3) is None
+    assert turn_limit([], 3) is None
+    assert turn_limit([(4, 2)], 3) is None
 
 
 def test_an_item_rests_in_the_passes_that_follow() -> None:
-    rest, hard, fit = Rest(0.1, 0.9, 2), Latest(7, 0.0), Latest(7, 0.5)
+    rest, hard, fit = RestRule(0.1, 0.9, 2), LatestSuccess(7, 0.0), LatestSuccess(7, 0.5)
     assert [rest.rests(hard, 5, position) for position in (9, 10, 14, 15, 19, 20)] == [
         *(False, True, True, True, True, False)
     ]
     assert not any(rest.rests(fit, 5, position) for position in range(7, 30))
-    assert not Rest(0.0, 0.9, 1).rests(hard, 5, 10)
-    assert Rest(0.1, 0.9, 1).rests(Latest(7, 1.0), 5, 10)
-    assert not Rest(0.1, 0.9, 1).rests(Latest(7, 0.9), 5, 10)
+    assert not RestRule(0.0, 0.9, 1).rests(hard, 5, 10)
+    assert RestRule(0.1, 0.9, 1).rests(LatestSuccess(7, 1.0), 5, 10)
+    assert not RestRule(0.1, 0.9, 1).rests(LatestSuccess(7, 0.9), 5, 10)
 
 
 def test_progress_is_the_change_between_two_windows() -> None:
-    assert progress([1.0, 0.5, 0.25, 0.25, 9.0], 2) == 0.5
-    assert progress([0.25, 0.25, 1.0, 0.5], 2) == 0.5
-    assert progress([0.3] * 8, 4) == 0.0
-    assert progress([1.0, 0.5, 0.25], 2) is None
+    assert learning_progress([1.0, 0.5, 0.25, 0.25, 9.0], 2) == 0.5
+    assert learning_progress([0.25, 0.25, 1.0, 0.5], 2) == 0.5
+    assert learning_progress([0.3] * 8, 4) == 0.0
+    assert learning_progress([1.0, 0.5, 0.25], 2) is None
 
 
 def test_shares_follow_progress_above_the_floor() -> None:
@@ -82,11 +82,11 @@ def test_shares_sum_to_one_and_hold_the_floor(
 
 def test_what_is_owed_is_carried_over() -> None:
     of = {"a": 0.75, "b": 0.25}
-    assert owed(of, {}, {"a": 2, "b": 2}) == {"a": 1.0, "b": -1.0}
-    assert owed(of, {"a": -0.5, "b": 0.5}, {"a": 3}) == {"a": -1.25, "b": 1.25}
+    assert carry_debts(of, {}, {"a": 2, "b": 2}) == {"a": 1.0, "b": -1.0}
+    assert carry_debts(of, {"a": -0.5, "b": 0.5}, {"a": 3}) == {"a": -1.25, "b": 1.25}
     assert next_task(of, {"a": -0.5, "b": 0.5}) == "b"
     assert next_task({"a": 0.5, "b": 0.5}, {"a": 0.0, "b": 0.0}) == "a"
-    assert after("b", of, {"a": -0.5, "b": 0.5}) == {"a": 0.25, "b": -0.25}
+    assert debts_after("b", of, {"a": -0.5, "b": 0.5}) == {"a": 0.25, "b": -0.25}
 
 
 @given(weights=weight_maps, cut=st.integers(0, 200))
@@ -98,9 +98,9 @@ def test_tasks_come_by_their_shares_whenever_the_count_begins_anew(
     behind = dict.fromkeys(of, 0.0)
     for number in range(400):
         if number == cut:  # another dispatcher, or a new decision of the same shares
-            behind = owed(of, dict.fromkeys(of, 0.0), admitted)
+            behind = carry_debts(of, dict.fromkeys(of, 0.0), admitted)
         task = next_task(of, behind)
-        behind = after(task, of, behind)
+        behind = debts_after(task, of, behind)
         admitted[task] += 1
     for task, share in of.items():
         assert abs(admitted[task] - 400 * share) < len(weights)

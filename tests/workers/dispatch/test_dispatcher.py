@@ -16,7 +16,7 @@ from agentrl.db.models import PolicyServer
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, groups, refusals, runs
-from agentrl.db.transitions.episodes import Claimed
+from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import ADMITTED, AWAIT_S, Dispatcher
 
@@ -78,7 +78,7 @@ def served(world: World, version: int) -> None:
         session.add(checkpoint)
         session.flush()
         (server_id,) = session.scalars(select(PolicyServer.server_id))
-        checkpoints.mark_serving(session, server_id, CURRENT, checkpoint)
+        checkpoints.begin_serving(session, server_id, CURRENT, checkpoint)
 
     world.store.transact(serve)
 
@@ -297,13 +297,13 @@ def test_what_the_trainer_learns_from_is_not_issued_again(world: World) -> None:
     world.caught_up()
     group_id = world.episode(again.episode_id).group_id
     epoch = world.run().trainer_epoch
-    assert world.store.transact(lambda s: groups.take(s, [group_id], epoch))
+    assert world.store.transact(lambda s: groups.take_groups(s, [group_id], epoch))
     assert tick(dispatcher) == []
-    claimed = Claimed.of(world.episode(again.episode_id))
+    claimed = ClaimedEpisode.of(world.episode(again.episode_id))
     assert not world.store.transact(lambda s: episodes.lose_body(s, claimed, max_attempts=3))
     world.store.transact(lambda session: runs.begin_epoch(session, world.run_id))
     assert tick(dispatcher) == [again]
-    assert not world.store.transact(lambda s: groups.take(s, [group_id], epoch))
+    assert not world.store.transact(lambda s: groups.take_groups(s, [group_id], epoch))
 
 
 def test_an_episode_that_takes_its_workers_with_it_fails_and_its_group_goes_on(
@@ -441,7 +441,7 @@ def test_while_no_worker_can_beat_none_is_lost(world: World) -> None:
         with world.store.write() as session:
             session.execute(text("SET LOCAL lock_timeout = 50"))
             with pytest.raises(DBAPIError, match="lock timeout"):
-                episodes.expired(session, world.run_id)
+                episodes.expired_attempts(session, world.run_id)
             session.rollback()
     assert world.episode(first.episode_id).state == EpisodeState.RUNNING
     tick(dispatcher)

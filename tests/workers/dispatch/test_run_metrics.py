@@ -11,11 +11,11 @@ from scraping import free_port, scraped
 from agentrl import broker
 from agentrl.broker.api import Broker
 from agentrl.core.config import Metrics
-from agentrl.core.telemetry.exposition import exported
+from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms
-from agentrl.db.transitions.alarms import Reading
-from agentrl.workers.dispatch.run_metrics import look
+from agentrl.db.transitions.alarms import AlarmReading
+from agentrl.workers.dispatch.run_metrics import update_gauges
 
 
 @pytest.fixture
@@ -29,20 +29,20 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
 ) -> None:
     store, run_id = begun(f"sqlite:///{tmp_path / 'store.db'}")
     trained(store, run_id, 3)
-    told = [(Reading("dbbench", "entropy", 0.1, 0.2, raised=True), None)]
+    told = [(AlarmReading("dbbench", "entropy", 0.1, 0.2, raised=True), None)]
     with store.write() as session:
-        alarms.add(session, run_id, f"{run_id}-u3", 3, told)
+        alarms.add_alarms(session, run_id, f"{run_id}-u3", 3, told)
     link.declare_run(run_id)
     port = free_port()
-    with exported(Metrics(port=port), "run", "dispatcher"):
-        look(store, link, run_id)
+    with serve_metrics(Metrics(port=port), "run", "dispatcher"):
+        update_gauges(store, link, run_id)
         text = scraped(port)
         store.close()
         (tmp_path / "store.db").rename(tmp_path / "away.db")
         for each in tmp_path.glob("store.db*"):
             each.unlink()
         with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as empty:
-            look(empty, link, run_id)
+            update_gauges(empty, link, run_id)
         after = scraped(port)
     own = 'process="dispatcher",run="run"'
     assert f"agentrl_run_version{{{own}}} 3.0" in text

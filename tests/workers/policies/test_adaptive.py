@@ -16,8 +16,8 @@ from agentrl.workers.policies.adaptive import (
     best_weights,
     chance_of_spread,
     learn,
+    make_weigher,
     share_cap,
-    weigher,
 )
 
 CURRENT, LAGGED = "current", "lagged(4)"
@@ -34,7 +34,7 @@ def play(item: Item, groups: int, *, off: OffPolicy = HALF, seed: int = 0) -> li
     history = []
     for number in range(groups):
         if number % 2 == 0:
-            weigh = weigher(learn(window), off, CONFIG, SIZE)
+            weigh = make_weigher(learn(window), off, CONFIG, SIZE)
         chances, weighed = item(source), []
         group = []
         for member in range(SIZE):
@@ -116,17 +116,17 @@ def test_weights_follow_a_policy_that_gets_worse(seed: int) -> None:
 )
 def test_constraints_bind_at_the_share_worked_out_by_hand(off: OffPolicy, expected: float) -> None:
     assert share_cap(off, CONFIG) == pytest.approx(expected)
-    weights = weigher(learn([]), off, CONFIG, SIZE)([CURRENT, LAGGED], random.Random(0))
+    weights = make_weigher(learn([]), off, CONFIG, SIZE)([CURRENT, LAGGED], random.Random(0))
     assert weights[LAGGED] <= max(expected, CONFIG.floor) + 1e-9
 
 
 def test_the_lagged_share_stops_at_its_cap() -> None:
     """Current never succeeds and lagged always does; half the tokens may be lagged."""
     groups = [[Attempt({CURRENT: 1.0}, False), Attempt({LAGGED: 1.0}, True)] * 4] * 64
-    weights = weigher(learn(groups), HALF, CONFIG, SIZE)([CURRENT, LAGGED], random.Random(0))
+    weights = make_weigher(learn(groups), HALF, CONFIG, SIZE)([CURRENT, LAGGED], random.Random(0))
     assert weights == pytest.approx({CURRENT: 0.5, LAGGED: 0.5}, abs=0.15)
     tight = OffPolicy(kl_lagged=4 * CONFIG.max_kl)
-    weights = weigher(learn(groups), tight, CONFIG, SIZE)([CURRENT, LAGGED], random.Random(0))
+    weights = make_weigher(learn(groups), tight, CONFIG, SIZE)([CURRENT, LAGGED], random.Random(0))
     assert weights == pytest.approx({CURRENT: 0.75, LAGGED: 0.25})
 
 
@@ -205,7 +205,7 @@ def test_weights_are_a_distribution_within_floor_and_cap(
     tracks: list[str], groups: list[list[Attempt]], off: OffPolicy, floor: float, seed: int
 ) -> None:
     config = Sampling(strategy="adaptive", floor=floor)
-    weigh = weigher(learn(groups), off, config, SIZE)
+    weigh = make_weigher(learn(groups), off, config, SIZE)
     weights = weigh(tracks, random.Random(seed))
     assert weights == weigh(tracks, random.Random(seed))
     assert list(weights) == tracks

@@ -9,9 +9,9 @@ from acting import serve
 
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.db.registry.checkpoints import LivePolicy
-from agentrl.serving.request import Limits
+from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine
-from agentrl.workers.policies.client import LARGEST, Ask, NotServed, PolicyClient
+from agentrl.workers.policies.client import LARGEST, Ask, CheckpointNotServed, PolicyClient
 
 ASK = Ask([1, 2], 4, 1.0, [3], 7, "e/1")
 
@@ -47,14 +47,14 @@ def _ask(policy: LivePolicy) -> object:
 
 
 def test_a_completion_is_what_the_server_sampled() -> None:
-    engine = ScriptedEngine(lambda _request: [9, 8, 3, 5], limits=Limits(10, 64))
+    engine = ScriptedEngine(lambda _request: [9, 8, 3, 5], limits=ModelLimits(10, 64))
     with serve(engine, {"c": ("current", Path())}) as server, closing(PolicyClient()) as client:
         policy = LivePolicy("s", server.url, "current", "c", 0)
         answer = client.complete(policy, ASK, timeout_s=5.0)
         assert (answer.token_ids, answer.finish_reason) == ([9, 8, 3], "stop")
         assert len(answer.logprobs) == 3
         other = LivePolicy("s", server.url, "current", "another", 0)
-        with pytest.raises(NotServed):
+        with pytest.raises(CheckpointNotServed):
             client.complete(other, ASK, timeout_s=5.0)
         long = Ask([1] * 100, 4, 1.0, [3], 7, "e/1")
         with pytest.raises(PolicyError, match="400"):
@@ -63,7 +63,7 @@ def test_a_completion_is_what_the_server_sampled() -> None:
 
 @pytest.mark.parametrize("status", [404, 503])
 def test_a_server_that_refuses_for_now_asks_for_another_draw(status: int) -> None:
-    with _server(status, b"{}") as policy, pytest.raises(NotServed):
+    with _server(status, b"{}") as policy, pytest.raises(CheckpointNotServed):
         _ask(policy)
 
 
@@ -110,7 +110,10 @@ def test_an_answer_that_trickles_for_ever_ends_with_the_time_given() -> None:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
-        with closing(PolicyClient()) as client, pytest.raises(NotServed, match="too slowly"):
+        with (
+            closing(PolicyClient()) as client,
+            pytest.raises(CheckpointNotServed, match="too slowly"),
+        ):
             client.complete(LivePolicy("s", url, "current", "c", 0), ASK, timeout_s=0.2)
         over.set()
         server.shutdown()
@@ -121,6 +124,6 @@ def test_an_answer_without_end_is_cut_off() -> None:
     with (
         _server(200, b" " * (LARGEST + 1)) as policy,
         closing(PolicyClient()) as client,
-        pytest.raises(NotServed, match="more than"),
+        pytest.raises(CheckpointNotServed, match="more than"),
     ):
         client.complete(policy, ASK, timeout_s=200.0)

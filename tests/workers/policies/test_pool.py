@@ -17,7 +17,7 @@ from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store
 from agentrl.ops.processes.worker import pool_config
-from agentrl.workers.policies.adaptive import OffPolicy, learn, weigher
+from agentrl.workers.policies.adaptive import OffPolicy, learn, make_weigher
 from agentrl.workers.policies.pool import PolicyPool, Sampler, newest_per_server, shares
 
 DRAWS = 4000
@@ -178,7 +178,7 @@ def test_a_replay_draws_the_same_policies(
 ) -> None:
     """Over pools that change on the way, with failures at the same steps."""
     config = Sampling(strategy=strategy, sticky_steps=sticky, weights={"current": 0.5})
-    weigh = weigher(learn([]), OffPolicy(), config, 8)
+    weigh = make_weigher(learn([]), OffPolicy(), config, 8)
 
     def played() -> list[Any]:
         pool, found = Fixed(), []

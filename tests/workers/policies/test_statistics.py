@@ -10,11 +10,11 @@ from sqlalchemy import event
 from world import World
 
 from agentrl.core.config import Config, Sampling, Task
-from agentrl.db.queries.episode_outcomes import Played
+from agentrl.db.queries.episode_outcomes import EpisodeOutcome
 from agentrl.db.store import Store
 from agentrl.ops.processes.worker import pool_config
 from agentrl.workers.policies.pool import PolicyPool, Sampler
-from agentrl.workers.policies.statistics import attempts, look, off_policy
+from agentrl.workers.policies.statistics import attempts, off_policy, read_weights
 
 CONFIG = Config(
     tasks={"dbbench": Task(), "kg": Task()}, sampling=Sampling(strategy="adaptive", floor=0.1)
@@ -30,9 +30,9 @@ def world(store: Store) -> World:
 
 def test_shares_are_of_steps_group_by_group() -> None:
     played = [
-        Played("g0", True, {"current": 3, "lagged(4)": 1}),
-        Played("g0", False, {"current": 2}),
-        Played("g1", False, {"current": 1}),
+        EpisodeOutcome("g0", True, {"current": 3, "lagged(4)": 1}),
+        EpisodeOutcome("g0", False, {"current": 2}),
+        EpisodeOutcome("g1", False, {"current": 1}),
     ]
     (first, second), (third,) = attempts(played)
     assert (first.shares, first.solved) == ({"current": 0.75, "lagged(4)": 0.25}, True)
@@ -55,7 +55,7 @@ def test_metrics_are_averaged_over_tokens_and_parts_without_tokens_say_nothing()
 
 def test_what_ended_in_the_database_moves_the_weights(world: World) -> None:
     """Nobody knows anything; then episodes succeed where half of their steps are lagged."""
-    weigh = look(world.store, world.run_id, DRAWN)["dbbench"]
+    weigh = read_weights(world.store, world.run_id, DRAWN)["dbbench"]
     before = [weigh(LIVE, random.Random(seed))["lagged(4)"] for seed in range(40)]
     assert min(before) == pytest.approx(0.1)
     assert sum(weight > 0.2 for weight in before) < 20
@@ -63,10 +63,12 @@ def test_what_ended_in_the_database_moves_the_weights(world: World) -> None:
         world.ready(place, (0.0, 0.0, 1.0, 1.0))
     world.sql("UPDATE steps SET track = 'current' WHERE episode_id IN (SELECT episode_id FROM"
               " episodes WHERE score < 1)")  # fmt: skip
-    weigh = look(world.store, world.run_id, DRAWN)["dbbench"]
+    weigh = read_weights(world.store, world.run_id, DRAWN)["dbbench"]
     after = [weigh(LIVE, random.Random(seed))["lagged(4)"] for seed in range(40)]
     assert sum(0.2 < weight < 0.6 for weight in after) >= 28
-    assert look(world.store, world.run_id, DRAWN)["kg"](LIVE, random.Random(0)).keys() == set(LIVE)
+    assert read_weights(world.store, world.run_id, DRAWN)["kg"](
+        LIVE, random.Random(0)
+    ).keys() == set(LIVE)
 
 
 def test_queries_do_not_grow_with_episodes_or_steps(world: World) -> None:

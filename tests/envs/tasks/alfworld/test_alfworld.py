@@ -8,20 +8,20 @@ from agentrl.core.errors import ItemError
 from agentrl.core.types import Status
 from agentrl.envs.contract import Item, ToolCall
 from agentrl.envs.tasks.alfworld.environment import AlfworldEnvironment
-from agentrl.envs.tasks.alfworld.scene import Errand, Place, Scene
+from agentrl.envs.tasks.alfworld.playable import GeneratedGame
+from agentrl.envs.tasks.alfworld.problem import AlfworldProblem, ErrandSpec, RoomPlace
 from agentrl.envs.tasks.alfworld.source import AlfworldSource
-from agentrl.envs.tasks.alfworld.story import HouseholdStory
 
-SCENE = Scene(
-    Errand("put", "mug", "desk"),
-    [Place("desk 1"), Place("fridge 1", opens=True)],
+SCENE = AlfworldProblem(
+    ErrandSpec("put", "mug", "desk"),
+    [RoomPlace("desk 1"), RoomPlace("fridge 1", opens=True)],
     {"mug 1": "fridge 1", "egg 1": "fridge 1"},
 )
 ACTIONS = " AVAILABLE ACTIONS: go to desk 1\ngo to fridge 1\nlook\ninventory\n"
 
 
 def begun(style: str = "compact") -> AlfworldEnvironment:
-    return AlfworldEnvironment(HouseholdStory(SCENE, style), style)  # type: ignore[arg-type]
+    return AlfworldEnvironment(GeneratedGame(SCENE, style), style)  # type: ignore[arg-type]
 
 
 def take(action: Any) -> ToolCall:

@@ -10,8 +10,8 @@ import pytest
 
 from agentrl.envs.contract import Outcome
 from agentrl.envs.tasks.alfworld import check
-from agentrl.envs.tasks.alfworld.compare import TextWorld
 from agentrl.envs.tasks.alfworld.source import AlfworldSource
+from agentrl.envs.tasks.alfworld.textworld_comparison import TextWorld
 from agentrl.envs.tasks.check import Figure, Settings
 
 

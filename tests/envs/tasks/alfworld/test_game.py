@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.envs.tasks.alfworld.game import Play, Setting, setting
+from agentrl.envs.tasks.alfworld.game import Play, Setting, read_setting
 from agentrl.envs.tasks.alfworld.games import Game
-from agentrl.envs.tasks.alfworld.pddl import Malformed
+from agentrl.envs.tasks.alfworld.pddl import MalformedPddl
 
 AT_HOME = ["flip lamp 1", "lift hammer 1", "lift hammer 2", "look"]
 AT_HOME += ["test hammer 1", "test hammer 2", "test lamp 1", "walk to yard"]
@@ -14,7 +14,7 @@ AT_HOME += ["test hammer 1", "test hammer 2", "test lamp 1", "walk to yard"]
 
 @pytest.fixture
 def play(shed: Game) -> Play:
-    return Play(setting(*shed.packed.texts()))
+    return Play(read_setting(*shed.packed.texts()))
 
 
 def done(play: Play, *commands: str) -> list[str]:
@@ -33,7 +33,7 @@ def test_the_intro_tells_the_room_and_the_task(play: Play) -> None:
 
 
 def test_numbers_fall_as_ids_rise(shed: Game) -> None:
-    found = setting(*shed.packed.texts())
+    found = read_setting(*shed.packed.texts())
     assert [found.names[f"hammer_bar_{number}"] for number in (1, 2)] == ["hammer 2", "hammer 1"]
     assert found.names["yard"] == "yard "
 
@@ -50,7 +50,7 @@ def test_walking_to_where_one_stands_changes_nothing_and_is_not_offered(play: Pl
 def test_losing_what_was_never_asked_for_changes_something(made: Any) -> None:
     effect = "(not (at ?a ?from)) (at ?a ?to)"
     domain = made()["pddl_domain"].replace(effect, "(not (at ?a ?to)) (at ?a ?from)")
-    play = Play(setting(domain, made()["pddl_problem"], made()["grammar"]))
+    play = Play(read_setting(domain, made()["pddl_problem"], made()["grammar"]))
     assert [command for command in play.commands if "walk" in command] == ["walk to yard"]
     done(play, "walk to yard")
     assert list(play.commands) == AT_HOME
@@ -103,7 +103,7 @@ def test_a_command_that_cannot_be_done_does_nothing(play: Play) -> None:
 
 
 def test_the_walkthrough_wins_and_plays_do_not_touch_each_other(shed: Game) -> None:
-    found = setting(*shed.packed.texts())
+    found = read_setting(*shed.packed.texts())
     first = Play(found)
     done(first, *shed.walkthrough)
     assert first.won
@@ -111,7 +111,7 @@ def test_the_walkthrough_wins_and_plays_do_not_touch_each_other(shed: Game) -> N
 
 
 def test_the_episodes_of_a_group_share_their_setting(shed: Game) -> None:
-    assert setting(*shed.packed.texts()) is setting(*shed.packed.texts())
+    assert read_setting(*shed.packed.texts()) is read_setting(*shed.packed.texts())
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_a_broken_game_is_an_error_that_says_why(
     made: Any, part: str, old: str, new: str, named: str
 ) -> None:
     texts = {**made(), part: made()[part].replace(old, new)}
-    with pytest.raises(Malformed, match=named):
-        setting(texts["pddl_domain"], texts["pddl_problem"], texts["grammar"])
+    with pytest.raises(MalformedPddl, match=named):
+        read_setting(texts["pddl_domain"], texts["pddl_problem"], texts["grammar"])
 
 
 def test_an_action_without_words_is_never_offered(made: Any) -> None:
     words = made()["grammar"].replace("action sweep", "action mop")
-    play = Play(setting(made()["pddl_domain"], made()["pddl_problem"], words))
+    play = Play(read_setting(made()["pddl_domain"], made()["pddl_problem"], words))
     play.do("flip lamp 1")
     assert "sweep" not in play.commands
-    assert isinstance(setting(made()["pddl_domain"], made()["pddl_problem"], words), Setting)
+    assert isinstance(read_setting(made()["pddl_domain"], made()["pddl_problem"], words), Setting)

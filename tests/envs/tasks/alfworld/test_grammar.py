@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.tasks.alfworld import grammar
-from agentrl.envs.tasks.alfworld.grammar import Stage
-from agentrl.envs.tasks.alfworld.pddl import Malformed
-from agentrl.envs.tasks.alfworld.world import World
+from agentrl.envs.tasks.alfworld.grammar import TextContext
+from agentrl.envs.tasks.alfworld.pddl import MalformedPddl
+from agentrl.envs.tasks.alfworld.world_state import World
 
 LISTS = {"list_empty": "none", "list_separator": ", ", "list_last_separator": ", and "}
 FACTS = {
@@ -29,7 +29,7 @@ def told(text: str, rules: dict[str, Any] | None = None, **binding: str) -> str:
         for name, text in {**LISTS, **(rules or {})}.items()
     }
     found = grammar.parse(f'grammar :: """{json.dumps(rows)}""";')
-    stage = Stage(
+    stage = TextContext(
         World({}, FACTS),
         lambda entity, field: {"name": f"{entity} 1", "indefinite": "a", "id": entity}.get(
             field, ""
@@ -113,7 +113,7 @@ def test_the_predicates_a_text_depends_on_are_found_through_its_rules() -> None:
     ],
 )
 def test_what_cannot_be_told_is_an_error(text: str, named: str) -> None:
-    with pytest.raises(Malformed, match=named):
+    with pytest.raises(MalformedPddl, match=named):
         told(text)
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_told_is_an_error(text: str, named: str) -> None:
     ],
 )
 def test_what_is_no_grammar_is_an_error_that_says_why(source: str, named: str) -> None:
-    with pytest.raises(Malformed, match=named):
+    with pytest.raises(MalformedPddl, match=named):
         grammar.parse(source)
 
 
@@ -166,5 +166,5 @@ marks = st.sampled_from(
 @example('grammar :: """{"a": [{"rhs": "x", "condition": 3}]}""";')
 def test_whatever_the_text_it_is_read_or_malformed(source: str) -> None:
     for read in (grammar.parse, grammar.text):
-        with suppress(Malformed):
+        with suppress(MalformedPddl):
             read(source)

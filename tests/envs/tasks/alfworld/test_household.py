@@ -5,14 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.tasks.alfworld.household import Household
-from agentrl.envs.tasks.alfworld.scene import Errand, Place, Scene
+from agentrl.envs.tasks.alfworld.problem import AlfworldProblem, ErrandSpec, RoomPlace
 
-PLACES = [Place("desk"), Place("fridge", opens=True), Place("sinkbasin"), Place("microwave", True)]
+PLACES = [
+    RoomPlace("desk"),
+    RoomPlace("fridge", opens=True),
+    RoomPlace("sinkbasin"),
+    RoomPlace("microwave", True),
+]
 THINGS = {"mug 1": "fridge", "mug 2": "desk", "egg": "desk", "desklamp": "desk"}
 
 
-def household(errand: Errand) -> Household:
-    return Household(Scene(errand, PLACES, THINGS))
+def household(errand: ErrandSpec) -> Household:
+    return Household(AlfworldProblem(errand, PLACES, THINGS))
 
 
 def do(house: Household, *actions: str) -> None:
@@ -21,7 +26,7 @@ def do(house: Household, *actions: str) -> None:
 
 
 def test_at_first_one_can_only_walk_and_look() -> None:
-    assert list(household(Errand("put", "mug", "desk")).admissible()) == [
+    assert list(household(ErrandSpec("put", "mug", "desk")).admissible()) == [
         "go to desk",
         "go to fridge",
         "go to sinkbasin",
@@ -32,7 +37,7 @@ def test_at_first_one_can_only_walk_and_look() -> None:
 
 
 def test_a_closed_place_hides_what_it_holds_until_it_is_opened() -> None:
-    house = household(Errand("put", "mug", "desk"))
+    house = household(ErrandSpec("put", "mug", "desk"))
     do(house, "go to fridge")
     assert house.view() is None
     assert "take mug 1 from fridge" not in house.admissible()
@@ -44,7 +49,7 @@ def test_a_closed_place_hides_what_it_holds_until_it_is_opened() -> None:
 
 
 def test_one_hand_carries_one_thing_and_the_lamp_stays() -> None:
-    house = household(Errand("put", "mug", "desk"))
+    house = household(ErrandSpec("put", "mug", "desk"))
     do(house, "go to desk")
     assert "take desklamp from desk" not in house.admissible()
     do(house, "take egg from desk")
@@ -54,7 +59,7 @@ def test_one_hand_carries_one_thing_and_the_lamp_stays() -> None:
 
 
 def test_a_mug_brought_is_an_errand_done() -> None:
-    house = household(Errand("put", "mug", "sinkbasin"))
+    house = household(ErrandSpec("put", "mug", "sinkbasin"))
     do(house, "go to desk", "take mug 2 from desk", "go to sinkbasin")
     assert not house.won
     do(house, "move mug 2 to sinkbasin")
@@ -62,7 +67,7 @@ def test_a_mug_brought_is_an_errand_done() -> None:
 
 
 def test_another_thing_brought_is_not() -> None:
-    house = household(Errand("put", "mug", "sinkbasin"))
+    house = household(ErrandSpec("put", "mug", "sinkbasin"))
     do(house, "go to desk", "take egg from desk", "go to sinkbasin", "move egg to sinkbasin")
     assert not house.won
 
@@ -71,7 +76,7 @@ def test_another_thing_brought_is_not() -> None:
     ("verb", "place"), [("clean", "sinkbasin"), ("heat", "microwave"), ("cool", "fridge")]
 )
 def test_an_untreated_thing_does_not_count_and_a_treated_one_does(verb: str, place: str) -> None:
-    house = household(Errand(verb, "egg", "desk"))  # type: ignore[arg-type]
+    house = household(ErrandSpec(verb, "egg", "desk"))  # type: ignore[arg-type]
     do(house, "go to desk", "take egg from desk", "move egg to desk")
     assert not house.won
     do(house, "take egg from desk", f"go to {place}", f"{verb} egg with {place}")
@@ -80,14 +85,14 @@ def test_an_untreated_thing_does_not_count_and_a_treated_one_does(verb: str, pla
 
 
 def test_heating_undoes_cooling() -> None:
-    house = household(Errand("cool", "egg", "desk"))
+    house = household(ErrandSpec("cool", "egg", "desk"))
     do(house, "go to desk", "take egg from desk", "go to fridge", "cool egg with fridge")
     do(house, "go to microwave", "heat egg with microwave", "go to desk", "move egg to desk")
     assert not house.won
 
 
 def test_two_things_are_asked_for_and_one_does_not_do() -> None:
-    house = household(Errand("put", "mug", "sinkbasin", count=2))
+    house = household(ErrandSpec("put", "mug", "sinkbasin", count=2))
     do(house, "go to desk", "take mug 2 from desk", "go to sinkbasin", "move mug 2 to sinkbasin")
     assert not house.won
     do(house, "go to fridge", "open fridge", "take mug 1 from fridge", "go to sinkbasin")
@@ -96,7 +101,7 @@ def test_two_things_are_asked_for_and_one_does_not_do() -> None:
 
 
 def test_looking_needs_the_thing_in_hand_and_the_lamp_on() -> None:
-    house = household(Errand("look", "egg", "desklamp"))
+    house = household(ErrandSpec("look", "egg", "desklamp"))
     do(house, "go to desk", "use desklamp")
     assert not house.won
     do(house, "take egg from desk", "use desklamp")
@@ -106,7 +111,7 @@ def test_looking_needs_the_thing_in_hand_and_the_lamp_on() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 40), max_size=40))
 def test_whatever_is_done_no_thing_is_lost_or_doubled(choices: list[int]) -> None:
-    house = household(Errand("heat", "mug", "sinkbasin"))
+    house = household(ErrandSpec("heat", "mug", "sinkbasin"))
     for choice in choices:
         commands = list(house.admissible().values())
         house.act(commands[choice % len(commands)])

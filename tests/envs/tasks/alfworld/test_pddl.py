@@ -7,7 +7,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.tasks.alfworld import pddl
-from agentrl.envs.tasks.alfworld.pddl import And, Atom, Effect, Exists, Malformed, Not, Or, Variable
+from agentrl.envs.tasks.alfworld.pddl import (
+    And,
+    Atom,
+    Effect,
+    Exists,
+    MalformedPddl,
+    Not,
+    Or,
+    Variable,
+)
 
 
 def problem(init: str = "", goal: str = "(p)", objects: str = "") -> pddl.Problem:
@@ -32,7 +41,7 @@ def test_a_fact_given_twice_is_one_and_costs_are_left_out() -> None:
 def test_types_form_a_line_up_to_the_root() -> None:
     found = pddl.domain("(define (domain x) (:types cup - dish dish))")
     assert found.lineage("cup") == ("cup", "dish", "object")
-    with pytest.raises(Malformed, match="unknown type fork"):
+    with pytest.raises(MalformedPddl, match="unknown type fork"):
         found.lineage("fork")
 
 
@@ -90,7 +99,7 @@ def test_a_quantified_variable_is_not_free() -> None:
     ],
 )
 def test_what_is_no_problem_is_an_error_that_says_why(text: str, named: str) -> None:
-    with pytest.raises(Malformed, match=named):
+    with pytest.raises(MalformedPddl, match=named):
         pddl.problem(text)
 
 
@@ -129,5 +138,5 @@ marks = st.sampled_from(
 @example("(define (domain x) (:action a :effect (forall (?x) (not ((p))))))")
 def test_whatever_the_text_it_is_read_or_malformed(text: str) -> None:
     for read in (pddl.domain, pddl.problem):
-        with suppress(Malformed):
+        with suppress(MalformedPddl):
             read(text)

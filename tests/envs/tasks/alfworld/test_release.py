@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from agentrl.envs.tasks.alfworld import check, games
-from agentrl.envs.tasks.alfworld.compare import Comparison, compare, spread, textworld
+from agentrl.envs.tasks.alfworld.textworld_comparison import Comparison, compare, spread, textworld
 from agentrl.envs.tasks.check import Settings
 
 

@@ -11,7 +11,7 @@ from agentrl.envs import registry
 from agentrl.envs.server.in_process import play
 from agentrl.envs.tasks.bfcl import check, datasets
 from agentrl.envs.tasks.check import Settings
-from agentrl.envs.tasks.datasets import Lacking
+from agentrl.envs.tasks.datasets import MissingDataset
 
 CONFIG = {
     "root": {
@@ -186,5 +186,5 @@ def test_a_line_that_cannot_be_read_names_file_and_line(data: str) -> None:
 
 def test_a_file_that_is_missing_is_named(data: str) -> None:
     (Path(data) / "bfcl" / "multi_turn_func_doc" / "math_api.json").unlink()
-    with pytest.raises(Lacking, match=r"has no bfcl/multi_turn_func_doc/math_api\.json"):
+    with pytest.raises(MissingDataset, match=r"has no bfcl/multi_turn_func_doc/math_api\.json"):
         datasets.imported("base", data)

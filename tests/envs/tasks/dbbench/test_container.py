@@ -13,7 +13,7 @@ from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.envs import registry
 from agentrl.envs.contract import Item, Outcome, TaskSource, ToolCall
 from agentrl.envs.sandbox.docker_engine import Engine
-from agentrl.envs.sandbox.sandbox import Sandboxes, Spec, contain
+from agentrl.envs.sandbox.sandbox import Sandboxes, Spec, make_sandboxes
 from agentrl.envs.tasks.dbbench.container import ContainedDatabase, program
 from agentrl.envs.tasks.dbbench.problem import Table
 from agentrl.envs.tasks.dbbench.sqlite import TIMED_OUT, SqliteDatabase
@@ -52,7 +52,7 @@ def test_a_conversation_in_a_container_is_the_one_in_the_process(
     inside = registry.source("dbbench", options)
     outside = registry.source("dbbench", options | {"container": True})
     assert outside.items("train") == inside.items("train")
-    (pool,) = contain(outside, engine, sandbox_image)
+    (pool,) = make_sandboxes(outside, engine, sandbox_image)
     with closing(pool):
         for seed, item in enumerate(inside.items("train")):
             assert conversation(outside, item, seed) == conversation(inside, item, seed)
@@ -62,7 +62,7 @@ def test_mysqls_dialect_is_the_same_in_a_container(engine: Engine, sandbox_image
     options = {"items": 16, "difficulty": "hard", "dialect": "mysql"}
     inside = registry.source("dbbench", options)
     outside = registry.source("dbbench", options | {"container": True})
-    (pool,) = contain(outside, engine, sandbox_image)
+    (pool,) = make_sandboxes(outside, engine, sandbox_image)
     with closing(pool):
         for seed, item in enumerate(inside.items("train")):
             assert conversation(outside, item, seed) == conversation(inside, item, seed)

@@ -2,7 +2,7 @@
 
 from agentrl.envs.contract import Message, ToolCall
 from agentrl.envs.tasks.kg.baselines import FirstRelation, RandomWalk
-from agentrl.envs.tasks.kg.expert import KgExpert, listed, made
+from agentrl.envs.tasks.kg.expert import KgExpert, parse_list, parse_made
 from agentrl.envs.tasks.kg.problem import Problem
 
 PROBLEM = Problem(
@@ -65,10 +65,14 @@ def test_its_mistakes_are_other_relations_other_sets_opposites_and_haste() -> No
 
 
 def test_replies_of_either_style_are_read() -> None:
-    assert listed("Observation: [a.b..c, d]") == listed("a.b..c d") == ["a.b..c", "d"]
-    assert listed("Observation: []") == listed("nothing") == listed("Error: x") == []
-    assert made("#12 person") == made("Observation: variable #12, which is a number") == "#12"
-    assert made("Error processing tool call: there is no variable #4") == ""
+    assert parse_list("Observation: [a.b..c, d]") == parse_list("a.b..c d") == ["a.b..c", "d"]
+    assert parse_list("Observation: []") == parse_list("nothing") == parse_list("Error: x") == []
+    assert (
+        parse_made("#12 person")
+        == parse_made("Observation: variable #12, which is a number")
+        == "#12"
+    )
+    assert parse_made("Error processing tool call: there is no variable #4") == ""
 
 
 def test_the_constant_policy_takes_the_first_relation() -> None:

@@ -17,10 +17,10 @@ from agentrl.envs.tasks.kg.program import (
     Program,
     ProgramError,
     answers,
-    checked,
     entities,
     parse,
     predicates,
+    require_size,
     size,
 )
 
@@ -139,10 +139,10 @@ def test_a_name_that_could_leave_its_place_in_a_query_is_refused(name: str) -> N
 def test_a_program_that_doubles_with_every_step_is_refused_in_time() -> None:
     program: Program = Join("people", inverse=True, of=Entity("m.oslo"))
     for _ in range(4):
-        program = checked(And(program, program))
+        program = require_size(And(program, program))
     assert size(program) == 47  # 2, 5, 11, 23, 47; the next would be 95
     with pytest.raises(ProgramError, match="too many steps"):
-        checked(And(program, program))
+        require_size(And(program, program))
 
 
 def test_only_sets_are_counted_joined_and_intersected() -> None:

@@ -11,7 +11,7 @@ from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Item
 from agentrl.envs.tasks.check import Settings
 from agentrl.envs.tasks.datasets import Dataset
-from agentrl.envs.tasks.figures import of_origin
+from agentrl.envs.tasks.figures import origin_figures
 from agentrl.envs.tasks.kg import check, datasets
 from agentrl.envs.tasks.kg.source import KgSource, label
 
@@ -166,32 +166,32 @@ def test_figures_of_no_items_measure_nothing(folder: Path) -> None:
 
 def test_what_the_splits_share_as_published_is_wanted(folder: Path) -> None:
     settings = Settings(data=str(folder))
-    found = {figure.name: figure for figure in of_origin("kg", "agentbench", settings)}
+    found = {figure.name: figure for figure in origin_figures("kg", "agentbench", settings)}
     assert found["shared by splits"].value == "dev and rl: 1 of 2 contents"
     assert found["shared by splits"].wanted == "dev and rl: 13"
     assert found["shared by splits"].ok is False
     for questions, _ in datasets.SPLITS.values():
         (folder / "kg" / questions).write_text("[]")
-    empty = {figure.name: figure for figure in of_origin("kg", "agentbench", settings)}
+    empty = {figure.name: figure for figure in origin_figures("kg", "agentbench", settings)}
     assert (empty["items rl"].value, empty["items rl"].ok) == ("0", False)
 
 
 def test_the_published_splits_share_what_is_known(dataset: Present) -> None:
     dataset(datasets.SUPPORT_GRAPHS)
-    found = [figure for figure in of_origin("kg", "agentbench", Settings(limit=1))]
+    found = [figure for figure in origin_figures("kg", "agentbench", Settings(limit=1))]
     assert (found[-1].name, found[-1].ok) == ("shared by splits", True)
     assert found[-1].value == "dev and rl: 13 of 1,234 contents, as published"
 
 
 def test_gold_programs_of_the_dev_questions_replay(dataset: Present) -> None:
     dataset(datasets.SUPPORT_GRAPHS)
-    status = datasets.replayed("")
+    status = datasets.replayed_answers("")
     items = KgSource({"origin": "agentbench"}).items("dev")
     accepted = set()
     for item in items:
-        problem, found = check.held(item, "permissive")
+        problem, found = check.check_program(item, "permissive")
         assert found == set(problem.answers)
-        if check.held(item, "strict")[1] == set(problem.answers):
+        if check.check_program(item, "strict")[1] == set(problem.answers):
             accepted.add(item.item_id)
     assert len(items) == 20
     assert accepted == {i.item_id for i in items if status[i.item_id] == "ok"}

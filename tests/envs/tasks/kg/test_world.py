@@ -8,7 +8,14 @@ from agentrl.envs.contract import Message
 from agentrl.envs.tasks.kg.graph import LocalGraph
 from agentrl.envs.tasks.kg.problem import Ontology, Problem
 from agentrl.envs.tasks.kg.program import parse
-from agentrl.envs.tasks.kg.questions import Walker, action, drawn, plan, replay, solved
+from agentrl.envs.tasks.kg.questions import (
+    Walker,
+    action,
+    draw_problem,
+    plan,
+    replay,
+    solve_program,
+)
 from agentrl.envs.tasks.kg.source import KgSource
 from agentrl.envs.tasks.kg.tools import Workbench
 from agentrl.envs.tasks.kg.world import MAX_TRIPLES, invent
@@ -63,14 +70,16 @@ def test_programs_are_worded_in_full_and_in_short(graph: LocalGraph) -> None:
 
 def test_a_question_that_a_part_of_it_answers_is_no_question(graph: LocalGraph) -> None:
     people, staff = "(JOIN (R people) m.oslo)", "(JOIN (R staff) m.acme)"
-    assert solved(parse(f"(AND {people} {staff})"), walker(graph)) == ["m.bob"]
-    assert solved(parse(f"(AND {people} {people})"), walker(graph)) is None
-    assert solved(parse("(JOIN (R people) (JOIN (R home) m.ann))"), walker(graph)) is None
-    assert solved(parse("(JOIN (R staff) m.oslo)"), walker(graph)) is None
+    assert solve_program(parse(f"(AND {people} {staff})"), walker(graph)) == ["m.bob"]
+    assert solve_program(parse(f"(AND {people} {people})"), walker(graph)) is None
+    assert solve_program(parse("(JOIN (R people) (JOIN (R home) m.ann))"), walker(graph)) is None
+    assert solve_program(parse("(JOIN (R staff) m.oslo)"), walker(graph)) is None
 
 
 def test_a_walk_without_choices_draws_nothing(graph: LocalGraph) -> None:
-    assert drawn(walker(graph), Random(0), "path 1", tries=5) is None  # oslo has one relation
+    assert (
+        draw_problem(walker(graph), Random(0), "path 1", tries=5) is None
+    )  # oslo has one relation
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Message, ToolCall
-from agentrl.envs.tasks.oslinux.expert import OsExpert, faulty, miscopied
+from agentrl.envs.tasks.oslinux.expert import OsExpert, faulty, miscopy
 from agentrl.envs.tasks.oslinux.problem import Problem
 from agentrl.envs.tasks.oslinux.questions import busiest_address, highest_score, total_of_name
 from agentrl.envs.tasks.oslinux.source import OsSource
@@ -77,4 +77,4 @@ def test_a_faulty_command_is_another_and_a_miscopied_answer_too(text: str, seed:
     assert isinstance(faulty(text, random), str)
     assert faulty("find /root -name '*.txt' | wc -l", random) != "find /root -name '*.txt' | wc -l"
     if text:
-        assert miscopied(text, random) != text
+        assert miscopy(text, random) != text

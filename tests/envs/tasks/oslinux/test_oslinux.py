@@ -14,7 +14,7 @@ from agentrl.envs import registry
 from agentrl.envs.contract import Item, Outcome, ToolCall
 from agentrl.envs.sandbox.channel import Overrun
 from agentrl.envs.sandbox.docker_engine import Engine
-from agentrl.envs.sandbox.sandbox import Sandboxes, contain
+from agentrl.envs.sandbox.sandbox import Sandboxes, make_sandboxes
 from agentrl.envs.tasks.oslinux.environment import NO_CALL, PROBLEM, UNKNOWN_TOOL, OsEnvironment
 from agentrl.envs.tasks.oslinux.machine import Machine
 from agentrl.envs.tasks.oslinux.problem import Problem
@@ -38,7 +38,7 @@ def made(engine: Engine, sandbox_image: str) -> Iterator[Made]:
     """Environments of item contents, started; closed at the end. `seconds`: of a command."""
     opened: list[OsEnvironment] = []
     source = OsSource({"spares": 0})
-    (pool,) = contain(source, engine, sandbox_image)
+    (pool,) = make_sandboxes(source, engine, sandbox_image)
 
     def make(content: Mapping[str, Any], seconds: float = 60.0) -> OsEnvironment:
         problem = msgspec.convert(content, Problem)
@@ -235,7 +235,7 @@ def test_an_expert_solves_one_item_of_every_template(
     engine: Engine, sandbox_image: str, difficulty: str
 ) -> None:
     source = registry.source("os", {"difficulty": difficulty, "items": 12, "spares": 0})
-    (pool,) = contain(source, engine, sandbox_image)
+    (pool,) = make_sandboxes(source, engine, sandbox_image)
     with closing(pool):
         for item in source.items("train"):
             assert _played(source, item, pool) == 1.0

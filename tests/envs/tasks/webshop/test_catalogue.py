@@ -10,8 +10,8 @@ from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue import FolderCatalogue, MemoryCatalogue, build
 from agentrl.envs.tasks.webshop.datasets import agentbench_products
 from agentrl.envs.tasks.webshop.generate import catalogue
-from agentrl.envs.tasks.webshop.large import products, queries
-from agentrl.envs.tasks.webshop.product import Product, Wish
+from agentrl.envs.tasks.webshop.large_catalogue import products, queries
+from agentrl.envs.tasks.webshop.product import HumanGoal, Product
 
 
 def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
@@ -28,11 +28,13 @@ def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
 
 def test_goals_of_people_are_kept_in_the_benchmarks_order(tmp_path: Path) -> None:
     some = [
-        Product(f"B{number}", "Mug", (9.0,), wishes=(Wish(f"mug {number}", ("big",), ("red",)),))
+        Product(
+            f"B{number}", "Mug", (9.0,), wishes=(HumanGoal(f"mug {number}", ("big",), ("red",)),)
+        )
         for number in range(20)
     ]
     build(some, tmp_path)
-    assert FolderCatalogue(tmp_path).goals() == goals.human(some)
+    assert FolderCatalogue(tmp_path).goals() == goals.human_goals(some)
 
 
 @pytest.mark.parametrize("asin", ["B9", "", "A", "Z999999999999"])
@@ -86,11 +88,15 @@ def test_the_benchmarks_files_become_products_and_goals(tmp_path: Path) -> None:
     record |= {"product_category": "p"}
     record |= {"full_description": "", "small_description": [], "pricing": "$5", "images": ["x"]}
     shop = [{**record, "asin": asin, "customization_options": None} for asin in ("B1", "nan", "B2")]
-    wish = {"instruction": "a mug", "instruction_attributes": ["big"], "instruction_options": []}
+    human_goal = {
+        "instruction": "a mug",
+        "instruction_attributes": ["big"],
+        "instruction_options": [],
+    }
     for name, value in (
         ("items_shuffle.json", shop),
         ("items_ins_v2.json", {"B1": {"attributes": ["big"]}}),
-        ("items_human_ins.json", {"B2": [wish]}),
+        ("items_human_ins.json", {"B2": [human_goal]}),
     ):
         (tmp_path / "webshop" / name).write_text(json.dumps(value))
     folder = tmp_path / "index"

@@ -7,17 +7,19 @@ import pytest
 from agentrl.envs.tasks.webshop import goals
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.goals import Goal
-from agentrl.envs.tasks.webshop.product import Product, Wish
+from agentrl.envs.tasks.webshop.product import HumanGoal, Product
 
 MUG = Product(
     asin="B1",
     title="Mug",
     prices=(995.0,),
     options={"size": ("small", "large"), "color": ("red",)},
-    wishes=(Wish("a mug.", ("safe",), ("red",)), Wish("any mug", ())),
-    template=Wish("Find me mugs", ("safe",)),
+    wishes=(HumanGoal("a mug.", ("safe",), ("red",)), HumanGoal("any mug", ())),
+    template=HumanGoal("Find me mugs", ("safe",)),
 )
-PLATE = Product(asin="B2", title="Plate", prices=(12.0,), template=Wish("Find me plates", ("big",)))
+PLATE = Product(
+    asin="B2", title="Plate", prices=(12.0,), template=HumanGoal("Find me plates", ("big",))
+)
 
 
 def test_the_bound_is_the_larger_of_two_of_the_four_next_tens() -> None:
@@ -29,7 +31,7 @@ def test_the_bound_is_the_larger_of_two_of_the_four_next_tens() -> None:
 
 
 def test_there_is_a_synthetic_goal_for_each_combination_of_options() -> None:
-    found = goals.synthetic([MUG])
+    found = goals.synthetic_goals([MUG])
     assert {goal.instruction for goal in found} == {
         "Find me mugs with color: red, and size: small",
         "Find me mugs with color: red, and size: large",
@@ -39,34 +41,34 @@ def test_there_is_a_synthetic_goal_for_each_combination_of_options() -> None:
 
 
 def test_a_person_without_attributes_asks_for_nothing() -> None:
-    [goal] = goals.human([MUG, PLATE])
+    [goal] = goals.human_goals([MUG, PLATE])
     assert (goal.instruction, goal.options, goal.asin) == ("a mug", ("red",), "B1")
 
 
 def test_the_price_is_said_and_the_same_in_every_process() -> None:
-    [goal] = goals.synthetic([PLATE])
+    [goal] = goals.synthetic_goals([PLATE])
     assert (
         goal.instruction == f"Find me plates, and price lower than {goal.price_upper:.2f} dollars"
     )
-    assert goals.synthetic([MUG, PLATE])[0] in goals.synthetic([PLATE, MUG])
-    assert goal in goals.synthetic([MUG, PLATE])
+    assert goals.synthetic_goals([MUG, PLATE])[0] in goals.synthetic_goals([PLATE, MUG])
+    assert goal in goals.synthetic_goals([MUG, PLATE])
 
 
 def test_goals_are_shuffled_with_seed_233() -> None:
     many = [
-        Product(f"B{number}", "Mug", (999.0,), template=Wish(f"Find me {number}", ("a",)))
+        Product(f"B{number}", "Mug", (999.0,), template=HumanGoal(f"Find me {number}", ("a",)))
         for number in range(10)
     ]
     expected = [f"Find me {number}" for number in range(10)]
     Random(233).shuffle(expected)
-    assert [goal.instruction for goal in goals.synthetic(many)] == expected
+    assert [goal.instruction for goal in goals.synthetic_goals(many)] == expected
 
 
 def test_the_sample_has_6910_synthetic_goals_and_13_of_people(
     sample_catalogue: MemoryCatalogue,
 ) -> None:
-    assert len(goals.synthetic(sample_catalogue.products)) == 6910
-    people: list[Goal] = goals.human(sample_catalogue.products)
+    assert len(goals.synthetic_goals(sample_catalogue.products)) == 6910
+    people: list[Goal] = goals.human_goals(sample_catalogue.products)
     assert len(people) == 13
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentrl.envs.tasks.webshop import large, lucene
+from agentrl.envs.tasks.webshop import large_catalogue, lucene
 from agentrl.envs.tasks.webshop.analysis import terms
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
-from agentrl.envs.tasks.webshop.indexing import in_memory
+from agentrl.envs.tasks.webshop.indexing import index_in_memory
 from agentrl.envs.tasks.webshop.search import Search
 
 pytestmark = pytest.mark.oracles
@@ -25,7 +25,7 @@ def jar() -> Path:
 
 
 def agree(jar: Path, documents: list[tuple[str, str]], queries: list[str]) -> None:
-    ours = Search(in_memory(documents))
+    ours = Search(index_in_memory(documents))
     for query, theirs in zip(queries, lucene.search(jar, documents, queries), strict=True):
         found = [(documents[place][0], np.float32(score)) for place, score in ours.best(query, 50)]
         assert found == [(name, np.float32(score)) for name, score in theirs], query
@@ -39,7 +39,11 @@ def test_every_score_of_the_sample_is_lucenes(jar: Path, sample_catalogue: Memor
 
 
 def test_every_score_of_a_made_up_catalogue_is_lucenes(jar: Path) -> None:
-    agree(jar, [(each.asin, each.text) for each in large.products(3000)], large.queries(200))
+    agree(
+        jar,
+        [(each.asin, each.text) for each in large_catalogue.products(3000)],
+        large_catalogue.queries(200),
+    )
 
 
 def test_every_character_is_a_part_of_the_same_word(jar: Path) -> None:

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.core.errors import ItemError
-from agentrl.envs.tasks.webshop.product import Product, Wish, from_document, from_record, records
+from agentrl.envs.tasks.webshop.product import (
+    HumanGoal,
+    Product,
+    from_document,
+    from_record,
+    records,
+)
 
 RECORD = {
     "asin": "B1",
@@ -29,9 +35,13 @@ TEMPLATES = {"B1": {"attributes": ["heat safe"], "instruction_attributes": ["hea
 
 
 def test_a_record_is_read_as_the_benchmark_reads_it() -> None:
-    wish = {"instruction": "a mug", "instruction_attributes": ["safe"], "instruction_options": []}
+    human_goal = {
+        "instruction": "a mug",
+        "instruction_attributes": ["safe"],
+        "instruction_options": [],
+    }
     templates = {"B1": {**TEMPLATES["B1"], "instruction": "Find me mugs"}}
-    assert from_record(RECORD, templates, {"B1": [wish]}) == Product(
+    assert from_record(RECORD, templates, {"B1": [human_goal]}) == Product(
         asin="B1",
         title="Mug",
         prices=(1019.5, 27.0),
@@ -41,8 +51,8 @@ def test_a_record_is_read_as_the_benchmark_reads_it() -> None:
         features=("Holds tea.",),
         options={"color": ("red | blue", "green")},
         attributes=("heat safe",),
-        wishes=(Wish("a mug", ("safe",), ()),),
-        template=Wish("Find me mugs", ("heat safe",)),
+        wishes=(HumanGoal("a mug", ("safe",), ()),),
+        template=HumanGoal("Find me mugs", ("heat safe",)),
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.tasks.webshop.analysis import terms
-from agentrl.envs.tasks.webshop.indexing import Indexer, in_memory, open_postings
+from agentrl.envs.tasks.webshop.indexing import Indexer, index_in_memory, open_postings
 from agentrl.envs.tasks.webshop.search import Search, byte_length, length_byte
 
 WORDS = "lamp chair red blue steel oak pine soft hard small".split()  # noqa: SIM905
@@ -51,7 +51,7 @@ def test_the_best_are_those_of_an_exhaustive_search(
     texts: list[str], query: str, limit: int
 ) -> None:
     expected = exhaustive(texts, query)
-    found = Search(in_memory(identifiers(texts))).best(query, limit)
+    found = Search(index_in_memory(identifiers(texts))).best(query, limit)
     assert len({number for number, _ in found}) == min(limit, len(expected))
     for number, score in found:
         assert score == pytest.approx(expected[number], rel=1e-5)
@@ -64,7 +64,7 @@ def test_the_best_are_those_of_an_exhaustive_search(
 @given(TEXTS, QUERIES)
 def test_ties_go_to_the_smaller_id(texts: list[str], query: str) -> None:
     named = identifiers(texts)
-    found = Search(in_memory(named)).best(query, 50)
+    found = Search(index_in_memory(named)).best(query, 50)
     keys = [(-score, named[number][0]) for number, score in found]
     assert keys == sorted(keys)
 
@@ -80,15 +80,15 @@ def test_an_index_in_a_folder_finds_what_one_in_memory_finds(
         indexer.add(*each)
     indexer.write()
     in_folder = Search(open_postings(folder))
-    assert in_folder.best(query, 10) == Search(in_memory(identifiers([*texts, "lamp"]))).best(
+    assert in_folder.best(query, 10) == Search(index_in_memory(identifiers([*texts, "lamp"]))).best(
         query, 10
     )
 
 
 def test_blocks_make_the_same_index() -> None:
     texts = identifiers([" ".join(WORDS[number % 7 :]) for number in range(50)])
-    whole = in_memory(texts)
-    parts = in_memory(texts, block=8)
+    whole = index_in_memory(texts)
+    parts = index_in_memory(texts, block=8)
     for name in ("starts", "products", "counts", "norms", "peaks", "order"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))
 
@@ -104,11 +104,13 @@ def test_lengths_keep_four_significant_bits_above_24() -> None:
 
 def test_a_score_worked_out_by_hand() -> None:
     """Two texts of 2 terms, one holds it: ln(1 + 1.5 / 1.5) · 1 / (1 + 0.9) = 0.36481."""
-    [(number, score)] = Search(in_memory([("a", "oak lamp"), ("b", "red chair")])).best("oak", 5)
+    [(number, score)] = Search(index_in_memory([("a", "oak lamp"), ("b", "red chair")])).best(
+        "oak", 5
+    )
     assert number == 0
     assert score == pytest.approx(math.log(2) / 1.9, rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["", "the of and", "unseen words", "★★★ ???"])
 def test_a_search_for_nothing_known_finds_nothing(text: str) -> None:
-    assert Search(in_memory([("a", "oak lamp")])).best(text, 5) == []
+    assert Search(index_in_memory([("a", "oak lamp")])).best(text, 5) == []

@@ -11,9 +11,9 @@ from agentrl.envs.contract import Expert, Item, Observation, Outcome, ToolCall
 from agentrl.envs.tasks.webshop import check, generate
 from agentrl.envs.tasks.webshop.catalogue import MemoryCatalogue
 from agentrl.envs.tasks.webshop.datasets import AGENTBENCH
-from agentrl.envs.tasks.webshop.goods import KINDS
 from agentrl.envs.tasks.webshop.nouns import nouns
-from agentrl.envs.tasks.webshop.source import WebshopSource, parted
+from agentrl.envs.tasks.webshop.product_words import KINDS
+from agentrl.envs.tasks.webshop.source import WebshopSource, split_goals
 
 
 def play(source: WebshopSource, item: Item, expert: Expert) -> Outcome:
@@ -114,7 +114,7 @@ def test_baselines_earn_less_than_an_expert() -> None:
 def test_splits_are_the_benchmarks_where_there_are_enough(
     count: int, test: range, train: range
 ) -> None:
-    assert parted(count) == (test, train)
+    assert split_goals(count) == (test, train)
 
 
 @pytest.mark.parametrize(

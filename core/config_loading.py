@@ -1,0 +1,211 @@
+"""Reads and writes a Config: a TOML file, overridden by AGENTRL__SECTION__KEY.
+
+An unknown key or a wrong value raises a ConfigError that names it and the nearest known key.
+"""
+
+import math
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import tomli_w
+
+from agentrl.core.config import Config, Section
+from agentrl.core.errors import ConfigError, nearest
+
+PREFIX = "AGENTRL__"
+SECRETIVE = {  # words of keys whose values may be secrets, or hold some
+    *("args", "checkpoints", "endpoint", "env", "key"),
+    *("options", "password", "secret", "token", "url"),
+}
+
+
+def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Load the Config of a TOML file and the environment. Raises ConfigError."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        inside = path / "config.toml"  # as the quickstart leaves it
+        hint = f"give {inside}" if inside.is_file() else "give the path of a TOML file"
+        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8", hint="give the path of a TOML file") from error
+    return loads(text, str(path), os.environ if environ is None else environ)
+
+
+def loads(text: str, source: str = "config", environ: Mapping[str, str] | None = None) -> Config:
+    """Parse a Config from TOML text. `source`: name for errors."""
+    try:
+        tree = tomllib.loads(text, parse_float=_parse_finite)
+    except (ValueError, RecursionError) as error:  # numbers and nesting beyond Python's bounds too
+        raise ConfigError(f"{source}: not TOML: {error}") from error
+    _refuse_unknown(Config, tree, source, "")
+    overrides = {name: text for name, text in (environ or {}).items() if name.startswith(PREFIX)}
+    for name, value in sorted(overrides.items()):
+        _override(tree, name, value)
+        _refuse_unknown(Config, tree, name, "")
+    try:
+        return msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise _load_error(source, error, overrides) from error
+
+
+def command(verb: str, path: Path, environ: Mapping[str, str] | None = None) -> str:
+    """Return the shell command `agentrl VERB PATH` with the variables that override the file.
+
+    The variables are put before the command. A value that may be a secret is shown as `NAME=…`.
+    """
+    known = sorted((os.environ if environ is None else environ).items())
+    told = [
+        f"{name}={_describe_override(name, text)}"
+        for name, text in known
+        if name.startswith(PREFIX)
+    ]
+    return " ".join([*told, "agentrl", verb, shlex.quote(str(path))])
+
+
+def with_changes(config: Config, changes: Sequence[str]) -> Config:
+    """Return the Config with changes `section.key=value`, values as in TOML. Raises ConfigError."""
+    tree = _without_none(msgspec.to_builtins(config))
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change} has no value", hint="write --set SECTION.KEY=VALUE")
+        _set(tree, key.strip().split("."), value.strip(), f"--set {change}")
+    _refuse_unknown(Config, tree, "--set", "")
+    try:
+        return msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise _load_error("--set", error) from error
+
+
+def dumps(config: Config) -> str:
+    """Return the configuration as JSON, with all defaults and without secrets."""
+    return msgspec.json.encode(config).decode()
+
+
+def to_toml(config: Config) -> str:
+    """Return the configuration as TOML for `load`, with all defaults."""
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+
+
+def from_json(text: str, source: str) -> Config:
+    """Parse the output of `dumps`. `source`: name for errors, the run whose row has the text.
+
+    Raises ConfigError for a configuration of another version.
+    """
+    try:
+        return msgspec.json.decode(text, type=Config)
+    except msgspec.DecodeError as error:
+        raise _load_error(source, error) from error
+
+
+def _load_error(source: str, error: Exception, overrides: Collection[str] = ()) -> ConfigError:
+    """Convert an error of msgspec: name the key, and the override that set its value."""
+    text, _, where = str(error).partition(" - at `$.")
+    key = where.rstrip("`") or "config"
+    name = PREFIX + key.replace(".", "__").upper()
+    text = text.replace(" | null", "")  # TOML has no null
+    if text.startswith("Invalid enum value"):
+        text += f"; known: {', '.join(map(str, _choices(key)))}"
+    part = re.sub(r"\[.*?\]", "", where.rstrip("`"))
+    verb = f"agentrl config keys {part.rpartition('.')[0] or part}".strip()
+    hint = f"see `{verb}` for the values of each key"
+    if text == "Object missing required field `tasks`":
+        hint = "add a section [tasks.NAME]; `agentrl envs list` has the names"
+    return ConfigError(f"{name if name in overrides else source}: {key}: {text}", hint=hint)
+
+
+def _choices(key: str) -> tuple[Any, ...]:
+    """Return the values of a `Literal` key. The key is written as in msgspec (`policy[0].x`)."""
+    kind: Any = Config
+    for part in re.findall(r"[^.\[\]]+|\[", key.replace("[...]", "[").replace("]", "")):
+        if part == "[":
+            kind = get_args(kind)[-1]
+        elif not part.isdecimal():
+            kind = get_type_hints(kind)[part]
+    branches = (kind, *get_args(kind))  # `Literal[…] | None`, too
+    return next((get_args(each) for each in branches if get_origin(each) is Literal), ())
+
+
+def _without_none(value: Any) -> Any:
+    """Remove None values: TOML has no null, an absent key means the same."""
+    if isinstance(value, dict):
+        return {key: _without_none(child) for key, child in value.items() if child is not None}
+    return [_without_none(child) for child in value] if isinstance(value, list) else value
+
+
+def _describe_override(name: str, text: str) -> str:
+    """Quote an override's value for a shell; a secret, a URL or a table becomes an ellipsis."""
+    words = set(re.split("_+", name.removeprefix(PREFIX).lower()))
+    return "…" if words & SECRETIVE or "://" in text or "{" in text else shlex.quote(text)
+
+
+def _override(tree: dict[str, Any], name: str, text: str) -> None:
+    path = name.removeprefix(PREFIX).lower().split("__")
+    _refuse_lowered(tree, path, name)
+    _set(tree, path, text, name)
+
+
+def _refuse_lowered(tree: Mapping[str, Any], path: Sequence[str], source: str) -> None:
+    """Refuse overrides whose key has capitals: a variable of an `env`, a task with capitals."""
+    if "env" in path[2:-1]:
+        words, at = source.split("__"), path.index("env", 2) + 2
+        hint = f"{'__'.join(words[:at])}='{{{'__'.join(words[at:])} = \"…\"}}'"
+        raise ConfigError(
+            f"{source}: variable names are converted to lower case, which the keys of env are not",
+            hint=hint,
+        )
+    tasks = tree.get("tasks")
+    if path[0] == "tasks" and isinstance(tasks, dict) and path[1:] and path[1] not in tasks:
+        for task in tasks:
+            if task.lower() == path[1]:
+                hint = "set it in the file, or write the task's name there in lower case"
+                raise ConfigError(
+                    f"{source}: variable names are converted to lower case, but the task is {task}",
+                    hint=hint,
+                )
+
+
+def _set(tree: dict[str, Any], path: Sequence[str], text: str, source: str) -> None:
+    *parents, key = path
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{source}: {parent} is not a section")
+    tree[key] = _literal(text)
+
+
+def _literal(text: str) -> Any:
+    """Parse a TOML value; other text is a string."""
+    try:
+        return tomllib.loads(f"value = {text}", parse_float=_parse_finite)["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _parse_finite(text: str) -> float:
+    """Parse a float and refuse values that JSON cannot represent."""
+    if not math.isfinite(float(text)):
+        raise ConfigError(f"{text} is not a finite number")
+    return float(text)
+
+
+def _refuse_unknown(kind: Any, value: Any, source: str, where: str) -> None:
+    """Refuse unknown keys, with the nearest known key in the error."""
+    if get_origin(kind) in (dict, list):
+        listed = value if isinstance(value, list) else []
+        children = value.items() if isinstance(value, dict) else enumerate(listed)
+        for key, child in children:
+            _refuse_unknown(get_args(kind)[-1], child, source, f"{where}{key}.")
+    elif isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        for key, child in value.items():
+            if key not in hints:
+                raise ConfigError(f"{source}: unknown key {where}{key}{nearest(key, hints)}")
+            _refuse_unknown(hints[key], child, source, f"{where}{key}.")

@@ -1,0 +1,67 @@
+"""Streamlit in this process, with what pages need at hand before it listens.
+
+    imports, the store ─▶ Streamlit listens ─▶ script/app.py, once for each look of a browser
+
+A page's script would import and open the same while the first browser waits.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import os
+from collections.abc import Sequence
+from functools import cache
+
+from streamlit.web import cli
+
+from agentrl.core.access import bracket_ipv6
+from agentrl.db.admin.readonly import open_history
+from agentrl.db.store import Store
+
+NEEDED = (
+    "agentrl.dashboard.navigation",
+    "pandas",
+    "pyarrow",
+)  # pages; what Streamlit packs a chart with
+
+
+@cache
+def history(url: str) -> Store:
+    """One read-only store for every session. Raises StoreError."""
+    return open_history(url)
+
+
+def trust_proxies(proxies: Sequence[str]) -> None:
+    """Believe what these addresses and networks say of a browser's address, and nobody else.
+
+    Streamlit's server, uvicorn, reads the variable; without it, it would believe all of loopback.
+    """
+    os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)
+
+
+def serve(given: Sequence[str], port: int, host: str) -> None:
+    """Streamlit until a signal ends it. `given`: the arguments of dashboard/script/app.py."""
+    for name in NEEDED:
+        importlib.import_module(name)
+    inspect.stack()  # Streamlit asks for it once, and then each module's file is looked for
+    cli.main(streamlit_options(given, port, host), prog_name="streamlit")
+
+
+def streamlit_options(given: Sequence[str], port: int, host: str) -> list[str]:
+    """What is written after `streamlit`."""
+    script = importlib.util.find_spec("agentrl.dashboard.script.app")
+    settings = {
+        "--server.address": host,
+        "--server.port": str(port),
+        "--server.headless": "true",
+        "--server.fileWatcherType": "none",
+        "--browser.gatherUsageStats": "false",
+        "--client.toolbarMode": "minimal",
+    }
+    if (
+        bracket_ipv6(host) != host
+    ):  # else Streamlit asks the internet which address this machine has
+        settings["--browser.serverAddress"] = bracket_ipv6(host)
+    written = [f"{name}={value}" for name, value in settings.items()]
+    origin = str(script.origin) if script else ""
+    return ["run", origin, *written, "--", *given]

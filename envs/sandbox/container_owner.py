@@ -1,0 +1,42 @@
+"""The owner of a container: the process that created it, identified safely if its pid is reused."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.core.process import process_began
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerOwner:
+    """A process. `host`: its boot and pid namespace; `began`: in clock ticks since boot."""
+
+    host: str
+    pid: int
+    began: int
+
+    @classmethod
+    def this(cls) -> "ContainerOwner":
+        pid = os.getpid()
+        return cls(_host(), pid, process_began(pid) or 0)
+
+    @classmethod
+    def parse(cls, text: str) -> "ContainerOwner | None":
+        """The inverse of `str`; None for what we did not write."""
+        process, _, host = text.partition("@")
+        pid, _, began = process.partition(".")
+        if not (host and pid.isdecimal() and began.isdecimal()):
+            return None
+        return cls(host, int(pid), int(began))
+
+    def __str__(self) -> str:
+        return f"{self.pid}.{self.began}@{self.host}"
+
+    def gone(self) -> bool:
+        """Whether the process lived here and ended; False where that cannot be known."""
+        return self.host == _host() and process_began(self.pid) != self.began
+
+
+def _host() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"

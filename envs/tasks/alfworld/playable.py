@@ -1,0 +1,98 @@
+"""The playable part of an episode: a published ALFWorld game, or a generated household."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from agentrl.core.errors import EnvironmentFailure, ItemError
+from agentrl.envs.tasks.alfworld.game import NOTHING_HAPPENS, Play, read_setting
+from agentrl.envs.tasks.alfworld.games import PackedGame
+from agentrl.envs.tasks.alfworld.household import Household
+from agentrl.envs.tasks.alfworld.pddl import MalformedPddl
+from agentrl.envs.tasks.alfworld.problem import AlfworldProblem
+from agentrl.envs.tasks.alfworld.wording import NOTHING_HAPPENED, notice, welcome
+from agentrl.envs.tasks.options import Style
+
+
+class PlayableGame(Protocol):
+    """`nothing`: what is told of an action that is like none of the admissible ones."""
+
+    nothing: str
+
+    @property
+    def won(self) -> bool: ...
+
+    def welcome(self) -> str:
+        """The task and the first observation."""
+
+    def admissible(self) -> Sequence[str]:
+        """What can be done now."""
+
+    def act(self, action: str) -> str:
+        """Do what is admissible, and tell what is seen."""
+
+
+class ReleaseGame:
+    """A game by its own rules and words. Raises EnvironmentFailure where words are missing."""
+
+    nothing = NOTHING_HAPPENS
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    @property
+    def won(self) -> bool:
+        return self._play.won
+
+    def welcome(self) -> str:
+        with _game_errors():
+            _, *paragraphs = self._play.intro().split("\n\n")
+        return "Here is your task. " + "\n".join(paragraphs)
+
+    def admissible(self) -> Sequence[str]:
+        return list(self._play.commands)
+
+    def act(self, action: str) -> str:
+        with _game_errors():
+            return self._play.do(action)
+
+
+class GeneratedGame:
+    """A generated household, told in the style asked for."""
+
+    nothing = NOTHING_HAPPENED
+
+    def __init__(self, scene: AlfworldProblem, style: Style) -> None:
+        self._household = Household(scene)
+        self._style = style
+
+    @property
+    def won(self) -> bool:
+        return self._household.won
+
+    def welcome(self) -> str:
+        return welcome(self._household.scene, self._style)
+
+    def admissible(self) -> Sequence[str]:
+        return list(self._household.admissible())
+
+    def act(self, action: str) -> str:
+        command = self._household.admissible()[action]
+        self._household.act(command)
+        return notice(command, self._household, self._style)
+
+
+@contextmanager
+def _game_errors() -> Iterator[None]:
+    try:
+        yield
+    except (MalformedPddl, RecursionError) as error:
+        raise EnvironmentFailure(f"alfworld: a game's grammar: {error}") from error
+
+
+def play_game(item_id: str, packed: PackedGame) -> Play:
+    """A game, begun. Raises ItemError where its texts are not what they should be."""
+    try:
+        return Play(read_setting(*packed.texts()))
+    except (MalformedPddl, ValueError, RecursionError) as error:
+        raise ItemError(f"item {item_id}: {error}") from error

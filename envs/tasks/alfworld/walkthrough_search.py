@@ -1,0 +1,167 @@
+"""An expert for published games that searches, because it does not know where things are.
+
+    walkthrough ─▶ errand: what, how many, treated how, brought where ─┐
+    habits: which places held such things in other games ──────────────┴▶ places, likeliest first
+
+A walkthrough goes straight to a thing whose place an agent cannot know. A policy that learns only
+from walkthroughs never learns to search.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentrl.envs.tasks.alfworld.problem import LAMP, kind_of
+
+TREATMENTS = ("clean", "heat", "cool")
+LAMPS = (LAMP, "floorlamp")
+_TAKE = re.compile(r"take (.+) from (.+)")
+_MOVE = re.compile(r"move (.+) to (.+)")
+_TREAT = re.compile(rf"({'|'.join(TREATMENTS)}) (.+) with (.+)")
+
+Habits = Mapping[str, Mapping[str, int]]  # kind of thing ─▶ kind of place ─▶ times it was there
+
+
+class Game(Protocol):
+    """A game under way: what `agentrl.envs.tasks.alfworld.game.Play` offers."""
+
+    won: bool
+
+    @property
+    def commands(self) -> Iterable[str]:
+        """What can be done now."""
+
+    def do(self, command: str) -> str:
+        """Do it; what is told then."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalkthroughErrand:
+    """`thing`, `target`: kinds; no target: it is looked at under a lamp. `treatment`: or none."""
+
+    thing: str
+    count: int
+    treatment: str
+    appliance: str
+    target: str
+
+
+def read_errand(walkthrough: Sequence[str]) -> WalkthroughErrand | None:
+    """What a walkthrough does; None where it is of no known form."""
+    taken = [found for found in map(_TAKE.fullmatch, walkthrough) if found]
+    moved = [found for found in map(_MOVE.fullmatch, walkthrough) if found]
+    treated = [found for found in map(_TREAT.fullmatch, walkthrough) if found]
+    if not taken:
+        return None
+    return WalkthroughErrand(
+        thing=kind_of(taken[0][1]),
+        count=max(len(moved), 1),
+        treatment=treated[0][1] if treated else "",
+        appliance=treated[0][3] if treated else "",
+        target=kind_of(moved[0][2]) if moved else "",
+    )
+
+
+def habits(walkthroughs: Iterable[Sequence[str]]) -> Habits:
+    """Where the things of many games were found."""
+    found: dict[str, Counter[str]] = {}
+    for walkthrough in walkthroughs:
+        for take in filter(None, map(_TAKE.fullmatch, walkthrough)):
+            found.setdefault(kind_of(take[1]), Counter())[kind_of(take[2])] += 1
+    return found
+
+
+def search_game(play: Game, walkthrough: Sequence[str], known: Habits, turns: int) -> list[str]:
+    """Commands that win the fresh game `play` by searching; the walkthrough's own where that fails.
+
+    `turns`: the most that may be taken.
+    """
+    found = read_errand(walkthrough)
+    if found is None:
+        return list(walkthrough)
+    searcher = _Searcher(play, found, known.get(found.thing, {}))
+    done: list[str] = []
+    while not play.won and len(done) < turns:
+        command = searcher.next()
+        if command not in play.commands:
+            break
+        play.do(command)
+        done.append(command)
+    return done if play.won else list(walkthrough)
+
+
+class _Searcher:
+    """Remembers what it has seen, and names the next command; an empty one where it knows none."""
+
+    def __init__(self, play: Game, found: WalkthroughErrand, places: Mapping[str, int]) -> None:
+        self._play = play
+        self._errand = found
+        every = [each.removeprefix("go to ") for each in play.commands if each.startswith("go to ")]
+        alike = Counter(map(kind_of, every))
+
+        def likely(name: str) -> float:
+            return places.get(kind_of(name), 0) / alike[kind_of(name)]
+
+        self._order = sorted(every, key=likely, reverse=True)
+        self._at = ""
+        self._seen: set[str] = set()
+        self._things: dict[str, str] = {}  # that may be taken ─▶ where each is
+        self._lamp = ""  # the place of one
+        self._held = ""
+        self._is_treated = False
+        self._brought: set[str] = set()
+
+    def next(self) -> str:
+        """Look around, then the command to give."""
+        commands = self._play.commands
+        for take in filter(None, map(_TAKE.fullmatch, commands)):
+            self._things[take[1]] = take[2]
+        if any(_uses_lamp(command) for command in commands):
+            self._lamp = self._at
+        if self._at and f"open {self._at}" in commands and self._at not in self._seen:
+            return f"open {self._at}"
+        self._seen.add(self._at)
+        return self._bring() if self._held else self._fetch()
+
+    def _fetch(self) -> str:
+        for thing, place in self._things.items():
+            if kind_of(thing) == self._errand.thing and thing not in self._brought:
+                if f"take {thing} from {place}" not in self._play.commands:
+                    return self._go(place)
+                self._held, self._is_treated = thing, False
+                return f"take {thing} from {place}"
+        return self._look_on()
+
+    def _bring(self) -> str:
+        wanted = self._errand
+        if wanted.treatment and not self._is_treated:
+            command = f"{wanted.treatment} {self._held} with {wanted.appliance}"
+            if command not in self._play.commands:
+                return self._go(wanted.appliance)
+            self._is_treated = True
+            return command
+        if not wanted.target:
+            lamp = next(filter(_uses_lamp, self._play.commands), "")
+            return lamp or (self._go(self._lamp) if self._lamp else self._look_on())
+        for command in self._play.commands:
+            move = _MOVE.fullmatch(command)
+            if move and kind_of(move[2]) == wanted.target:
+                self._brought.add(self._held)
+                self._held = ""
+                return command
+        places = [name for name in self._order if kind_of(name) == wanted.target]
+        opened = [name for name in places if f"open {name}" in self._play.commands]
+        return f"open {opened[0]}" if opened else self._go(min(places, default=""))
+
+    def _look_on(self) -> str:
+        return self._go(next((name for name in self._order if name not in self._seen), ""))
+
+    def _go(self, place: str) -> str:
+        self._at = place
+        return f"go to {place}"
+
+
+def _uses_lamp(command: str) -> bool:
+    return command.startswith("use ") and kind_of(command.removeprefix("use ")) in LAMPS

@@ -1,0 +1,62 @@
+"""Fault: a second trainer or dispatcher is started beside the first."""
+
+import random
+import signal
+
+from agentrl.ops.chaos.course import Course, hold_for, send_signal, wait_until
+from agentrl.ops.chaos.observer import RunObserver
+
+RIVAL_S = 180.0  # for a trainer that was replaced to leave, and its supervisor with it
+
+
+def start_rival_trainer(observer: RunObserver, _random: random.Random) -> Course:
+    """The trainer stops; a person starts another; the first wakes, and must commit nothing.
+
+    It leaves with the exit code that ends the supervisor; the person starts everything again.
+    """
+    before = observer.mark("trainer")
+    send_signal(before.pid, signal.SIGSTOP)
+    rival = observer.cluster.rival("trainer")
+    try:
+        began = observer.seen.clock if observer.seen else 0.0
+        while observer.worked("trainer", "", began) is None:
+            yield
+        send_signal(before.pid, signal.SIGCONT)
+        yield from wait_until(lambda: _has_left(observer) or _is_unfenced(observer), RIVAL_S)
+    finally:
+        send_signal(before.pid, signal.SIGCONT)
+        rival.terminate()
+        rival.wait(60)
+    epoch = observer.identity("trainer")
+    if _has_left(observer):
+        observer.cluster.up()
+        while observer.identity("trainer") in ("", epoch):
+            yield
+
+
+def start_rival_dispatcher(observer: RunObserver, _random: random.Random) -> Course:
+    """The dispatcher stops past its lease, another takes it over, the first wakes."""
+    before = observer.mark("dispatcher")
+    send_signal(before.pid, signal.SIGSTOP)
+    rival = observer.cluster.rival("dispatcher")
+    try:
+        while observer.identity("dispatcher") in ("", before.identity):
+            yield
+        send_signal(before.pid, signal.SIGCONT)
+        yield from hold_for(2.0)
+        taken = observer.identity("dispatcher")
+    finally:
+        send_signal(before.pid, signal.SIGCONT)
+        rival.terminate()
+        rival.wait(60)
+    while observer.identity("dispatcher") in ("", taken):
+        yield
+
+
+def _has_left(observer: RunObserver) -> bool:
+    return observer.cluster.exit_code() is not None
+
+
+def _is_unfenced(observer: RunObserver) -> bool:
+    """A trainer that was replaced has committed all the same: there is no use in waiting on."""
+    return observer.seen is not None and observer.seen.committed_epoch < observer.seen.epoch

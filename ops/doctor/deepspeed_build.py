@@ -1,0 +1,22 @@
+"""`agentrl deepspeed build`: compiles DeepSpeed's extensions before training."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from agentrl.core import config_loading
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import ConfigError
+
+
+def build(path: Path | None) -> str:
+    """Compile what is missing; what to tell of it. Raises ConfigError."""
+    section = config_loading.load(path).trainer.deepspeed if path else DeepSpeed()
+    if find_spec("deepspeed") is None:
+        raise ConfigError(
+            "deepspeed is not installed", hint="run `pip install 'agentrl-system[deepspeed]'`"
+        )
+    from agentrl.trainer.engines import deepspeed_build
+
+    if deepspeed_build.is_built(section.extensions):
+        return f"already compiled: {deepspeed_build.build_folder(section.extensions)}"
+    return f"compiled: {deepspeed_build.build_optimizer(section.extensions)}"

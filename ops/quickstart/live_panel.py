@@ -1,0 +1,85 @@
+"""The live panel of the quickstart."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from agentrl.core.config import Config
+from agentrl.db.queries import progress
+from agentrl.db.queries.progress import Totals
+from agentrl.db.store import Store
+
+RECENT_UPDATES = 5
+PLAIN_EVERY_S = 10.0  # between lines where there is no terminal
+
+
+class LivePanel:
+    """A live panel on a terminal; occasional lines elsewhere."""
+
+    def __init__(self, console: Console, config: Config) -> None:
+        self._console = console
+        self._total = config.run.stop_updates or 0
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._terminal = console.is_terminal
+        self._began: float | None = None
+        self._printed, self._line = 0.0, ""
+
+    def __enter__(self) -> "LivePanel":
+        if self._terminal:
+            self._live.start()
+        self._show("starting the processes …", None, "starting")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._terminal:
+            self._live.stop()
+
+    def measuring(self, version: int, done: int, total: int) -> None:
+        """Show that held-out items are being measured at `version`."""
+        text = f"evaluating version {version} on held-out items: {done} / {total} episodes"
+        self._show(text, (done, total), text)
+
+    def training(self, totals: Totals, store: Store, run_id: str) -> None:
+        """Show the state of the run from its rows."""
+        self._began = self._began or time.monotonic()
+        success = store.ask(lambda s: progress.recent_success(s, run_id, RECENT_UPDATES))
+        mix = store.ask(lambda s: progress.policy_mix(s, run_id))
+        staleness = store.ask(lambda s: progress.staleness(s, run_id))
+        groups = store.ask(lambda s: progress.groups_by_state(s, run_id))
+        seconds = max(time.monotonic() - self._began, 1e-3)
+        eta = seconds / totals.updates * (self._total - totals.updates) if totals.updates else 0.0
+        steps = max(sum(mix.values()), 1)
+        figures = {
+            "update": f"{totals.updates} / {self._total}",
+            "success": " · ".join(f"{task} {p:.2f}" for task, p in sorted(success.items())) or "–",
+            "episodes/s": f"{totals.episodes / seconds:.1f}",
+            "tokens/s": f"{totals.loss_tokens / seconds:.0f}",
+            "policy mix": " · ".join(f"{t} {n / steps:.0%}" for t, n in sorted(mix.items())) or "–",
+            "staleness": " · ".join(f"{t} {s:.1f}" for t, s in sorted(staleness.items())) or "–",
+            "no spread": f"{groups.get('filtered', 0)} groups replaced",
+            "too stale": f"{groups.get('stale', 0)} groups discarded",
+            "ETA": f"{eta:.0f} s" if totals.updates else "–",
+        }
+        table = Table.grid(padding=(0, 2))
+        for name, value in figures.items():
+            table.add_row(Text(name, style="bold"), value)
+        line = " | ".join(f"{name} {value}" for name, value in figures.items())
+        self._show(table, (totals.updates, self._total), f"training: {line}")
+
+    def _show(self, body: RenderableType, bar: tuple[int, int] | None, line: str) -> None:
+        if self._terminal:
+            parts = [ProgressBar(total=bar[1], completed=bar[0], width=60)] if bar else []
+            self._live.update(Group(body, *parts))
+        elif time.monotonic() - self._printed > PLAIN_EVERY_S and line != self._line:
+            self._printed, self._line = time.monotonic(), line
+            self._console.print(line, soft_wrap=True, highlight=False)

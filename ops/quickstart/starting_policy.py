@@ -1,0 +1,47 @@
+"""The starting policy of a quickstart: experts cloned into the recipe's model, once."""
+
+import sys
+from pathlib import Path
+
+from agentrl.core import config_loading
+from agentrl.core.config import Config
+from agentrl.core.errors import ConfigError
+from agentrl.ops.quickstart.recipes import Recipe, Size
+from agentrl.ops.warmstart.command import make
+from agentrl.ops.warmstart.warmstart import WarmstartOptions
+from agentrl.trainer.model.malloc_tuning import release_unused
+
+
+def make_start(recipe: Recipe, size: Size, config: Config) -> None:
+    """Create `config.model.path` if missing, or continue an interrupted warm start.
+
+    Raises ConfigError if the recipe's model is missing, Interrupted, and the errors of `warmstart`.
+    """
+    out = Path(config.model.path)
+    if not size.clones or out.exists():
+        return
+    model = recipe.model_path(config_loading.load(recipe.file, {}))
+    if not model.exists():
+        raise ConfigError(f"{model} does not exist", hint=recipe.hint)
+    print(
+        f"warm start: {size.clones} steps on {size.episodes} episodes of each task's expert",
+        file=sys.stderr,
+        flush=True,
+    )
+    make(
+        WarmstartOptions(
+            out=out,
+            tasks=config.tasks,
+            phases=(recipe.phase(size),),
+            model=model,
+            style=config.model.call_style,
+            episodes=size.episodes,
+            batch_tokens=recipe.clone_tokens,
+            measured=0,  # the run measures it as its version 0
+            seed=config.run.seed,
+            threads=recipe.threads,
+            dtype=config.model.dtype,
+            command=f"agentrl quickstart {recipe.name}",
+        )
+    )
+    release_unused()  # the run that follows needs what the optimizer held

@@ -1,0 +1,121 @@
+"""The KV cache: of running rows, and of conversations that may continue."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+
+class RowCache(Cache):
+    """The KV cache of running rows, written in place and read as views.
+
+    `keys`, `values`: [layers, rows, heads, length, dim]. Before every forward pass, `aim` sets
+    which rows run and at which positions they write. Entries beyond a row's own length are stale
+    but finite: the causal mask hides them until they are overwritten.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        """keys, values: [layers, 1, heads, any, dim] of any pass; only their shape counts."""
+        super().__init__(layers=[])
+        self.keys = keys[:, :0, :, :0]
+        self.values = values[:, :0, :, :0]
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Make room for that many rows of that length; grows by doubling."""
+        have_rows, have_length = self.keys.shape[1], self.keys.shape[3]
+        if rows > have_rows or length > have_length:
+            size = (_grown_length(have_rows, rows, 8), _grown_length(have_length, length, 128))
+            self.keys = _enlarge(self.keys, *size)
+            self.values = _enlarge(self.values, *size)
+
+    def aim(self, first: int, positions: Tensor, width: int) -> None:
+        """Set the next pass: rows first…, written `positions` [n, T], read `width`."""
+        self._span = slice(first, first + len(positions))
+        self._index = torch.arange(len(positions), device=positions.device)[:, None], positions
+        self._width = width
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        rows, positions = self._index
+        keys, values = self.keys[layer_idx, self._span], self.values[layer_idx, self._span]
+        keys[rows, :, positions] = key_states.transpose(1, 2)
+        values[rows, :, positions] = value_states.transpose(1, 2)
+        return keys[:, :, : self._width], values[:, :, : self._width]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 - the signature of Cache
+        return self._width
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first `length` entries over another row."""
+        for cache in (self.keys, self.values):
+            cache[:, target, :, :length] = cache[:, source, :, :length]
+
+    def put(self, row: int, keys: Tensor, values: Tensor, length: int) -> None:
+        """Start a row with the first `length` of keys and values [layers, heads, any, dim]."""
+        self.keys[:, row, :, :length] = keys[:, :, :length]
+        self.values[:, row, :, :length] = values[:, :, :length]
+
+    def copy(self, row: int, length: int) -> tuple[Tensor, Tensor]:
+        """Copy a row's keys and values [layers, heads, length, dim]."""
+        return self.keys[:, row, :, :length].clone(), self.values[:, row, :, :length].clone()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A cached prefix: tokens and their keys and values [layers, heads, tokens, dim]."""
+
+    tokens: Sequence[int]
+    keys: Tensor
+    values: Tensor
+
+    def common(self, tokens: Sequence[int]) -> int:
+        """Return the length of the longest common prefix with `tokens`."""
+        pairs = enumerate(zip(self.tokens, tokens, strict=False))
+        shorter = min(len(self.tokens), len(tokens))
+        return next((index for index, (ours, theirs) in pairs if ours != theirs), shorter)
+
+
+class Prefixes:
+    """An LRU cache of prefixes by policy and session, at most `capacity` tokens."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[tuple[str, str], Prefix] = OrderedDict()
+        self.tokens = 0
+
+    def keep(self, policy: str, session: str, prefix: Prefix) -> None:
+        self.take(policy, session)
+        self._kept[policy, session] = prefix
+        self.tokens += len(prefix.tokens)
+        while self.tokens > self._capacity:
+            self.take(*next(iter(self._kept)))
+
+    def take(self, policy: str, session: str) -> Prefix | None:
+        """Remove and return a prefix; a running row holds its own copy."""
+        prefix = self._kept.pop((policy, session), None)
+        if prefix is not None:
+            self.tokens -= len(prefix.tokens)
+        return prefix
+
+    def drop(self, policy: str) -> None:
+        for key in [key for key in self._kept if key[0] == policy]:
+            self.take(*key)
+
+
+def _grown_length(have: int, need: int, least: int) -> int:
+    size = max(have, least)
+    while size < need:
+        size *= 2
+    return size
+
+
+def _enlarge(cache: Tensor, rows: int, length: int) -> Tensor:
+    layers, have_rows, heads, have_length, dim = cache.shape
+    larger = cache.new_zeros(layers, rows, heads, length, dim)
+    larger[:, :have_rows, :, :have_length] = cache
+    return larger

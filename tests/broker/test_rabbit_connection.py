@@ -1,0 +1,67 @@
+"""What a link says of a connection that ended, told by pika's own errors."""
+
+from typing import Any
+
+import pika
+import pytest
+from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker, ConnectionClosedByClient
+from structlog.testing import capture_logs
+
+from agentrl.broker.rabbit_connection import RabbitConnection, reason_of
+
+
+class Owner:
+    def opened(self, channel: Any) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Connection:
+    """A connection as pika hands it to the callback of its end."""
+
+    def __init__(self, *, closed: bool) -> None:
+        self.is_closed = closed
+        self.ioloop = Loop()
+
+
+def test_the_reason_is_the_innermost_cause_in_one_line() -> None:
+    refused = OSError(111, "Connection\nrefused")
+    nested = AMQPConnectionError(AMQPConnectionError(refused))
+    assert reason_of(nested) == "[Errno 111] Connection refused"
+    assert reason_of(ExceptionGroup("all", [ValueError("first"), ValueError("last")])) == "last"
+    assert reason_of(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("closed", "reason", "why"),
+    [
+        (True, ConnectionClosedByBroker(320, "forced"), "(320, 'forced')"),
+        (True, ConnectionClosedByClient(200, "Normal shutdown"), "not connected yet"),
+        (False, ConnectionClosedByBroker(320, "forced"), "not connected yet"),
+    ],
+)
+def test_an_end_that_we_did_not_ask_for_is_the_reason(
+    closed: bool, reason: Exception, why: str
+) -> None:
+    link = RabbitConnection(pika.URLParameters("amqp://127.0.0.1:1"), "test", Owner())
+    connection = Connection(closed=closed)
+    link._ended(connection, reason)
+    assert link.why == why
+    assert connection.ioloop.stopped
+
+
+def test_only_a_connection_that_was_lost_is_said_to_be_back() -> None:
+    link = RabbitConnection(pika.URLParameters("amqp://127.0.0.1:1"), "test", Owner())
+    with capture_logs() as lines:
+        link.ready()
+        assert lines == []
+        link.ready()
+    assert [line["event"] for line in lines] == ["Broker connection restored"]

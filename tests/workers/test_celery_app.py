@@ -1,0 +1,237 @@
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from celery import Celery
+from running import ROOT, eventually
+
+from agentrl.broker.messages import RunEpisode
+from agentrl.broker.topology import episodes_queue
+from agentrl.core.config import Broker, Config, Run, Task
+from agentrl.core.config_loading import dumps
+from agentrl.core.errors import BrokerError, BrokerUnavailable
+from agentrl.workers.celery_app import SWITCH_S, CommandSender, celery_app, purge_queue
+
+
+@pytest.fixture(params=["embedded", "rabbit"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    url = "embedded" if request.param == "embedded" else request.getfixturevalue("amqp_url")
+    return Config(
+        tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=Broker(tasks_url=url)
+    )
+
+
+@pytest.fixture
+def run_id(config: Config) -> Iterator[str]:
+    name = f"run-{uuid.uuid4().hex[:6]}"
+    yield name
+    app = celery_app(config.tasks_url(), name)
+    purge_queue(app, name)
+    app.close()
+
+
+def _send(app: Celery, run_id: str, *names: str, expires_s: float | None = None) -> None:
+    with closing(CommandSender(app, expires_s=expires_s)) as send:
+        for name in names:
+            send(RunEpisode(run_id=run_id, episode_id=name, fence=1))
+
+
+def test_commands_reach_the_runs_queue_as_they_were_sent(config: Config, run_id: str) -> None:
+    app = celery_app(config.tasks_url(), run_id)
+    sent = [RunEpisode(run_id=run_id, episode_id=f"e{n}", fence=n) for n in range(3)]
+    with closing(CommandSender(app)) as send:
+        for command in sent:
+            send(command)
+    got: list[Any] = []
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        queue = app.amqp.queues[episodes_queue(run_id)](channel)
+        queue.declare()
+        while message := queue.get(no_ack=True):
+            got.append(message.payload[1])
+    app.close()
+    assert [(each["episode_id"], each["fence"]) for each in got] == [
+        (command.episode_id, command.fence) for command in sent
+    ]
+    assert {each["run_id"] for each in got} == {run_id}
+
+
+def test_a_broker_that_is_away_is_an_error(tmp_path: Path) -> None:
+    broker = Broker(tasks_url="amqp://guest:guest@127.0.0.1:9//")
+    config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
+    app = celery_app(config.tasks_url(), "run")
+    with pytest.raises(BrokerError, match="tasks broker"):
+        _send(app, "run", "e")
+    app.close()
+
+
+def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = Broker(tasks_url=f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}//")
+        config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
+        app = celery_app(config.tasks_url(), "run")
+        app.conf.broker_connection_timeout = 0.2
+        with pytest.raises(BrokerUnavailable, match="tasks broker"):
+            _send(app, "run", "e")
+        app.close()
+
+
+def waiting(app: Celery, run_id: str) -> int:
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        return int(app.amqp.queues[episodes_queue(run_id)](channel).queue_declare()[1])
+
+
+def test_commands_that_nobody_takes_expire(config: Config, run_id: str) -> None:
+    """RabbitMQ drops them by itself, the embedded twin with a later command."""
+    app = celery_app(config.tasks_url(), run_id)
+    if config.tasks_url().startswith("filesystem://"):
+        _send(app, run_id, "old", expires_s=60.0)
+        for path in Path(config.tasks_url().removeprefix("filesystem://")).rglob("*.msg"):
+            os.utime(path, (1.0, 1.0))
+        _send(app, run_id, "new", expires_s=60.0)
+        assert waiting(app, run_id) == 1
+    else:
+        _send(app, run_id, "old", expires_s=0.05)
+        eventually(lambda: waiting(app, run_id) == 0, within_s=60, text=lambda: "it waits")
+    app.close()
+
+
+def test_a_wait_for_a_file_ends_early_so_that_celery_looks_for_its_own_end(
+    tmp_path: Path,
+) -> None:
+    app = celery_app(f"filesystem://{tmp_path / 'celery'}", "run")
+    with (
+        app.connection_for_read() as connection,
+        connection.channel() as channel,
+        app.amqp.TaskConsumer(channel, on_message=print),
+        pytest.raises(TimeoutError),
+    ):
+        connection.drain_events(timeout=86_400.0)
+    app.close()
+
+
+@pytest.mark.parametrize("asked_before", [0, 1])
+def test_a_signal_that_came_before_celerys_handlers_is_not_lost(
+    tmp_path: Path, asked_before: int
+) -> None:
+    program = f"""
+import threading
+from agentrl.core.config import Broker, Config, Run, Task
+from agentrl.workers.celery_app import celery_app, run_celery
+
+class Stop(threading.Event):
+    asked = 0
+    def is_set(self):
+        self.asked += 1
+        return self.asked > {asked_before}
+
+config = Config(tasks={{"dbbench": Task()}}, run=Run(home={str(tmp_path)!r}))
+run_celery(celery_app(config.tasks_url(), "run"), print, Stop(), 1)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=200, capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+
+
+POISON = (
+    b"",
+    b"\xff\xfe no text",
+    b"{",
+    b"[1, 2]",
+    b"{}",
+    b'{"properties": null, "body": "x"}',
+    b'{"properties": {"delivery_tag": "1", "body_encoding": "base64"}, "body": "%"}',
+    b'{"body": "W10=", "headers": {}, "properties": {"delivery_tag": "t", "body_encoding":'
+    b' "base64"}, "content-type": "application/x-python-serialize", "content-encoding": "binary"}',
+    b'{"body": "W10=", "headers": null, "properties": {"delivery_tag": "u", "delivery_info": 7,'
+    b' "body_encoding": "base64"}, "content-type": "application/json",'
+    b' "content-encoding": "utf-8"}',
+)
+CONSUME = """
+import threading, sys
+import msgspec
+from agentrl.core.config import Config
+from agentrl.workers.celery_app import celery_app, run_celery
+config = msgspec.json.decode(sys.argv[1], type=Config)
+def say(command):  # in one piece: two threads say it
+    print(f"ran {command.episode_id} {sys.getswitchinterval():g}\\n", end="", flush=True)
+run_celery(celery_app(config.tasks_url(), sys.argv[2]), say, threading.Event(), int(sys.argv[3]))
+"""
+
+
+def _poison(config: Config, run_id: str) -> None:
+    """What nobody of ours sends, in the run's queue."""
+    app = celery_app(config.tasks_url(), run_id)
+    app.send_task("an.unknown.task", kwargs={"x": 1})
+    app.send_task("agentrl.run_episode", kwargs={"fence": "one"})
+    app.send_task("agentrl.run_episode", args=[1, 2, 3])
+    app.close()
+    url = config.tasks_url()
+    if url.startswith("filesystem://"):
+        folder = Path(url.removeprefix("filesystem://")) / "messages"
+        for number, body in enumerate(POISON):
+            (folder / f"{number:020}_x.{episodes_queue(run_id)}.msg").write_bytes(body)
+        return
+    with pika.BlockingConnection(pika.URLParameters(url)) as link:
+        channel = link.channel()
+        for body in POISON:
+            for properties in ({}, {"content_type": "application/json"}, {"content_type": "x/y"}):
+                known = pika.BasicProperties(**properties)
+                channel.basic_publish("", episodes_queue(run_id), body, known)
+
+
+def _ran(config: Config, run_id: str, episodes: int, *, concurrency: int = 2) -> dict[str, float]:
+    """What a worker of its own ran until it had run so many; the interval of Python's lock then."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CONSUME, dumps(config), run_id, str(concurrency)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        ran: dict[str, float] = {}
+        try:
+            while len(ran) < episodes and (line := worker.stdout.readline()):
+                if line.startswith(b"ran"):
+                    _, name, interval_s = line.decode().split()
+                    ran[name] = float(interval_s)
+        finally:
+            worker.terminate()
+        assert worker.wait(60) == 0
+    return ran
+
+
+@pytest.mark.slow
+def test_poison_never_stops_a_worker(config: Config, run_id: str) -> None:
+    _send(app := celery_app(config.tasks_url(), run_id), run_id, "first")
+    _poison(config, run_id)
+    _send(app, run_id, "second", "third")
+    app.close()
+    assert _ran(config, run_id, 3).keys() == {"first", "second", "third"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concurrency", [2, 300])
+def test_a_thread_among_many_waits_longer_before_it_asks_for_the_lock(
+    config: Config, run_id: str, concurrency: int
+) -> None:
+    _send(app := celery_app(config.tasks_url(), run_id), run_id, "first")
+    app.close()
+    own = sys.getswitchinterval()
+    expected = max(own, SWITCH_S * concurrency)
+    assert _ran(config, run_id, 1, concurrency=concurrency) == {"first": pytest.approx(expected)}
+    assert (expected > own) == (concurrency == 300)
+
+
+def test_commands_are_json_alone(config: Config, run_id: str) -> None:
+    app = celery_app(config.tasks_url(), run_id)
+    assert (app.conf.accept_content, app.conf.task_serializer) == (["json"], "json")
+    app.close()

@@ -1,0 +1,114 @@
+"""Writes checkpoints and snapshots. Waits while a disk or an object store is full or unavailable.
+
+learner ─▶ directory, whole ─▶ shelf (a folder or a URL)   until it is there, or told to stop
+learner ─▶ snapshot in the run's folder here               once: the next update tries again
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agentrl.checkpoints import directories
+from agentrl.checkpoints.checkpoint_store import CheckpointStore, WeightsAway
+from agentrl.checkpoints.manifest import Probe
+from agentrl.core.errors import CheckpointError
+from agentrl.core.logging import get_logger
+from agentrl.core.retry import Backoff, Retry
+from agentrl.core.trained_hash import ROOT
+from agentrl.trainer import snapshots
+from agentrl.trainer.engines.learner import Learner
+
+BACKOFF = Backoff(longest_s=15.0)  # each try writes all weights again
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position of a trainer: the checkpoint of its weights.
+
+    `trained_hash`: running hash over all trained trajectories (core/trained_hash.py).
+    """
+
+    version: int
+    checkpoint_id: str
+    trained_hash: str = ROOT
+
+
+class CheckpointWriter:
+    """Writes checkpoints and snapshots of one trainer. For one thread."""
+
+    def __init__(self, checkpoint_files: CheckpointStore) -> None:
+        self._checkpoint_files = checkpoint_files
+        self._retry = Retry("checkpoints", _is_away, stop=checkpoint_files.stop, backoff=BACKOFF)
+
+    def publish(self, learner: Learner, then: Position, parent: str) -> str:
+        """Write the checkpoint `then` and upload it; return its path for the row.
+
+        Raises CheckpointError, and WeightsAway only when told to stop: then the checkpoint is
+        complete on the local disk, unless that disk was unavailable.
+        """
+
+        def fill(target: Path) -> Probe:
+            learner.save(target)
+            return learner.probe()
+
+        directory = self._checkpoint_files.local(then.checkpoint_id)
+        publish = partial(
+            directories.publish,
+            directory,
+            fill,
+            checkpoint_id=then.checkpoint_id,
+            version=then.version,
+            parent=parent,
+            trained_hash=then.trained_hash,
+        )
+        self._retry.call(publish)
+        return self.upload(then.checkpoint_id)
+
+    def upload(self, checkpoint_id: str) -> str:
+        """Upload a complete local checkpoint; return its path for the row.
+
+        Raises CheckpointError, and WeightsAway when told to stop; the local copy stays.
+        """
+        try:
+            return self._retry.call(partial(self._checkpoint_files.put, checkpoint_id))
+        except WeightsAway:
+            raise
+        except CheckpointError:
+            directories.remove(self._checkpoint_files.local(checkpoint_id))
+            raise
+
+    def holds(self, checkpoint_id: str) -> bool:
+        """Return whether a local checkpoint is complete."""
+        try:
+            directories.verify(self._checkpoint_files.local(checkpoint_id))
+        except CheckpointError:
+            return False
+        return True
+
+    def snapshot(self, learner: Learner, at: Position) -> str | None:
+        """Save a snapshot and return its directory; None: the disk is full or unavailable."""
+        directory = snapshot_directory(self._checkpoint_files.home, at.checkpoint_id)
+        try:
+            snapshots.save(
+                directory,
+                learner.state(),
+                checkpoint_id=at.checkpoint_id,
+                version=at.version,
+                parent=None,
+                trained_hash=at.trained_hash,
+            )
+        except WeightsAway as error:
+            log.error("Snapshot not saved", version=at.version, error=str(error))
+            return None
+        return str(directory)
+
+
+def snapshot_directory(home: Path, checkpoint_id: str) -> Path:
+    """Return the directory of a checkpoint's snapshot in the run's folder."""
+    return home / f"{checkpoint_id}.snapshot"
+
+
+def _is_away(error: BaseException) -> bool:
+    return isinstance(error, WeightsAway)

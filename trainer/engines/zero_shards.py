@@ -1,0 +1,185 @@
+"""Our DeepSpeed configuration, and access to its shards by parameter name.
+
+ZeRO keeps weights and optimizer state in flat pieces, a part of each on every rank. This module
+reads and writes whole parameters, one at a time, so a snapshot does not depend on the number of
+ranks.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.core.config import DeepSpeed
+from agentrl.core.errors import CheckpointError, ConfigError
+
+BUCKET = 50_000_000  # elements that are sent at once; ten times as many where nobody says
+STEP = "step"  # of Adam's states the one that is no tensor of the weight's shape
+
+
+def import_deepspeed(device: str) -> Any:
+    """Import DeepSpeed for this device. Raises ConfigError if it is not installed."""
+    os.environ.setdefault("DS_ACCELERATOR", device.partition(":")[0])
+    try:
+        import deepspeed
+        import deepspeed.ops
+    except ImportError as error:
+        raise ConfigError(
+            'trainer.engine = "deepspeed", but DeepSpeed is not installed',
+            hint="run `pip install 'agentrl-system[deepspeed]'`",
+        ) from error
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    deepspeed.utils.logger.setLevel("ERROR")
+    # Compiled where it is first used, which is never inside training, and used by inference alone.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def deepspeed_config(section: DeepSpeed, max_grad_norm: float) -> dict[str, Any]:
+    """Return the configuration of `deepspeed.initialize`. Weights are fp32; autocast is used."""
+    zero: dict[str, Any] = {
+        "stage": section.zero,
+        "reduce_bucket_size": BUCKET,
+        "allgather_bucket_size": BUCKET,
+    }
+    if section.zero == 3:
+        zero |= {"stage3_param_persistence_threshold": 10_000, "memory_efficient_linear": False}
+    if section.offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if section.offload == "all":
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,  # our boundary is explicit; nothing is divided by this
+        "gradient_clipping": max_grad_norm if section.zero else 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": None,
+    }
+
+
+class Shards:
+    """Access to the weights and moments of an engine. All ranks make the same calls in order."""
+
+    def __init__(self, library: Any, engine: Any, stage: int) -> None:
+        self._library = library
+        self._engine = engine
+        self._stage = stage
+        self._base: torch.optim.Optimizer = engine.basic_optimizer
+
+    @contextmanager
+    def whole(self, parameter: nn.Parameter, *, write: bool = False) -> Iterator[Tensor]:
+        """Yield a gathered weight. write: rank 0's changes are sent to all ranks."""
+        changed = 0 if write else None
+        with self._library.zero.GatheredParameters(
+            [parameter], modifier_rank=changed, enabled=self._stage == 3
+        ):
+            yield parameter
+
+    def set_weight(self, parameter: nn.Parameter, value: Tensor) -> None:
+        """Set a weight, and its master if that is another tensor."""
+        with torch.no_grad(), self.whole(parameter, write=True) as gathered:
+            gathered.copy_(value)
+        if self._stage in (1, 2):
+            self._utils().safe_set_full_fp32_param(parameter, value.to(parameter.device))
+        elif self._stage == 3:
+            self._utils().safe_set_local_fp32_param(parameter, _part(parameter, value))
+
+    def link(self) -> None:
+        """Link moments to parameters, before reading or setting them with ZeRO 1 and 2.
+
+        DeepSpeed does this after the first group's first step, when other groups have no moments.
+        """
+        if self._stage in (1, 2) and self._base.state:
+            self._engine.optimizer._hp_optimizer_states_linked = False  # noqa: SLF001
+            self._engine.optimizer._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
+
+    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return gathered moments by name on the host; empty before the first step."""
+        if self._stage == 0:
+            own = self._base.state.get(parameter, {})
+            return {key: torch.as_tensor(value).cpu().clone() for key, value in own.items()}
+        found = {}
+        for key, value in sorted(next(iter(self._base.state.values()), {}).items()):
+            if key == STEP:
+                found[key] = torch.as_tensor(float(value))
+            else:
+                gathered = self._utils().safe_get_full_optimizer_state(parameter, key)
+                found[key] = gathered.cpu().clone()
+        return found
+
+    def make_room(self, keys: set[str]) -> None:
+        """Create zero moments of these names."""
+        self._base.state.clear()
+        if self._stage and keys:
+            for flat in self._flats():
+                self._base.state[flat] = {
+                    key: self._step(0.0) if key == STEP else torch.zeros_like(flat) for key in keys
+                }
+        self.link()
+
+    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
+        """Set an existing moment."""
+        if self._stage == 0:
+            device = "cpu" if key == STEP and not self._fused() else parameter.device
+            self._base.state[parameter][key] = value.to(device, copy=True)
+        elif key == STEP:
+            for flat in self._flats():
+                self._base.state[flat][STEP] = self._step(float(value))
+        elif self._stage == 3:
+            part = _part(parameter, value)
+            self._utils().safe_set_local_optimizer_state(parameter, part, key)
+        else:
+            device = parameter.device
+            self._utils().safe_set_full_optimizer_state(parameter, value.to(device), key)
+
+    def _flats(self) -> list[Tensor]:
+        """Return the flat pieces of this rank's optimizer."""
+        optimizer = self._engine.optimizer
+        found: list[Tensor] = (
+            optimizer.fp32_partitioned_groups_flat
+            if self._stage == 3
+            else optimizer.single_partition_of_fp32_groups
+        )
+        return found
+
+    def _step(self, count: float) -> Any:
+        """Return the step count in the optimizer's type: a tensor for torch, a number for
+        DeepSpeed.
+        """
+        if isinstance(self._base, torch.optim.AdamW):
+            return torch.tensor(count, device=self._flats()[0].device)
+        return int(count)
+
+    def _fused(self) -> bool:
+        return any(group.get("fused") for group in self._base.param_groups)
+
+    def _utils(self) -> Any:
+        return self._library.utils
+
+
+def check_shapes(parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, list[int]]) -> None:
+    """Raise CheckpointError if a state's weights do not match the model."""
+    expected = {f"weights/{name}" for name in parameters}
+    found = {name for name in shapes if name.startswith("weights/")}
+    if found != expected:
+        raise CheckpointError(f"the snapshot does not fit the model: {min(found ^ expected)}")
+    for name, parameter in parameters.items():
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        if list(shape) != shapes[f"weights/{name}"]:
+            raise CheckpointError(f"the snapshot does not fit the model: shape of {name}")
+
+
+def _part(parameter: Any, value: Tensor) -> Tensor:
+    """Return this rank's ZeRO-3 shard of a value, padded with zeros."""
+    size = parameter.ds_tensor.ds_numel
+    rank = torch.distributed.get_rank()
+    padded = torch.zeros(size, dtype=value.dtype)
+    own = value.detach().flatten()[rank * size : (rank + 1) * size]
+    padded[: own.numel()] = own
+    return padded

@@ -1,0 +1,189 @@
+"""The trainable part of a model: all weights, or a LoRA adapter on frozen weights.
+
+    run's first checkpoint ─▶ Whole   ─▶ parameters ─▶ a model directory
+                           └▶ Adapter ─▶ parameters ─▶ an adapter directory, which names its base
+
+Both also contain the reference of the KL term: the model with which the run began.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.checkpoints.manifest import Probe
+from agentrl.core.config import Lora
+from agentrl.core.errors import ConfigError
+from agentrl.trainer.algorithm.presets import Settings
+from agentrl.trainer.engines.learner import Hardware
+from agentrl.trainer.model import gradient_checkpointing, malloc_tuning
+from agentrl.trainer.model.attention import pack
+from agentrl.trainer.model.loading import copy_tokenizer, load_model
+from agentrl.trainer.probe_text import TOKENS, probe_tokens
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+WRAPPED = "base_model.model."  # where peft's wrapper holds the model
+SEED = 0  # of a new adapter's random half
+
+
+class TrainableModel(Protocol):
+    """A trainable model. `model`: of transformers; trained parameters require gradients.
+
+    `reference`: context manager for forward passes of the initial model.
+    """
+
+    model: Any
+
+    def reference(self) -> Any: ...
+
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Save. `weights`: whole trained weights by name, from `saved`."""
+
+
+class FullModel:
+    """Full fine-tuning: fp32 master weights, saved in `dtype`."""
+
+    def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
+        """The reference of the KL term is a second copy of the model."""
+        self.model = _load_model(path, settings, hardware.device, torch.float32)
+        self._path = path
+        self._dtype: torch.dtype = getattr(torch, hardware.dtype)
+        self._reference = (
+            _load_model(path, settings, hardware.device, torch.float32)
+            if settings.kl_weight
+            else None
+        )
+
+    def reference(self) -> Any:
+        return nullcontext(self._reference)
+
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write a directory for transformers."""
+        self.model.config.dtype = self._dtype
+        self.model.save_pretrained(directory, state_dict=dict(weights))
+        copy_tokenizer(self._path, directory)
+
+
+class AdapterModel:
+    """LoRA (arXiv:2106.09685): W + (alpha / rank) · B·A, with only A and B trained, in fp32.
+
+    The frozen base has `dtype`, as it is served. B begins at zero: version 0 is the base.
+    """
+
+    def __init__(self, path: Path, settings: Settings, hardware: Hardware) -> None:
+        """Raises ConfigError if a target is not a linear module below the head."""
+        self._path = path
+        self._dtype: torch.dtype = getattr(torch, hardware.dtype)
+        self.model = _load_model(path, settings, hardware.device, self._dtype)
+        _check_targets(self.model, settings.lora.targets)
+        self._tuner = _with_adapter(self.model, settings.lora)
+        self._config = self._tuner.peft_config["default"]
+
+    @contextmanager
+    def reference(self) -> Iterator[Any]:
+        with self._tuner.disable_adapter():
+            yield self.model
+
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write a directory for peft and vLLM, with the absolute path of the base."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        wrapped = {f"{WRAPPED}{name}": value.contiguous() for name, value in weights.items()}
+        named = get_peft_model_state_dict(self._tuner, wrapped, save_embedding_layers=False)
+        save_file(named, directory / ADAPTER_WEIGHTS, {"format": "pt"})
+        self._config.base_model_name_or_path = str(self._path.resolve())
+        self._config.inference_mode = True
+        self._config.save_pretrained(str(directory))
+        copy_tokenizer(self._path, directory)
+
+
+def make_trainable(path: Path, settings: Settings, hardware: Hardware) -> TrainableModel:
+    """Create the trainable model of the configuration. Raises CheckpointError, ConfigError."""
+    malloc_tuning.map_large_blocks()
+    return (AdapterModel if settings.lora.rank else FullModel)(path, settings, hardware)
+
+
+def trainable_parameters(model: Any) -> dict[str, nn.Parameter]:
+    """Return the trained parameters by name, tied ones once."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def tensors_to_save(parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return copies on the host in the saved dtype."""
+    return {name: value.detach().to("cpu", dtype) for name, value in parameters.items()}
+
+
+def make_probe(model: Any, dtype: torch.dtype) -> Probe:
+    """Score the probe text with weights cast to `dtype`, as saved."""
+    weights = {name: value.detach().to(dtype) for name, value in model.named_parameters()}
+
+    def said(ids: Tensor) -> Tensor:
+        asked = {"input_ids": ids, "use_cache": False}
+        found: Tensor = torch.func.functional_call(model, weights, kwargs=asked).logits
+        return found
+
+    return probe_with(said, model)
+
+
+def probe_with(said: Callable[[Tensor], Tensor], model: Any) -> Probe:
+    """`said`: returns logits [1, T, V] of tokens [1, T]. `model`: for the sizes."""
+    config = model.config.get_text_config()
+    context = getattr(config, "max_position_embeddings", TOKENS)
+    tokens = probe_tokens(Path(model.config.name_or_path), config.vocab_size, context)
+    ids = torch.tensor([tokens], device=model.device)
+    with torch.no_grad():
+        every = torch.log_softmax(said(ids)[0, :-1].float(), dim=-1)
+        logprobs = every.gather(-1, ids[0, 1:, None])[:, 0]
+    return Probe(tokens, logprobs.tolist())
+
+
+def _load_model(path: Path, settings: Settings, device: str, dtype: torch.dtype) -> Any:
+    model = load_model(path, torch.device(device), dtype)
+    if settings.packing:
+        pack(model)
+    if settings.gradient_checkpointing:
+        gradient_checkpointing.enable_checkpointing(model)
+    return model
+
+
+def _with_adapter(model: Any, lora: Lora) -> Any:
+    """Wrap with peft, which replaces linear modules by adapted ones in place."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft takes any number
+        target_modules=list(lora.targets),
+    )
+    with torch.random.fork_rng(devices=[]):  # the same adapter whatever was drawn before
+        torch.manual_seed(SEED)
+        return get_peft_model(model, config).eval()
+
+
+def _check_targets(model: Any, targets: list[str]) -> None:
+    head = model.get_output_embeddings()
+    linear = {
+        name for name, module in model.named_modules() if _adaptable(module) and module is not head
+    }
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise ConfigError(
+                f"trainer.lora.targets: {type(model).__name__} has no linear module {target!r}",
+                hint=f"choose from {', '.join(known)}",
+            )
+    if not targets:
+        raise ConfigError(
+            "trainer.lora.targets is empty", hint="list linear modules, or set rank = 0"
+        )
+
+
+def _adaptable(module: nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, nn.Linear | Conv1D)
