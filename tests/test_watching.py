@@ -33,7 +33,7 @@ def test_the_table_of_spans_names_those_that_processes_make() -> None:
     text = (ROOT / "docs/watching.md").read_text()
     folders = ("workers", "serving", "envs", "trainer")
     code = "".join(f.read_text() for folder in folders for f in (ROOT / folder).rglob("*.py"))
-    made = set(re.findall(r'tracing\.(?:span|told|served)\("(\w+)"', code)) | {"episode"}
+    made = set(re.findall(r'tracing\.(?:span|record_span|continue_trace)\("(\w+)"', code)) | {"episode"}
     table = text.split("| span |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` ", table, re.M)) == made
 

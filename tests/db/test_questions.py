@@ -270,7 +270,7 @@ def test_an_empty_store_answers_every_question_with_nothing(store: Store) -> Non
 def test_an_unknown_question_is_refused_with_the_nearest() -> None:
     with pytest.raises(StoreError, match="no question retrys; did you mean retries") as refused:
         question("retrys")
-    assert refused.value.hint == "agentrl sql --questions"
+    assert refused.value.hint == "list the questions with `agentrl sql --questions`"
 
 
 def test_the_page_shows_every_question_as_it_is() -> None:
