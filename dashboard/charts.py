@@ -14,10 +14,10 @@ WHOLE = {"tickMinStep": 1, "format": "d"}  # an axis of whole numbers
 def bands(
     rows: Sequence[Row], x: tuple[str, str], y: str, colours: tuple[str, Colours], *, share: bool
 ) -> Spec:
-    """A line with its 95 % band for each name. Rows hold `low` and `high` too.
+    """Draw a line with its 95 % band for each name. Rows also hold `low` and `high`.
 
-    `x`: field and title; `colours`: the field that tells lines apart, and its colours; `share`: y
-    runs from 0 to 1 and reads as a percentage.
+    `x`: field and title. `colours`: the field that distinguishes lines, and its colours. `share`: y
+    is a percentage from 0 to 1.
     """
     by = by_colour(*colours)
     shown: Row = {"format": ".0%" if share else ".3~g"}
@@ -53,13 +53,13 @@ def bands(
 def lines(
     rows: Sequence[Row], x: tuple[str, str], y: str, colours: tuple[str, Colours], *, share: bool
 ) -> Spec:
-    """As `bands`, of what has no interval."""
+    """Like `bands`, without intervals."""
     spec = bands(rows, x, y, colours, share=share)
     return spec | {"height": 240, "layer": spec["layer"][1:]}
 
 
 def columns(counts: Mapping[int, int], x: str, y: str) -> Spec:
-    """How often each whole number is there."""
+    """Draw the frequency of each integer."""
     return {
         "data": {"values": [{x: value, y: number} for value, number in sorted(counts.items())]},
         "height": 240,
@@ -75,8 +75,9 @@ def columns(counts: Mapping[int, int], x: str, y: str) -> Spec:
 def stacked_bars(
     rows: Sequence[Row], x: tuple[str, str], y: str, parts: tuple[str, Mapping[str, str]]
 ) -> Spec:
-    """Bars in parts. `x`: field and title; `parts`: the field that names a part, and the colours
-    of its values, from the bottom up.
+    """Draw stacked bars. `x`: field and title.
+
+    `parts`: the field with the name of a part, and the colours of its values, from the bottom up.
     """
     field, colours = parts
     order = {name: place for place, name in enumerate(colours)}

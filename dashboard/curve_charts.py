@@ -12,13 +12,13 @@ VERSION = ("version", "version")
 
 
 def success_chart(points: Sequence[Point], known: Colours) -> dict[str, Any]:
-    """Vega-Lite: success by version, a line and its band for each task."""
+    """Return the Vega-Lite chart of success by version, a line and a band per task."""
     rows = _rows(points, "success", success)
     return charts.bands(rows, VERSION, "success", ("task", known), share=True)
 
 
 def reward_chart(points: Sequence[Point], known: Colours) -> dict[str, Any]:
-    """Vega-Lite: the same of the mean reward."""
+    """Return the Vega-Lite chart of mean reward by version, like `success_chart`."""
     rows = _rows(points, "reward", reward)
     return charts.bands(rows, VERSION, "reward", ("task", known), share=False)
 

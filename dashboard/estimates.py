@@ -12,7 +12,7 @@ from agentrl.db.queries.curves import Point
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and the ends of its interval."""
+    """A figure with the ends of its 95 % interval."""
 
     value: float
     low: float
@@ -20,20 +20,20 @@ class Estimate:
 
 
 def success(point: Point) -> Estimate:
-    """The share of episodes that were solved, with Wilson's interval."""
+    """Return the share of successful episodes, with Wilson's interval."""
     return Estimate(point.solved / point.episodes, *interval(point.solved, point.episodes))
 
 
 def reward(point: Point) -> Estimate:
-    """The mean reward, with the normal interval of a mean of independent episodes."""
+    """Return the mean reward, with the normal interval for independent episodes."""
     half = Z95 * math.sqrt(max(0.0, point.variance) / point.episodes)
     return Estimate(point.reward, point.reward - half, point.reward + half)
 
 
 def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | None:
-    """pass@k over groups, with a mean's interval.
+    """Return pass@k over groups, with the interval of a mean.
 
-    `solved_among`: how many groups had c of n solved, by (n, c). None without a group of n ≥ k.
+    `solved_among`: number of groups with c of n solved, by (n, c). None without a group of n ≥ k.
     """
     chances = [
         (statistics.pass_at(k, c, n), groups) for (n, c), groups in solved_among.items() if n >= k
@@ -49,7 +49,7 @@ def pass_at(k: int, solved_among: Mapping[tuple[int, int], int]) -> Estimate | N
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A stop rule: how far the run is, 0 to 1, and seconds left; None where nothing tells."""
+    """A stop rule: its progress, 0 to 1, and the seconds left; None: unknown."""
 
     name: str
     reached: str

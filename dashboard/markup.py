@@ -37,7 +37,7 @@ STYLE = """<style>
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A cell that leads somewhere."""
+    """A cell with a link."""
 
     text: str
     address: str
@@ -49,7 +49,7 @@ Row = Mapping[str, Cell]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is shown. `colour`: any CSS colour, empty for none; `told`: on hovering."""
+    """A token to show. `colour`: a CSS colour; empty: none. `told`: the text on hovering."""
 
     text: str
     colour: str = ""
@@ -58,9 +58,9 @@ class Token:
 
 
 def table(rows: Sequence[Row], *, here: int | None = None, low: bool = False) -> str:
-    """A table with the keys of all rows as its head.
+    """Render a table whose columns are the keys of all rows.
 
-    `here`: the row that is looked at; `low`: a long one scrolls.
+    `here`: the highlighted row. `low`: limit the height and scroll.
     """
     first = _first(rows)
     head = "".join(f"<th{_kind(value)}>{escape(name)}</th>" for name, value in first.items())
@@ -71,13 +71,13 @@ def table(rows: Sequence[Row], *, here: int | None = None, low: bool = False) ->
 
 
 def folded_table(summary: str, rows: Sequence[Row]) -> str:
-    """A table that is shown when its summary is chosen."""
+    """Render a table that opens when its summary is clicked."""
     head = f"<summary>{escape(summary)}</summary>"
     return f'<details class="folded">{head}{table(rows, low=True)}</details>'
 
 
 def bars(counts: Mapping[str, float]) -> str:
-    """A bar and a number for each name, the longest first."""
+    """Render a bar and a number for each name, longest first."""
     most = max([*counts.values(), 1e-9])
     ordered = sorted(counts.items(), key=lambda each: -each[1])
     lines = [
@@ -89,7 +89,7 @@ def bars(counts: Mapping[str, float]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text as it stands, line by line."""
+    """Render plain text line by line."""
     return f'<div class="text" tabindex="0">{escape(text)}</div>'
 
 
@@ -99,17 +99,17 @@ def _wide(rows: str, low: bool) -> str:
 
 
 def tokens(shown: Iterable[Token]) -> str:
-    """Tokens one after the other, as they were read."""
+    """Render tokens in order."""
     return f'<div class="text" tabindex="0">{"".join(map(_token, shown))}</div>'
 
 
 def links(shown: Iterable[Link]) -> str:
-    """Links in a row."""
+    """Render links in one row."""
     return f'<div class="legend">{" &nbsp; ".join(map(_cell, shown))}</div>'
 
 
 def legend(entries: Mapping[str, str]) -> str:
-    """What each colour means, by its words."""
+    """Render the meaning of each colour."""
     spans = (
         f'<span style="background-color: {escape(colour)}">{escape(words)}</span>'
         for words, colour in entries.items()
@@ -118,7 +118,7 @@ def legend(entries: Mapping[str, str]) -> str:
 
 
 def _first(rows: Sequence[Row]) -> dict[str, Cell]:
-    """Of each column its name and the first value that it has."""
+    """Return each column's name and first non-empty value."""
     found: dict[str, Cell] = {}
     for row in rows:
         for name, value in row.items():
@@ -128,7 +128,7 @@ def _first(rows: Sequence[Row]) -> dict[str, Cell]:
 
 
 def _kind(value: Cell) -> str:
-    """The cell's class, as an attribute."""
+    """Return the cell's class as an HTML attribute."""
     if isinstance(value, int | float):
         return ' class="number"'
     return ' class="long"' if isinstance(value, str) and len(value) > LONG else ""

@@ -27,20 +27,20 @@ NEEDED = (
 
 @cache
 def history(url: str) -> Store:
-    """One read-only store for every session. Raises StoreError."""
+    """Return the read-only store that all sessions share. Raises StoreError."""
     return open_history(url)
 
 
 def trust_proxies(proxies: Sequence[str]) -> None:
-    """Believe what these addresses and networks say of a browser's address, and nobody else.
+    """Trust only these addresses and networks to report a browser's address.
 
-    Streamlit's server, uvicorn, reads the variable; without it, it would believe all of loopback.
+    Streamlit's server, uvicorn, reads the variable; without it, it would trust all of loopback.
     """
     os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)
 
 
 def serve(given: Sequence[str], port: int, host: str) -> None:
-    """Streamlit until a signal ends it. `given`: the arguments of dashboard/script/app.py."""
+    """Run Streamlit until a signal. `given`: the arguments of dashboard/script/app.py."""
     for name in NEEDED:
         importlib.import_module(name)
     inspect.stack()  # Streamlit asks for it once, and then each module's file is looked for
@@ -48,7 +48,7 @@ def serve(given: Sequence[str], port: int, host: str) -> None:
 
 
 def streamlit_options(given: Sequence[str], port: int, host: str) -> list[str]:
-    """What is written after `streamlit`."""
+    """Return the command-line arguments for `streamlit`."""
     script = importlib.util.find_spec("agentrl.dashboard.script.app")
     settings = {
         "--server.address": host,

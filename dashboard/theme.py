@@ -16,13 +16,13 @@ Colours = Mapping[str, str]
 
 
 def colours(names: Iterable[str]) -> Colours:
-    """A colour for each name, by its place among them; the ninth begins anew."""
+    """Return a colour for each name, by position; the ninth repeats the first."""
     ordered = sorted(set(names))
     return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(ordered)}
 
 
 def by_colour(field: str, known: Colours) -> dict[str, Any]:
-    """Vega-Lite's channels `color` and `shape` of a nominal field, the same on every page."""
+    """Return Vega-Lite's channels `color` and `shape` of a nominal field, equal on every page."""
     names = list(known)
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(names))]
     channel = {

@@ -18,15 +18,15 @@ MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Pieces by id. `special`: tokens that no text spells, such as the end of a turn."""
+    """Pieces by id. `special`: tokens that are not text, such as the end of a turn."""
 
     pieces: Mapping[int, bytes]
     special: frozenset[int]
 
     def texts(self, tokens: Sequence[int]) -> list[str]:
-        """[T] the text of each token; one that is not there as `⟨id⟩`.
+        """Return [T] the text of each token; an unknown one as `⟨id⟩`.
 
-        A character that several tokens spell stands at the last; what is no text is `\ufffd`.
+        A character made of several tokens appears at the last one; invalid bytes become `�`.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         parts = (self.pieces.get(token, f"⟨{token}⟩".encode()) for token in tokens)
@@ -37,7 +37,7 @@ NONE = Vocabulary({}, frozenset())
 
 
 def find(directories: Sequence[str]) -> Path | None:
-    """The first `tokenizer.json` that is there and not too large; None where none can be read."""
+    """Find the first readable `tokenizer.json` that is not too large; None: there is none."""
     for directory in directories:
         path = Path(directory.removeprefix("file://")) / FILE
         try:
@@ -49,7 +49,7 @@ def find(directories: Sequence[str]) -> Path | None:
 
 
 def vocabulary_of(path: Path) -> Vocabulary:
-    """The vocabulary of a tokenizer file as it stands; the last four are kept."""
+    """Return the vocabulary of a tokenizer file; the last four are cached."""
     return _read_cached(path, path.stat().st_mtime)
 
 
@@ -59,7 +59,7 @@ def _read_cached(path: Path, changed: float) -> Vocabulary:  # noqa: ARG001 - pa
 
 
 def read(path: Path) -> Vocabulary:
-    """The vocabulary of a tokenizer file; empty where it is none that we know."""
+    """Read the vocabulary of a tokenizer file; empty if its format is unknown."""
     try:
         written = json.loads(path.read_bytes())
         model = written["model"]["vocab"]
@@ -75,7 +75,7 @@ def read(path: Path) -> Vocabulary:
 
 
 def _rank_pieces(model: Any) -> list[tuple[str, int]]:
-    """(piece, id) of a Unigram model, whose vocabulary is a list of (piece, score)."""
+    """Return (piece, id) of a Unigram model, whose vocabulary is a list of (piece, score)."""
     return [(piece, token) for token, (piece, _score) in enumerate(model)]
 
 
@@ -96,7 +96,7 @@ def _piece(word: str, as_bytes: bool) -> bytes:
 
 
 def _bytes() -> dict[str, int]:
-    """GPT-2's letters for bytes: printable ones stand for themselves, others from U+0100 on."""
+    """Return GPT-2's mapping of characters to bytes; non-printable bytes use U+0100 and up."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {chr(byte): byte for byte in plain}
     others = (byte for byte in range(256) if byte not in set(plain))

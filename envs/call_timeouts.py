@@ -30,9 +30,9 @@ Answer = tuple[Any, BaseException | None]
 
 
 class TimeLimitedEnvironment:
-    """The environment that `make` makes, with `limit_s` seconds for each request.
+    """The environment created by `make`, with `limit_s` seconds for each request.
 
-    Raises EnvironmentFailure where it is passed, and for every request after that.
+    Raises EnvironmentFailure at the limit, and for every later request.
     """
 
     def __init__(
@@ -42,7 +42,10 @@ class TimeLimitedEnvironment:
         *,
         get: Callable[..., Answer] = SimpleQueue.get,
     ) -> None:
-        """As `make` raises. `get`: takes an answer from a queue, or raises Empty at its timeout."""
+        """Raises what `make` raises.
+
+        `get`: gets an answer from a queue, or raises Empty on timeout.
+        """
         self._get = get
         self._limit_s = limit_s
         self._requests: SimpleQueue[Callable[[Environment], Any] | None] = SimpleQueue()
@@ -54,7 +57,7 @@ class TimeLimitedEnvironment:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Those of the time before it was closed or hung, from then on."""
+        """Return the tools; after closing or hanging the last known ones."""
         if not self._over:
             self._tools = self._ask(lambda inner: inner.tools)
         return self._tools
@@ -73,7 +76,7 @@ class TimeLimitedEnvironment:
             self._answer()
 
     def __getattr__(self, name: str) -> Any:
-        """What else the environment has, such as `sampled`."""
+        """Return other attributes of the environment, such as `sampled`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
@@ -98,7 +101,7 @@ class TimeLimitedEnvironment:
         return found
 
     def _serve(self, make: Callable[[], Environment]) -> None:
-        """Every request in turn, until there is None."""
+        """Handle requests in order until one is None."""
         try:
             inner = make()
         except BaseException as error:  # raised again by who asked
@@ -113,7 +116,7 @@ class TimeLimitedEnvironment:
 
 
 class TimeLimitedSource:
-    """A TaskSource whose environments are limited."""
+    """A TaskSource with limited environments."""
 
     def __init__(self, source: TaskSource, limit_s: float) -> None:
         self._source = source
@@ -134,7 +137,7 @@ class TimeLimitedSource:
         return self._source.expert(item, seed=seed, noise=noise)
 
     def __getattr__(self, name: str) -> Any:
-        """What else the source has, such as `contain`."""
+        """Return other attributes of the source, such as `contain`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._source, name)

@@ -37,7 +37,7 @@ class Tool:
     parameters: Mapping[str, Any]
 
     def schema(self) -> dict[str, Any]:
-        """The OpenAI `tools` entry."""
+        """Return the entry for OpenAI's `tools`."""
         return {
             "type": "function",
             "function": {
@@ -50,7 +50,7 @@ class Tool:
 
 
 def strings(name: str, description: str, *parameters: str) -> Tool:
-    """A tool whose parameters are all required strings: the shape most tasks need."""
+    """Return a tool whose parameters are all required strings, as most tasks need."""
     properties = {parameter: {"type": "string"} for parameter in parameters}
     schema = {
         "type": "object",
@@ -62,7 +62,7 @@ def strings(name: str, description: str, *parameters: str) -> Tool:
 
 
 def shortened(text: str, most: int = 1000) -> str:
-    """At most so many characters of what an agent wrote, and how many there were."""
+    """Cut an agent's text to a number of characters, and append its full length."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
@@ -79,8 +79,8 @@ class ToolCall:
 class Item:
     """One problem of a task's split. `item_id` is stable and unique within the task.
 
-    `content` is all a task needs to make the environment; JSON values only.
-    Raises ItemError for an id that the database cannot hold, wherever items are read.
+    `content`: all that the task needs to create the environment; only JSON values. Raises ItemError
+    for an id that the database cannot store.
     """
 
     task: str
@@ -112,8 +112,8 @@ class Observation:
 class Outcome:
     """The environment's answer to a turn.
 
-    `messages`: role tool (or user); empty when done. `reward` is what trains, `score` the
-    benchmark's own figure; both count only when `done`, and `status` says how the episode ended.
+    `messages`: role tool (or user); empty when done. `reward`: used for training. `score`: the
+    benchmark's own figure. Both count only when `done`; `status` says how the episode ended.
     """
 
     messages: tuple[Message, ...]
@@ -125,38 +125,38 @@ class Outcome:
 
 
 class Environment(Protocol):
-    """One episode, single use; called by one thread."""
+    """One episode, used once, by one thread."""
 
     @property
     def tools(self) -> tuple[Tool, ...]: ...
 
     def start(self) -> Observation:
-        """First messages."""
+        """Return the first messages."""
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
         """Apply the calls of one assistant turn, in order; a str is a turn without a call."""
 
     def close(self) -> None:
-        """Free what the episode holds; safe to call twice and after any failure."""
+        """Release all resources; safe to call twice and after any failure."""
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """An environment that wants to know how long a turn was, before its `call`."""
+    """An environment that is told the length of each turn before its `call`."""
 
     def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
-        """Tokens before the turn and of it; finish_reason: stop or length."""
+        """Receive the tokens before and of the turn; finish_reason: stop or length."""
 
 
 class Expert(Protocol):
-    """A demonstrator for generated items."""
+    """An expert that solves generated items."""
 
     def act(self, messages: Sequence[Message]) -> ToolCall | str:
-        """The next turn, given the messages that arrived since its last one."""
+        """Return the next turn, given the messages since its last one."""
 
 
 class TaskSource(Protocol):
-    """Where the items of one task come from."""
+    """Provides the items and environments of one task."""
 
     name: str
     max_turns: int
@@ -165,10 +165,10 @@ class TaskSource(Protocol):
     def splits(self) -> tuple[str, ...]: ...
 
     def items(self, split: str) -> Sequence[Item]:
-        """The items of a split, always in the same order. Raises ItemError."""
+        """Return the items of a split, always in the same order. Raises ItemError."""
 
     def make(self, item: Item) -> Environment:
-        """A fresh environment for one episode. Raises ItemError, EnvironmentFailure."""
+        """Create an environment for one episode. Raises ItemError, EnvironmentFailure."""
 
     def expert(self, item: Item, *, seed: int, noise: float = 0.0) -> Expert:
-        """A demonstrator that errs with probability `noise` a turn. Raises ItemError."""
+        """Create an expert with probability `noise` of a fault per turn. Raises ItemError."""

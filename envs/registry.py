@@ -36,7 +36,7 @@ log = get_logger()
 
 
 def source(task: str, options: Mapping[str, Any]) -> TaskSource:
-    """A task's source. Raises ItemError that names the nearest known task or option."""
+    """Open a task's source. Raises ItemError that suggests the most similar task or option."""
     ours = TASKS | OF_USERS
     if task in ours:
         _warn_of_namesakes(task)
@@ -48,20 +48,20 @@ def source(task: str, options: Mapping[str, Any]) -> TaskSource:
 
 
 def names() -> tuple[str, ...]:
-    """Every known task."""
+    """Return all known tasks."""
     return tuple(sorted({*TASKS, *OF_USERS, *(entry.name for entry in entry_points(group=GROUP))}))
 
 
 def datasets(task: str) -> tuple[Dataset, ...]:
-    """What a task reads: `DATASETS` of its module `datasets`. Raises ItemError."""
+    """Return a task's datasets: `DATASETS` of its module `datasets`. Raises ItemError."""
     found: tuple[Dataset, ...] = getattr(beside(task, "datasets"), "DATASETS", ())
     return found
 
 
 def beside(task: str, name: str) -> ModuleType | None:
-    """The module `name` in the package of a task's source; None where there is none.
+    """Import the module `name` in the package of a task's source; None: there is none.
 
-    A source outside every package keeps everything in its own module. Raises ItemError.
+    For a source outside a package return its own module. Raises ItemError.
     """
     package, _, last = place(task).rpartition(".")
     try:
@@ -73,7 +73,7 @@ def beside(task: str, name: str) -> ModuleType | None:
 
 
 def place(task: str) -> str:
-    """The module of a task's source. Raises ItemError."""
+    """Return the module of a task's source. Raises ItemError."""
     found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     found |= TASKS | OF_USERS
     if task not in found:
@@ -83,7 +83,7 @@ def place(task: str) -> str:
 
 @cache
 def _warn_of_namesakes(task: str) -> None:
-    """Once in a process."""
+    """Warn about duplicate task names, once per process."""
     for entry in entry_points(group=GROUP, name=task):
         configure_unless_done()
         log.warning(

@@ -130,7 +130,7 @@ def recent_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def queues(view: Flow) -> dict[str, int]:
-    """What waits where, as numbers to draw."""
+    """Return the numbers of unfinished and waiting episodes and groups, for a chart."""
     episodes, groups = view.waiting.episodes, view.waiting.groups
     return {
         "episodes queued": episodes.get(EpisodeState.QUEUED, 0),

@@ -105,12 +105,12 @@ def one_task(store: Store, run_id: str, task: str) -> None:
 
 
 def turn_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Mean turns of each point."""
+    """Return the mean turns of each point."""
     return [{"version": p.span.version, "task": p.task, "turns": p.turns} for p in points]
 
 
 def spread_rows(found: Closed) -> list[dict[str, Any]]:
-    """The share of each point's groups that had no spread."""
+    """Return each point's share of groups without spread."""
     return [
         {
             "version": span.version,
@@ -123,7 +123,7 @@ def spread_rows(found: Closed) -> list[dict[str, Any]]:
 
 
 def end_rows(ends: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
-    """A row a task and way to end, with its share of the task's groups."""
+    """Return a row per task and outcome, with its share of the task's groups."""
     whole: Counter[str] = Counter()
     for task, _, _, number in ends:
         whole[task] += number
@@ -140,7 +140,7 @@ def end_rows(ends: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
 
 
 def statuses(ends: Sequence[EndCount]) -> Mapping[str, int]:
-    """Episodes by status; by state and reason where they have none."""
+    """Count episodes by status, or by state and reason if they have none."""
     found: Counter[str] = Counter()
     for each in ends:
         found[each.status or f"{each.state} {each.reason}".strip()] += each.episodes
@@ -148,7 +148,7 @@ def statuses(ends: Sequence[EndCount]) -> Mapping[str, int]:
 
 
 def histogram(ends: Sequence[EndCount]) -> Mapping[int, int]:
-    """Finished episodes by their number of turns."""
+    """Count finished episodes by their number of turns."""
     found: Counter[int] = Counter()
     for each in ends:
         if each.turns is not None:
@@ -157,7 +157,7 @@ def histogram(ends: Sequence[EndCount]) -> Mapping[int, int]:
 
 
 def pass_rows(view: TaskLook, task: str) -> list[dict[str, Any]]:
-    """pass@1, 2, 4 … up to the largest group, with intervals."""
+    """Return pass@1, 2, 4 … up to the largest group, with intervals."""
     largest = max((n for n, _ in view.solved), default=0)
     ks = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     if largest and largest not in ks:

@@ -24,9 +24,9 @@ ICON = (
 
 
 def main(arguments: list[str]) -> None:
-    """The pages of a TOML file's store; an error is one line on the page.
+    """Show the pages for a TOML file's store; an error becomes one line on the page.
 
-    `arguments`: the file, and the variable with the token that is asked for, if any is.
+    `arguments`: the file, and the environment variable of the token, if login is required.
     """
     forbid_inspection()  # Streamlit started this process, not `agentrl`
     st.set_page_config(page_title="AgentRL", page_icon=ICON, layout="wide")

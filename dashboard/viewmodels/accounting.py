@@ -15,9 +15,9 @@ Disagreements = list[tuple[str, str]]  # (kind, detail)
 
 @dataclass(frozen=True, slots=True)
 class AccountingLook:
-    """The balance of a run. `late`: of what is open and of the last groups alone.
+    """The accounting of a run. `late`: only of open and of recent groups.
 
-    `given_up`: (state, reason, episodes, attempts); `retried`: attempts by reason.
+    `given_up`: (state, reason, episodes, attempts). `retried`: attempts by reason.
     """
 
     late: Disagreements
@@ -30,7 +30,7 @@ class AccountingLook:
 
 
 def read_accounting(store: Store, run_id: str) -> AccountingLook:
-    """The run as it stands."""
+    """Read the current accounting."""
     with store.read() as session:
         return AccountingLook(
             late=progress.disagreements(session, run_id, LATE_GROUPS),
@@ -44,6 +44,6 @@ def read_accounting(store: Store, run_id: str) -> AccountingLook:
 
 
 def read_all_disagreements(store: Store, run_id: str) -> Disagreements:
-    """The proofs of the whole run: they read every row of it."""
+    """Run the checks of the whole run, which read all its rows."""
     with store.read() as session:
         return progress.disagreements(session, run_id)

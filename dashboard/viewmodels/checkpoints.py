@@ -28,7 +28,7 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A run's checkpoints at a moment."""
+    """The checkpoints of a run at one time."""
 
     origin: tuple[str, int] | None
     states: Mapping[str, int]
@@ -40,7 +40,7 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """So many checkpoints in a row that lie on one line of the tree; `depth`: forks before it."""
+    """Consecutive checkpoints without a fork between them. `depth`: number of forks before."""
 
     depth: int
     first: LineageNode
@@ -50,7 +50,7 @@ class Segment:
 
 
 def read_registry(store: Store, run_id: str) -> Registry:
-    """The registry as it stands."""
+    """Read the current registry."""
     with store.read() as session:
         return Registry(
             origin=lineage.fork_origin(session, run_id),
@@ -63,15 +63,15 @@ def read_registry(store: Store, run_id: str) -> Registry:
 
 
 def read_checkpoint(store: Store, run_id: str, checkpoint_id: str) -> CheckpointEntry | None:
-    """A checkpoint of the run."""
+    """Read a checkpoint of the run."""
     with store.read() as session:
         return lineage.checkpoint_entry(session, run_id, checkpoint_id)
 
 
 def segments(nodes: Sequence[LineageNode]) -> list[Segment]:
-    """The tree, each stretch without a fork as one segment, parents first.
+    """Split the tree into segments without a fork, parents first.
 
-    nodes: parents before their children. One whose parent is not among them is a root.
+    nodes: parents before their children. A node whose parent is missing is a root.
     """
     children: dict[str | None, list[LineageNode]] = {}
     known = {node.checkpoint_id for node in nodes}
@@ -96,7 +96,7 @@ def _same(node: LineageNode, after: LineageNode) -> bool:
 
 
 def tree(registry: Registry) -> str:
-    """The segments as text, a line each, indented by their forks."""
+    """Return the segments as lines of text, indented by their forks."""
     lines = []
     if registry.origin is not None:
         name, version = registry.origin
@@ -121,7 +121,7 @@ def _segment_text(segment: Segment, latest: int | None) -> str:
 def rows(
     entries: Sequence[CheckpointEntry], registry: Registry, here: Here
 ) -> list[dict[str, Cell]]:
-    """The registry's table, each checkpoint a link."""
+    """Return the rows of the registry, with links to the checkpoints."""
     serves: dict[str, list[str]] = {}
     for each in registry.servings:
         if each.live:
@@ -145,9 +145,9 @@ def rows(
 
 
 def serving_chart(served: Sequence[ServingPeriod], here: Here) -> dict[str, Any]:
-    """Vega-Lite: a bar for each stretch, a row for each server and track.
+    """Return the Vega-Lite chart of served versions over time, a row per server and track.
 
-    A track that pins a checkpoint of the run is named without the run: what differs is read.
+    A track that pins a checkpoint of the run is named without the run's name.
     """
     values = [
         {
@@ -188,7 +188,7 @@ def serving_chart(served: Sequence[ServingPeriod], here: Here) -> dict[str, Any]
 
 
 def evaluation_chart(measured: Sequence[Measurement]) -> dict[str, Any]:
-    """Vega-Lite: success by version with its interval, for each task and way of decoding."""
+    """Return the Vega-Lite chart of success by version with intervals, per task and decoding."""
     values = [
         {
             "task": each.task,
@@ -227,7 +227,7 @@ def evaluation_chart(measured: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def evaluation_rows(measured: Sequence[Measurement]) -> list[dict[str, Cell]]:
-    """The table of measurements."""
+    """Return the rows of the evaluations."""
     return [
         {
             "version": "–" if each.version is None else f"v{each.version}",

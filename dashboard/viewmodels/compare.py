@@ -15,7 +15,7 @@ from agentrl.db.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the runs. `measured`: what was evaluated of its newest versions."""
+    """One of the compared runs. `measured`: evaluations of its newest versions."""
 
     head: Head
     version: int
@@ -28,7 +28,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class PairedScores:
-    """Second run − first, mean over the items that both were measured on, with 95 % by Student's t.
+    """Second run − first: mean over the items measured in both, with Student's 95 % interval.
 
     `versions`: of the first and of the second.
     """
@@ -41,7 +41,7 @@ class PairedScores:
 
 
 def read_side(store: Store, run_id: str) -> Side:
-    """A run that exists."""
+    """Read an existing run."""
     with store.read() as session:
         run = session.get_one(Run, run_id)
         return Side(
@@ -56,7 +56,7 @@ def read_side(store: Store, run_id: str) -> Side:
 
 
 def pair_scores(first: Side, second: Side) -> list[PairedScores]:
-    """Evaluations that both have, of the same kind; items that only one met are left out."""
+    """Compare evaluations of the same kind in both runs, by the items that both have."""
     found = []
     for kind in sorted(first.measured.keys() & second.measured.keys()):
         one, other = first.measured[kind], second.measured[kind]
@@ -71,7 +71,7 @@ def pair_scores(first: Side, second: Side) -> list[PairedScores]:
 
 
 def pool_points(points: list[Point], task: str | None) -> list[Point]:
-    """The points of one task; of all together, by span, where None."""
+    """Return the points of one task; for None all tasks combined, by span."""
     if task is not None:
         return [point for point in points if point.task == task]
     by_span: dict[int, list[Point]] = {}
@@ -81,7 +81,7 @@ def pool_points(points: list[Point], task: str | None) -> list[Point]:
 
 
 def _together(points: list[Point]) -> Point:
-    """Points of one span as one: counts are added, means weighed by episodes."""
+    """Combine the points of one span: add counts, average means weighted by episodes."""
     number = sum(point.episodes for point in points)
 
     def mean(name: str) -> float:

@@ -37,7 +37,7 @@ KINDS: dict[str, Any] = get_type_hints(EpisodeFilter)
 
 
 def filter_from_query(parameters: Mapping[str, str]) -> EpisodeFilter:
-    """The filter that a URL asks for; what it says that no filter means is passed over."""
+    """Return the filter in a URL; invalid values are ignored."""
     found: dict[str, Any] = {}
     for name, kind in KINDS.items():
         if parameters.get(name):
@@ -47,7 +47,7 @@ def filter_from_query(parameters: Mapping[str, str]) -> EpisodeFilter:
 
 
 def _read(written: str, kind: Any) -> Any:
-    """Raises ValueError for what is no such value."""
+    """Parse a value. Raises ValueError if it is invalid."""
     (kind, *_) = get_args(kind) or (kind,)
     value = kind(written)
     if (
@@ -60,7 +60,7 @@ def _read(written: str, kind: Any) -> Any:
 
 
 def parameters_of(sought: EpisodeFilter) -> dict[str, str]:
-    """What a URL says to ask for it: only what differs from the filter that passes all."""
+    """Return the URL parameters of a filter; only values that differ from the default filter."""
     nothing = asdict(EpisodeFilter())
     return {
         name: value.value if isinstance(value, StrEnum) else str(value)
@@ -70,7 +70,7 @@ def parameters_of(sought: EpisodeFilter) -> dict[str, str]:
 
 
 def cursor(parameters: Mapping[str, str]) -> PageCursor | None:
-    """Where the URL says that a page begins."""
+    """Return the start of the page in a URL."""
     at, _, episode_id = parameters.get("before", "").partition("~")
     try:
         return PageCursor(_read(at, float), _read(episode_id, str)) if episode_id else None
@@ -79,20 +79,20 @@ def cursor(parameters: Mapping[str, str]) -> PageCursor | None:
 
 
 def before(at: PageCursor) -> str:
-    """A cursor as a URL says it."""
+    """Return a cursor as a URL parameter."""
     return f"{at.at!r}~{at.episode_id}"
 
 
 def read_page(
     store: Store, run_id: str, sought: EpisodeFilter, at: PageCursor | None
 ) -> SearchResult:
-    """The episodes of one page."""
+    """Read the episodes of one page."""
     with store.read() as session:
         return search(session, run_id, sought, at)
 
 
 def nothing(found: SearchResult, *, first: bool) -> str:
-    """What a page without a row says; that there is none, only where all were looked at."""
+    """Return the text for a page without rows."""
     if found.older is not None:
         return "No episode on this page matches the filter."
     if found.beyond:
@@ -103,7 +103,7 @@ def nothing(found: SearchResult, *, first: bool) -> str:
 
 
 def rows(found: SearchResult, here: Here) -> list[dict[str, Cell]]:
-    """The page's table, each episode a link."""
+    """Return the rows of the page, with links to the episodes."""
     return [
         {
             "episode": Link(here.short(each.episode_id), here.to(PAGE, episode=each.episode_id)),
@@ -133,18 +133,18 @@ def _update_cell(update: EpisodeUpdate | None, here: Here) -> Cell:
 
 
 def moment(at: float) -> str:
-    """A time of the database's clock, in UTC, as the head of its column says."""
+    """Format a time of the database clock in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M:%S") if at else "–"
 
 
 def read_episode(store: Store, run_id: str, episode_id: str) -> EpisodeDetail | None:
-    """An episode with its siblings."""
+    """Read an episode with its siblings."""
     with store.read() as session:
         return episode_detail(session, run_id, episode_id)
 
 
 def directories(store: Store, run_id: str, told: EpisodeDetail) -> list[str]:
-    """Where the vocabulary of an episode's tokens may lie, the likeliest first."""
+    """Return possible directories of the vocabulary of an episode's tokens, best first."""
     acted = sorted({step.checkpoint_id for step in told.steps})
     with store.read() as session:
         found = model_directories(session, run_id, acted)
@@ -155,7 +155,7 @@ def directories(store: Store, run_id: str, told: EpisodeDetail) -> list[str]:
 
 
 def trajectory_of(told: EpisodeDetail) -> tuple[Trajectory | None, str]:
-    """The stored trajectory, or why there is none to show."""
+    """Return the stored trajectory, or why it is unavailable."""
     if told.body is None:
         return (
             None,
@@ -170,7 +170,7 @@ def trajectory_of(told: EpisodeDetail) -> tuple[Trajectory | None, str]:
 
 
 def readable(call: str) -> str:
-    """A step's parsed calls, one a line: `name {"argument": value}`; else as they stand."""
+    """Format a step's parsed calls one per line, `name {"argument": value}`, if possible."""
     try:
         calls = msgspec.json.decode(call)
         return "\n".join(_call(each) for each in calls) if isinstance(calls, list) else call
@@ -188,7 +188,7 @@ def _call(call: Any) -> str:
 
 
 def member_rows(members: Sequence[Member], here: Here) -> list[dict[str, Cell]]:
-    """A group's members as a table."""
+    """Return the rows of a group's members."""
     return [
         {
             "member": each.member,
@@ -207,7 +207,7 @@ def member_rows(members: Sequence[Member], here: Here) -> list[dict[str, Cell]]:
 
 
 def contrast(itself: Member, members: Sequence[Member]) -> Member | None:
-    """The sibling whose reward differs most: what it did otherwise is what the group teaches."""
+    """Return the sibling whose reward differs most, as the most instructive comparison."""
     others = [each for each in members if each.episode_id != itself.episode_id]
     ended = [each for each in others if each.reward is not None]
     if itself.reward is None or not ended:
@@ -217,7 +217,7 @@ def contrast(itself: Member, members: Sequence[Member]) -> Member | None:
 
 
 def headline(step: StepRow) -> str:
-    """A step in one line."""
+    """Describe a step in one line."""
     parts = [
         f"Step {step.number}",
         f"v{step.version} {step.track}",

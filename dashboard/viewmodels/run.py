@@ -34,7 +34,7 @@ LEASES = 50  # of workers, and as many of policy servers
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every page says first of a run."""
+    """The head of every page of a run."""
 
     name: str
     state: RunState
@@ -48,9 +48,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """A run at a moment. `recent`: by task, of the last groups; `seconds`: that it has run.
+    """The current state of a run. `recent`: by task, of recent groups. `seconds`: its run time.
 
-    `idle`: seconds since trainer and recorder did something.
+    `idle`: seconds since trainer and recorder last did something.
     """
 
     head: Head
@@ -67,8 +67,10 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What is on its way. `mix`: steps by track; `staleness`: mean updates between sampling and
-    learning, of fresh and lagged steps of the last batch.
+    """Queues and delays. `mix`: steps by track.
+
+    `staleness`: mean updates between sampling and training, of fresh and lagged steps of the last
+    batch.
     """
 
     over: bool
@@ -81,7 +83,7 @@ class Flow:
 
 
 def read_head(store: Store, run_id: str) -> Head:
-    """Of a run that exists."""
+    """Read the head of an existing run."""
     with store.read() as session:
         return head_of(session.get_one(Run, run_id))
 
@@ -91,7 +93,7 @@ def head_of(run: Run) -> Head:
 
 
 def read_now(store: Store, run_id: str) -> Now:
-    """The run as it stands."""
+    """Read the current state of the run."""
     with store.read() as session:
         run = session.get_one(Run, run_id)
         seconds = progress.ran_s(session, run)
@@ -111,7 +113,7 @@ def read_now(store: Store, run_id: str) -> Now:
 
 
 def read_flow(store: Store, run_id: str) -> Flow:
-    """What is on its way in the run."""
+    """Read queues and delays of the run."""
     with store.read() as session:
         return Flow(
             over=runs.run_state(session, run_id) in RUN_OVER,
@@ -125,19 +127,19 @@ def read_flow(store: Store, run_id: str) -> Flow:
 
 
 def read_curve(store: Store, run_id: str) -> list[Point]:
-    """Success and reward by task and version."""
+    """Read success and reward by task and version."""
     with store.read() as session:
         return curves.success_by_version(session, run_id, POINTS, POINT_GROUPS)
 
 
 def task_names(store: Store) -> list[str]:
-    """The tasks of all runs: their places give them their colours."""
+    """Return the tasks of all runs, whose positions determine their colours."""
     with store.read() as session:
         return runs.configured_tasks(session)
 
 
 def _rules(run: Run, seconds: float, update_s: float | None, recent: list[Point]) -> list[Rule]:
-    """None where the run is over, or its configuration is another version's."""
+    """Return the stop rules; None if the run is over or has another version's configuration."""
     if run.state in RUN_OVER:
         return []
     try:

@@ -19,7 +19,7 @@ Closed = list[tuple[Span, str, dict[GroupState, int]]]  # groups by state, of ea
 
 @dataclass(frozen=True, slots=True)
 class TasksLook:
-    """All tasks of a run. `ends`: (task, state, reason, groups), of all groups of the run."""
+    """All tasks of a run. `ends`: (task, state, reason, groups), over the whole run."""
 
     curve: list[Point]
     ends: list[tuple[str, str, str, int]]
@@ -31,7 +31,7 @@ class TasksLook:
 
 @dataclass(frozen=True, slots=True)
 class TaskLook:
-    """One task of late. `solved`: how many groups had c of n solved, by (n, c)."""
+    """Recent data of one task. `solved`: number of groups with c of n solved, by (n, c)."""
 
     ends: list[EndCount]
     solved: Mapping[tuple[int, int], int]
@@ -39,7 +39,7 @@ class TaskLook:
 
 
 def read_tasks(store: Store, run_id: str) -> TasksLook:
-    """All tasks of a run."""
+    """Read all tasks of a run."""
     with store.read() as session:
         return TasksLook(
             curve=curves.success_by_version(session, run_id, POINTS, POINT_GROUPS),
@@ -48,13 +48,13 @@ def read_tasks(store: Store, run_id: str) -> TasksLook:
 
 
 def closed_groups(store: Store, run_id: str) -> Closed:
-    """What became of the groups of each point of the curve."""
+    """Return the outcomes of the groups of each point."""
     with store.read() as session:
         return curves.closed_groups_by_version(session, run_id, POINTS, POINT_GROUPS)
 
 
 def read_task(store: Store, run_id: str, task: str) -> TaskLook:
-    """One task of a run."""
+    """Read one task of a run."""
     with store.read() as session:
         return TaskLook(
             ends=attempts.end_counts(session, run_id, task, TASK_GROUPS),
@@ -64,6 +64,6 @@ def read_task(store: Store, run_id: str, task: str) -> TaskLook:
 
 
 def all_items(store: Store, run_id: str, task: str) -> ItemSummary:
-    """As the items of `read_task`, of every group of the run."""
+    """Like the items of `read_task`, but for all groups of the run."""
     with store.read() as session:
         return attempts.unsolved_items(session, run_id, task, None, ITEMS)

@@ -20,7 +20,7 @@ MODES = ("probability", "advantage", "policy")
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """A trajectory that can be shown. `texts`: [T]."""
+    """A trajectory ready to show. `texts`: [T]."""
 
     trajectory: Trajectory
     texts: Sequence[str]
@@ -28,14 +28,14 @@ class TokenView:
     advantage: float | None
 
     def observed(self, number: int) -> list[Token]:
-        """What came between the step before and this one; after the last step: what was left."""
+        """Return the tokens between the previous step and this one, or after the last step."""
         steps = self.trajectory.steps
         start = steps[number - 1].end if number else 0
         end = steps[number].start if number < len(steps) else len(self.trajectory)
         return [Token(self.texts[at], special=self._special(at)) for at in range(start, end)]
 
     def sampled(self, number: int, mode: str) -> list[Token]:
-        """The tokens of a step, coloured by `mode`: one of MODES."""
+        """Return the tokens of a step, coloured by `mode`: one of MODES."""
         step = self.trajectory.steps[number]
         return [self._token(at, mode) for at in range(step.start, step.end)]
 
@@ -62,29 +62,29 @@ class TokenView:
 
 
 def token_view(body: Trajectory, vocabulary: Vocabulary, advantage: float | None) -> TokenView:
-    """The trajectory with the text of its tokens."""
+    """Return the trajectory with the text of its tokens."""
     texts = vocabulary.texts(body.tokens().tolist())
     return TokenView(body, texts, vocabulary.special, advantage)
 
 
 def chance_text(chance: float) -> str:
-    """The less probable a token was, the stronger; none from 0.99 on."""
+    """Return the colour for a probability: stronger if lower, none from 0.99."""
     return _rgba(ORANGE, STRONGEST * (1 - chance)) if chance < 0.99 else ""
 
 
 def advantage_text(advantage: float) -> str:
-    """Blue: made more likely; orange: less. Full strength from 2 on."""
+    """Return the colour of an advantage: blue if positive, orange if negative, strongest from 2."""
     strength = STRONGEST * min(abs(advantage) / 2, 1)
     return _rgba(BLUE if advantage > 0 else ORANGE, strength) if advantage else ""
 
 
 def of_policy(index: int) -> str:
-    """By the place among the policies that acted in the episode."""
+    """Return the colour for the position among the policies of the episode."""
     return _rgba(POLICIES[index % len(POLICIES)], 0.35)
 
 
 def legend(mode: str, body: Trajectory) -> dict[str, str]:
-    """Words and colours of a mode."""
+    """Return labels and colours of a mode."""
     if mode == "probability":
         chances = (0.95, 0.5, 0.05)
         return {f"probability {chance}": chance_text(chance) for chance in chances}

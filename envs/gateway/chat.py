@@ -40,7 +40,7 @@ _READ = {"messages", "tools", "stream", "stream_options", "model", "parallel_too
 
 
 class ChatRefused(Exception):
-    """An answer of status 400. `field`: of the request."""
+    """A request refused with status 400. `field`: of the request."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(f"{field}: {text}")
@@ -49,7 +49,10 @@ class ChatRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """A tool call as it travels. `arguments`: as JSON has them, or the text that is none."""
+    """A tool call in a request or reply.
+
+    `arguments`: parsed JSON, or text that is not valid JSON.
+    """
 
     call_id: str
     name: str
@@ -58,7 +61,7 @@ class ChatCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """A message as it travels. `answers`: the id of the call that a tool message answers."""
+    """A message in a request or reply. `answers`: id of the call that a tool message answers."""
 
     role: str
     content: str
@@ -69,7 +72,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Of a turn, in tokens: what came before it, itself; `cut`: it ended where it had to."""
+    """Length of a turn in tokens: before it, and itself. `cut`: it was ended by a limit."""
 
     prompt: int = 0
     completion: int = 0
@@ -78,7 +81,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a program asks. `ignored`: fields that were passed over; `single`: one call a turn."""
+    """A program's request. `ignored`: ignored fields. `single`: only one call per turn."""
 
     said: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...]
@@ -129,7 +132,7 @@ class _Body(msgspec.Struct):
 
 
 def read(body: bytes) -> ChatRequest:
-    """The request of an HTTP body. Raises Refused."""
+    """Parse the request in an HTTP body. Raises Refused."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
         typed = msgspec.convert(fields, _Body)
@@ -153,7 +156,7 @@ def read(body: bytes) -> ChatRequest:
 
 
 def make_message(number: int, calls: Sequence[ToolCall] | str) -> ChatMessage:
-    """An assistant's turn; `number`: of the turn, which the ids of its calls hold."""
+    """Return the assistant's turn as a message. `number`: of the turn, part of its call ids."""
     if isinstance(calls, str):
         return ChatMessage("assistant", calls)
     named = (
@@ -164,7 +167,7 @@ def make_message(number: int, calls: Sequence[ToolCall] | str) -> ChatMessage:
 
 
 def answer(number: int, turn: ChatMessage, length: TokenCounts, request: ChatRequest) -> bytes:
-    """The body of a reply: JSON, or where it is streamed the same as server-sent events."""
+    """Return the body of a reply: JSON, or server-sent events if streamed."""
     if request.stream:
         return _stream_body(number, turn, length, request)
     end = _end(turn, length)
@@ -176,7 +179,7 @@ def answer(number: int, turn: ChatMessage, length: TokenCounts, request: ChatReq
 def _stream_body(
     number: int, turn: ChatMessage, length: TokenCounts, request: ChatRequest
 ) -> bytes:
-    """The whole turn in one delta, then its end."""
+    """Yield the whole turn as one delta, then its end."""
     head = _head(number, "chat.completion.chunk", request.model)
     delta = _message(turn)
     if turn.calls:
@@ -192,7 +195,7 @@ def _stream_body(
 
 
 def plain_message(each: ChatMessage) -> dict[str, Any]:
-    """A message as JSON has it, for the user's reward."""
+    """Return a message as JSON values, for the user's reward."""
     if each.role == "assistant":
         return _message(each)
     told = {"role": each.role, "content": each.content, "name": each.name}
@@ -279,6 +282,6 @@ def _tool(number: int, each: _Item) -> Tool:
 
 
 def _field(message: str) -> str:
-    """The field in msgspec's words: `$.messages[2].role`, required field `messages`."""
+    """Return the field in an error of msgspec: `$.messages[2].role`, required field `messages`."""
     match = re.search(r"`\$\.([^`]+)`", message) or re.search(r"field `([^`]*)`", message)
     return match[1] if match else "body"

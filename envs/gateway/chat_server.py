@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request that waits for its answer. `body`: as it came; `waiting`: clients that listen."""
+    """A request that waits for its answer. `body`: unchanged. `waiting`: connected clients."""
 
     request: ChatRequest
     new: tuple[Message, ...]
@@ -39,13 +39,13 @@ class PendingRequest:
 
 @dataclass(frozen=True, slots=True)
 class BrokenDialogue:
-    """The program asked what cannot be recorded; the episode is over."""
+    """The program's request cannot be recorded, so the episode is over."""
 
     why: str
 
 
 class EpisodeLine:
-    """Between the server and one episode."""
+    """Connects the server and one episode."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[PendingRequest | BrokenDialogue | ProgramEnd] = SimpleQueue()
@@ -56,7 +56,7 @@ class EpisodeLine:
         self._over = False
 
     def ask(self, body: bytes) -> PendingRequest:
-        """A new request, or the last one once more, whose client left without its answer.
+        """Accept a new request, or the last one again if its client disconnected before the answer.
 
         Raises Refused.
         """
@@ -78,12 +78,12 @@ class EpisodeLine:
             return asked
 
     def left(self, asked: PendingRequest) -> None:
-        """A client went before its answer."""
+        """Handle a client that disconnected before its answer."""
         with self._lock:
             asked.waiting = 0
 
     def close(self) -> None:
-        """Nothing is answered any more."""
+        """Close the line; requests get no answers any more."""
         with self._lock:
             self._over = True
             if self._last is not None:
@@ -97,10 +97,10 @@ class EpisodeLine:
 
 
 class ChatServer:
-    """The server and its lines, for as long as the process lives."""
+    """The server and its lines, used until the process ends."""
 
     def __init__(self) -> None:
-        """Bind and answer. Raises ConfigError."""
+        """Bind and answer requests. Raises ConfigError."""
         self._lines: dict[str, EpisodeLine] = {}
         self._http = HttpServer("gateway", HOST, 0, guarded=True)
         self.url = f"{self._http.url}/v1"
@@ -156,7 +156,7 @@ _STARTING = threading.Lock()
 
 
 def chat_server() -> ChatServer:
-    """The process's own. Raises ConfigError."""
+    """Return the process's hub. Raises ConfigError."""
     with _STARTING:
         return _chat_server()
 

@@ -11,14 +11,17 @@ from agentrl.envs.gateway.chat import ChatMessage, ChatRefused, ChatRequest
 
 
 class Dialogue:
-    """What was said so far, as the program has it."""
+    """The conversation so far, from the program's view."""
 
     def __init__(self) -> None:
         self._first: ChatRequest | None = None
         self.said: tuple[ChatMessage, ...] = ()
 
     def extend(self, request: ChatRequest) -> tuple[Message, ...]:
-        """The request's new messages. Raises Refused, which names the first that does not fit."""
+        """Return the request's new messages.
+
+        Raises Refused that names the first inconsistent message.
+        """
         if self._first is None:
             new = _opening(request)
         else:
@@ -34,22 +37,22 @@ class Dialogue:
         return messages
 
     def answered(self, turn: ChatMessage) -> None:
-        """The policy's turn, as the program is told it."""
+        """Append the policy's turn as the program receives it."""
         self.said = (*self.said, turn)
 
     def _new(self, request: ChatRequest) -> tuple[ChatMessage, ...]:
-        """What follows the messages that both have."""
+        """Return the messages after the common ones."""
         for n, before in enumerate(self.said):
             where = f"messages[{n}]"
             if n >= len(request.said):
-                raise ChatRefused(where, "missing: the conversation so far is not repeated")
+                raise ChatRefused(where, "missing: the request must repeat the conversation so far")
             now = request.said[n]
             if now != before:
-                whose = "what was answered here" if before.role == "assistant" else "before"
-                raise ChatRefused(where, f"not as {whose}: the conversation may only grow")
+                whose = "the answer sent" if before.role == "assistant" else "the earlier request"
+                raise ChatRefused(where, f"differs from {whose}: messages can only be appended")
         new = request.said[len(self.said) :]
         if not new:
-            raise ChatRefused(f"messages[{len(self.said)}]", "missing: nothing follows the answer")
+            raise ChatRefused(f"messages[{len(self.said)}]", "missing: no message after the answer")
         for n, each in enumerate(new, len(self.said)):
             if each.role not in ("tool", "user"):
                 raise ChatRefused(f"messages[{n}]", f"role {each.role} after the first answer")
@@ -57,19 +60,19 @@ class Dialogue:
 
 
 def _opening(request: ChatRequest) -> tuple[ChatMessage, ...]:
-    """The first request's messages: at most one system message, and it comes first."""
+    """Return the first request's messages: at most one system message, at the beginning."""
     for n, each in enumerate(request.said):
         if each.calls:
-            raise ChatRefused(f"messages[{n}]", "calls that were not sampled here")
+            raise ChatRefused(f"messages[{n}]", "tool calls that the policy did not make")
         if each.role == "system" and n:
             raise ChatRefused(f"messages[{n}]", "a system message that is not the first")
     if not request.said or request.said[-1].role not in ("user", "tool"):
-        raise ChatRefused("messages", "the last one is not the user's")
+        raise ChatRefused("messages", "the last message must have the role user or tool")
     return request.said
 
 
 def _message(where: str, each: ChatMessage, names: dict[str, str]) -> Message:
-    """As our contract has it: a tool message bears its tool's name."""
+    """Convert to a Message of the contract: a tool message has its tool's name."""
     if each.role != "tool":
         return Message(each.role, each.content, each.name)
     name = names.get(each.answers, each.name)

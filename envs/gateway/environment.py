@@ -43,9 +43,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How episodes are run. `timeout_s`: of one turn of the program, and of the reward.
+    """Settings of episodes. `timeout_s`: of one turn of the program, and of the reward.
 
-    `own_user`: where we are root, each program runs as a user of its own.
+    `own_user`: if AgentRL runs as root, each program runs as its own user.
     """
 
     program: tuple[str, ...]
@@ -56,7 +56,7 @@ class Plan:
 
 
 class Gateway:
-    """One episode, single use."""
+    """One episode, used once."""
 
     def __init__(self, item: Mapping[str, Any], plan: Plan) -> None:
         self._item = item
@@ -69,11 +69,11 @@ class Gateway:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Those of the program's first request; none before `start`."""
+        """Return the tools of the program's first request; none before `start`."""
         return self._asked.request.tools if self._asked else ()
 
     def start(self) -> Observation:
-        """Raises EnvironmentFailure, ConfigError."""
+        """Start the program. Raises EnvironmentFailure, ConfigError."""
         gate = chat_server()
         gate.open(self._line)
         item = msgspec.json.encode(self._item)
@@ -91,11 +91,11 @@ class Gateway:
         return Observation(event.new)
 
     def sampled(self, prompt: int, completion: int, finish_reason: str) -> None:
-        """The usage that the next answer names; zeros where nobody tells."""
+        """Set the usage for the next answer; zeros if not called."""
         self._length = TokenCounts(prompt, completion, finish_reason == "length")
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        """Raises EnvironmentFailure."""
+        """Apply a turn. Raises EnvironmentFailure."""
         asked = self._asked
         if asked is None:
             raise EnvironmentFailure("the episode has not started")
@@ -117,7 +117,7 @@ class Gateway:
         return Outcome((), done=True, reward=reward, score=score)
 
     def close(self) -> None:
-        """End the program; whoever still asks is told that the episode is over."""
+        """End the program; waiting requests get an answer that the episode is over."""
         if self._program is not None:
             chat_server().close(self._line)
             self._program.close()
@@ -133,7 +133,7 @@ class Gateway:
         asked.reply.set_result(response)
 
     def _event(self) -> PendingRequest | ProgramEnd:
-        """The next request, or the program's good end. Raises EnvironmentFailure."""
+        """Wait for the next request, or the program's successful end. Raises EnvironmentFailure."""
         try:
             event = self._line.events.get(timeout=self._plan.timeout_s)
         except Empty:
@@ -161,7 +161,7 @@ class Gateway:
 
 
 def _faults(calls: Sequence[ToolCall], asked: PendingRequest) -> tuple[Message, ...]:
-    """What the policy reads instead of the program's answer, where its calls do not fit."""
+    """Return error messages for invalid calls, which replace the program's answer."""
     if any(call.error for call in calls):
         return tuple(Message("tool", call.error or NOT_RUN, call.name) for call in calls)
     if asked.request.single and len(calls) > 1:

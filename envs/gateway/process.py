@@ -33,7 +33,7 @@ log = get_logger()
 
 
 class ProgramEnd(msgspec.Struct, frozen=True):
-    """How a program ended. `code`: negative for a signal; `out`, `err`: the last MiB of each."""
+    """How a program ended. `code`: negative for a signal. `out`, `err`: the last MiB of each."""
 
     code: int
     out: str
@@ -52,11 +52,10 @@ class Program:
         *,
         own_user: bool = True,
     ) -> None:
-        """Start it. `item`: its standard input; `given`: its environment beside INHERITED.
+        """Start the program. `item`: its standard input. `given`: variables besides INHERITED.
 
-        `ended` is called once, on another thread, unless `close` comes first. `own_user`: where we
-        are root, as a user that no other process is, if such a user can read it. Raises
-        EnvironmentFailure.
+        `ended` is called once, on another thread, unless `close` comes first. `own_user`: if we are
+        root, run it as its own user, if that user can read it. Raises EnvironmentFailure.
         """
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._closed = False
@@ -83,7 +82,7 @@ class Program:
         self._thread.start()
 
     def close(self) -> None:
-        """End it and all it started, within GRACE_S + LAST_S; safe to call twice."""
+        """End the program and its children within GRACE_S + LAST_S; safe to call twice."""
         self._closed = True
         stdin = self._keeper.stdin
         if stdin is not None and not stdin.closed:
@@ -96,7 +95,7 @@ class Program:
         self._thread.join(LAST_S)
 
     def _wait(self) -> None:
-        """Read what the keeper tells; one that was killed tells nothing."""
+        """Read the keeper's report; a killed keeper sends none."""
         assert self._keeper.stdout is not None  # noqa: S101 - a pipe
         with self._keeper.stdout as stdout:
             told = stdout.read()
@@ -109,7 +108,7 @@ class Program:
 
 
 def _open_to_others(argv: Sequence[str]) -> bool:
-    """Whether any user could run it: the program, files among its arguments, and our folder."""
+    """Return whether any user can run it: the program, files in its arguments, and our folder."""
     files = [path for path in map(Path, argv[1:]) if _exists(path)]
     paths = [Path.cwd(), Path(shutil.which(argv[0]) or argv[0]), *files]
     closed = [path for path in paths if not _is_reachable(path.resolve())]

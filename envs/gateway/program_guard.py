@@ -56,7 +56,10 @@ def main() -> None:
 
 
 def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
-    """Start the program, and tell how it ended. `home`: of its own user; empty for ours."""
+    """Start the program, and report how it ended.
+
+    `home`: of its own user; empty: run as our user.
+    """
     try:
         user = FIRST_USER + os.getpid() if home else None
         program = subprocess.Popen(
@@ -82,7 +85,7 @@ def _run(argv: "list[str]", item: int, home: str, grace_s: float) -> None:
 
 
 def _own_home() -> str:
-    """A folder of the program's own user; empty where we may not start and end processes of one."""
+    """Create a folder for the program's own user; empty: we lack the rights for such a user."""
     with open("/proc/self/status") as status:  # noqa: PTH123
         held = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
     home = tempfile.mkdtemp(prefix="agentrl-program-")
@@ -98,7 +101,7 @@ def _own_home() -> str:
 
 
 def _confine(hidden: "list[str]") -> None:
-    """Keep this process and all it starts from files and from every process before it."""
+    """Deny this process and its children access to files and to all earlier processes."""
     libc = ctypes.CDLL(None)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
     rules = libc.syscall(CREATE_RULESET, struct.pack("=Q", READ_FILE), 8, 0)
@@ -114,13 +117,13 @@ def _confine(hidden: "list[str]") -> None:
 
 
 def _drop_capabilities() -> None:
-    """Of this process and all it starts: without new privileges, exec gives root none back."""
+    """Drop them for this process and its children; exec does not restore them."""
     none = bytes(24)  # effective, permitted and inheritable, twice 32 bits each
     ctypes.CDLL(None).capset(struct.pack("=Ii", CAPABILITY_VERSION, 0), none)
 
 
 def _beside(folder: str, hidden: "list[str]") -> "Iterator[str]":
-    """The highest paths from a folder on that hold none of the hidden files."""
+    """Return the highest paths below a folder that contain no hidden file."""
     if not any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for path in hidden):
         yield folder
         return
@@ -131,7 +134,7 @@ def _beside(folder: str, hidden: "list[str]") -> "Iterator[str]":
 
 
 def _follow(program: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
-    """What it prints until it ends, or until the owner is gone."""
+    """Read its output until it ends, or until the owner is gone."""
     assert program.stdout  # noqa: S101 - a pipe
     assert program.stderr  # noqa: S101 - a pipe
     kept = {program.stdout.fileno(): bytearray(), program.stderr.fileno(): bytearray()}
@@ -159,7 +162,7 @@ def _follow(program: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
 
 
 def _all(fd: int, kept: bytearray) -> bytes:
-    """With what stands in the pipe still, where this process came to its turn too late."""
+    """Return the output with the rest in the pipe, if this process was scheduled too late."""
     os.set_blocking(fd, False)
     with contextlib.suppress(BlockingIOError):
         kept += os.read(fd, KEPT)
@@ -167,7 +170,7 @@ def _all(fd: int, kept: bytearray) -> bytes:
 
 
 def _end(grace_s: float) -> None:
-    """No process of the program is left."""
+    """Kill all processes of the program."""
     deadline = time.monotonic() + grace_s
     os.killpg(0, signal.SIGTERM)
     while _children() and time.monotonic() < deadline:
@@ -180,7 +183,7 @@ def _end(grace_s: float) -> None:
 
 
 def _children() -> list[int]:
-    """Those of this process that live; the dead are buried."""
+    """Return the live children of this process, and reap dead ones."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -20,9 +20,9 @@ MEND = 'write "package.module:function" or "path.py:function"'
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a reward is given of a program that ended with code 0.
+    """The argument of a reward function, for a program that ended with code 0.
 
-    `stdout`: the last MiB of it; `messages`: the conversation as OpenAI has it.
+    `stdout`: its last MiB. `messages`: the conversation in OpenAI's format.
     """
 
     stdout: str
@@ -32,7 +32,7 @@ class Result:
 
     @property
     def last_line(self) -> str:
-        """The last line printed that is not blank."""
+        """Return the last printed line that is not blank."""
         lines = [line.strip() for line in self.stdout.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
@@ -42,7 +42,7 @@ Reward = Callable[[Mapping[str, Any], Result], Any]
 
 @cache
 def load_reward(name: str) -> Reward:
-    """The function that a name means. Raises ItemError."""
+    """Return the function with a name. Raises ItemError."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise ItemError(
@@ -63,7 +63,10 @@ def load_reward(name: str) -> Reward:
 def call_reward(
     function: Reward, item: Mapping[str, Any], result: Result, timeout_s: float
 ) -> tuple[float, float]:
-    """Reward and score. Raises EnvironmentFailure: an error of the user's is nobody's reward."""
+    """Compute reward and score.
+
+    Raises EnvironmentFailure: an error in the function is no reward.
+    """
     found: list[Any] = []
     failed: list[BaseException] = []
 

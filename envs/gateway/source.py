@@ -20,10 +20,10 @@ SPLIT = "train"  # of an item that names none
 
 
 class GatewayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options. `program`: its argument list; `items`: a JSONL file; `reward`: `module:function`.
+    """Options. `program`: its argument list. `items`: a JSONL file. `reward`: `module:function`.
 
-    `env`: of the program, `${NAME}` from ours; `timeout_s`: of one turn of it, and of the reward;
-    `own_user`: where AgentRL runs as root, each program runs as a user that no other process is.
+    `env`: variables of the program; `${NAME}` refers to ours. `timeout_s`: of one turn, and of the
+    reward. `own_user`: if AgentRL runs as root, each program runs as its own user.
     """
 
     program: list[str] = []
@@ -41,18 +41,18 @@ class GatewaySource:
     name = "gateway"
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        """Raises ItemError for an option that is not understood."""
+        """Raises ItemError for an invalid option."""
         self._given = options.parse(self.name, GatewayOptions, given)
         self.max_turns: int = self._given.max_turns
         self._splits: dict[str, tuple[Item, ...]] | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those that the file names. Raises ItemError."""
+        """Return the splits in the file. Raises ItemError."""
         return tuple(self._read())
 
     def items(self, split: str) -> Sequence[Item]:
-        """Raises ItemError, also for what would keep every episode from its start."""
+        """Return the items. Raises ItemError, also if no episode could start."""
         found = self._read()
         if split not in found:
             raise ItemError(f"{self.name}: unknown split {split}{nearest(split, found)}")
@@ -65,7 +65,7 @@ class GatewaySource:
         return found[split]
 
     def make(self, item: Item) -> Environment:
-        """Raises ItemError, ConfigError."""
+        """Create an environment. Raises ItemError, ConfigError."""
         given = self._given
         where = "tasks.gateway.options.env"
         plan = Plan(
@@ -81,7 +81,7 @@ class GatewaySource:
         raise ItemError(f"item {item.item_id}: the task gateway has no demonstrator")
 
     def _read(self) -> dict[str, tuple[Item, ...]]:
-        """The items by split, read once. Raises ItemError."""
+        """Return the items by split, read once. Raises ItemError."""
         if self._splits is None:
             if not self._given.items:
                 raise MissingDataset(
@@ -92,7 +92,7 @@ class GatewaySource:
 
 
 def read(path: Path) -> dict[str, tuple[Item, ...]]:
-    """The items of a JSONL file by split, `train` first. Raises ItemError that names the line."""
+    """Read a JSONL file's items by split, `train` first. Raises ItemError that names the line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -115,7 +115,7 @@ def read(path: Path) -> dict[str, tuple[Item, ...]]:
 
 
 def _item(line: bytes, where: str) -> tuple[dict[str, Any], str, str]:
-    """Content, id and split of a line. Raises ItemError."""
+    """Return content, id and split of a line. Raises ItemError."""
     try:
         content = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

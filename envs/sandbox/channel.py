@@ -17,7 +17,7 @@ CHUNK = 1 << 16
 
 
 class Overrun(EnvironmentFailure):
-    """The sandbox is lost and the agent is why: it passed a limit that ends its container."""
+    """The sandbox was ended because the agent exceeded a limit."""
 
 
 def _nothing() -> str:
@@ -25,10 +25,11 @@ def _nothing() -> str:
 
 
 class Channel:
-    """One question, one answer; used by one thread at a time.
+    """Sends one question at a time and returns its answer; used by one thread at a time.
 
-    After any EnvironmentFailure the process is in an unknown state: its sandbox must go. Where the
-    process ended, `overrun` says which limit the agent passed, if it did; then that is an Overrun.
+    After any EnvironmentFailure the state of the process is unknown, so remove its sandbox.
+    `overrun` returns the limit that the agent exceeded, if the process ended by that; then the
+    error is an Overrun.
     """
 
     def __init__(self, connection: socket.socket, overrun: Callable[[], str] = _nothing) -> None:
@@ -39,9 +40,10 @@ class Channel:
         self._err = bytearray()
 
     def ask(self, line: bytes, timeout_s: float) -> bytes:
-        """The line the process answers.
+        """Send a question and return the answer line.
 
-        Raises EnvironmentFailure: ended (Overrun where the agent caused it), too late, too long.
+        Raises EnvironmentFailure if the process ended, the answer is late or too long, and Overrun
+        if the agent caused it.
         """
         deadline = time.monotonic() + timeout_s
         self.send(line + b"\n", timeout_s)
@@ -64,7 +66,7 @@ class Channel:
             raise self._ended() from error
 
     def quiet(self) -> bool:
-        """Whether the process lives and has said nothing unasked."""
+        """Return whether the process is alive and has sent no unexpected output."""
         if self._out or self._framed:
             return False
         try:
@@ -77,7 +79,7 @@ class Channel:
         return False
 
     def close(self) -> None:
-        """Hang up: the process reads the end of its input."""
+        """Disconnect; the process sees the end of its input."""
         self._socket.close()
 
     def _receive(self, deadline: float, timeout_s: float) -> None:
@@ -97,7 +99,7 @@ class Channel:
         self._unframe()
 
     def _unframe(self) -> None:
-        """Whole frames to where they belong."""
+        """Split the stream into complete frames, by stdout and stderr."""
         while len(self._framed) >= HEADER:
             end = HEADER + int.from_bytes(self._framed[4:HEADER], "big")
             if len(self._framed) < end:

@@ -22,7 +22,7 @@ class ContainerOwner:
 
     @classmethod
     def parse(cls, text: str) -> "ContainerOwner | None":
-        """The inverse of `str`; None for what we did not write."""
+        """Parse the text of an owner; None if it is not ours."""
         process, _, host = text.partition("@")
         pid, _, began = process.partition(".")
         if not (host and pid.isdecimal() and began.isdecimal()):
@@ -33,7 +33,7 @@ class ContainerOwner:
         return f"{self.pid}.{self.began}@{self.host}"
 
     def gone(self) -> bool:
-        """Whether the process lived here and ended; False where that cannot be known."""
+        """Return whether the process ran here and has ended; False if unknown."""
         return self.host == _host() and process_began(self.pid) != self.began
 
 

@@ -24,7 +24,7 @@ log = get_logger()
 
 
 class WatchedSandbox(Protocol):
-    """What the watch needs of a Sandbox."""
+    """The part of a Sandbox that the watch uses."""
 
     container: str
 
@@ -32,7 +32,7 @@ class WatchedSandbox(Protocol):
 
 
 class DiskWatch(threading.Thread):
-    """Looks at `present()` until `closed`; `disk_bytes`: what one may take."""
+    """Checks the sandboxes `present()` until `closed`. `disk_bytes`: limit of each."""
 
     def __init__(
         self,
@@ -69,7 +69,10 @@ class DiskWatch(threading.Thread):
             pause = min(MAX_PAUSE_S, max(PAUSE_S, PAUSE_SHARE * (time.monotonic() - began)))
 
     def _passed(self, container: str) -> str:
-        """Which limit; empty for none. Raises EnvironmentFailure where the engine is at fault."""
+        """Return the exceeded limit; empty: none.
+
+        Raises EnvironmentFailure for errors of the engine.
+        """
         try:
             used = self._engine.disk_used(container)
         except EnvironmentFailure:

@@ -43,9 +43,9 @@ log = get_logger()
 
 
 class Engine:
-    """One engine; safe for many threads. `run`: a label on what it makes.
+    """One engine; thread-safe. `run`: a label on all containers.
 
-    `quota`: whether it bounds a container's disk by itself; None until it was asked to.
+    `quota`: whether it can limit a container's disk; None: not known yet.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Engine:
         timeout_s: float = TIMEOUT_S,
         ask_s: float = ASK_S,
     ) -> None:
-        """`url`: the engine's address, DOCKER_HOST where absent. Raises ConfigError.
+        """`url`: the engine's address; empty: DOCKER_HOST. Raises ConfigError.
 
-        `timeout_s`: of one request; `ask_s`: of one question about a container.
+        `timeout_s`: of one request. `ask_s`: of one query about a container.
         """
         self.owner = ContainerOwner.this()
         self.quota: bool | None = None
@@ -80,7 +80,7 @@ class Engine:
             ) from error
 
     def require(self, image: str) -> None:
-        """Raises ConfigError where the engine has no such image."""
+        """Raise ConfigError if the engine lacks the image."""
         try:
             self._api.inspect_image(image)
         except docker.errors.ImageNotFound as error:
@@ -90,7 +90,7 @@ class Engine:
             ) from error
 
     def create(self, image: str, argv: Sequence[str], limits: SandboxLimits) -> str:
-        """A container that has not started; its id. Raises EnvironmentFailure."""
+        """Create a container; return its id. Raises EnvironmentFailure."""
         lease = f"{self._token}.{next(self._numbers)}"
         self._live.add(lease)
         try:
@@ -119,19 +119,21 @@ class Engine:
         return connection
 
     def running(self, container: str) -> bool:
-        """Whether it runs and is not paused. Raises EnvironmentFailure where nobody answers."""
+        """Return whether it runs and is not paused. Raises EnvironmentFailure without an answer."""
         state: Mapping[str, Any] = self._inspect(container).get("State", {})
         return state.get("Running", False) and not state.get("Paused", False)
 
     def disk_used(self, container: str) -> int:
-        """Bytes of the files it wrote to its root; 0 once it is gone. Raises EnvironmentFailure:
-        also where there are too many to count in time."""
+        """Return the bytes of the files in its root; 0 if it is gone.
+
+        Raises EnvironmentFailure, also if there are too many files to count in time.
+        """
         return self._inspect(container, size=1).get("SizeRw") or 0
 
     def out_of_memory(self, container: str) -> bool:
-        """Whether the kernel ended one of its processes for that; False where unknown.
+        """Return whether the kernel ended one of its processes for this; False if unknown.
 
-        Of a process that SIGKILL ended the engine may be told the reason after the end.
+        The engine may learn the reason for a SIGKILL only after the end.
         """
         asked = {"container": container, "event": ["oom", "die"]}
         until = f"{time.time() + REASON_S:.9f}"
@@ -146,9 +148,9 @@ class Engine:
         return False
 
     def remove(self, container: str) -> None:
-        """Kill and remove; returns once it is gone, by whomever. Raises EnvironmentFailure.
+        """Kill and remove it; return when it is gone. Raises EnvironmentFailure.
 
-        Its lease ends here, whatever comes: what stays behind is reaped.
+        Its lease ends in any case: what remains is removed by `reap`.
         """
         self.forget(container)
         with _engine_errors("remove"):
@@ -162,13 +164,13 @@ class Engine:
                 self._await_removal(container)
 
     def forget(self, container: str) -> None:
-        """Its lease ends: the next `reap` removes what is left of it."""
+        """End its lease, so that the next `reap` removes it."""
         self._live.discard(self._leases.pop(container, ""))
 
     def reap(self) -> int:
-        """Remove what no live lease owns; how many are gone. Raises EnvironmentFailure.
+        """Remove containers without a live lease; return their number. Raises EnvironmentFailure.
 
-        That is: containers of owners that live no more, and of our own those without a lease.
+        These are containers of dead owners, and our own containers without a lease.
         """
         with _engine_errors("list containers"):
             listed = self._api.containers(all=True, filters={"label": OWNER})
@@ -186,7 +188,7 @@ class Engine:
     def _create(
         self, image: str, argv: Sequence[str], limits: SandboxLimits, labels: Mapping[str, str]
     ) -> str:
-        """With a quota of disk where the engine has such; its first refusal is remembered."""
+        """Create it, with a disk quota if the engine supports one; remember a first refusal."""
 
         def made(quota: int) -> str:
             wanted = create_request(argv, limits, self._api.api_version, quota)
@@ -209,14 +211,14 @@ class Engine:
             return made(0)
 
     def _quota(self, image: str, disk_bytes: int) -> int:
-        """What a quota has to be, for a container of this image to have `disk_bytes`."""
+        """Return the quota that leaves a container of this image `disk_bytes`."""
         info: Mapping[str, Any] = self._api.info()
         if info.get("Driver") not in INCLUSIVE:
             return disk_bytes
         return disk_bytes + int(self._api.inspect_image(image)["Size"])
 
     def _inspect(self, container: str, **asked: int) -> Mapping[str, Any]:
-        """What the engine knows of it; empty once it is gone. Raises EnvironmentFailure."""
+        """Return the engine's data on it; empty if it is gone. Raises EnvironmentFailure."""
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/json"
         with _engine_errors("inspect"):
             answer = self._api.get(url, params=asked, timeout=self._ask_s)
@@ -233,7 +235,7 @@ class Engine:
         return owner is not None and owner.gone()
 
     def _reaped(self, container: str) -> bool:
-        """One that cannot be removed must not keep the others."""
+        """Remove one container; a failure does not prevent the removal of others."""
         try:
             self.remove(container)
         except EnvironmentFailure as error:
@@ -251,7 +253,7 @@ class Engine:
 
 @contextlib.contextmanager
 def _engine_errors(what: str) -> Iterator[None]:
-    """Whatever the engine or the way to it fails with, as an EnvironmentFailure of one line."""
+    """Convert all errors of the engine and the connection to one-line EnvironmentFailures."""
     try:
         yield
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
@@ -259,7 +261,7 @@ def _engine_errors(what: str) -> Iterator[None]:
 
 
 def _image_hint(image: str) -> str:
-    """How to come by an image. A build never takes a name that may be somebody else's."""
+    """Return how to get an image. A build never uses a name that may belong to somebody else."""
     if file := OURS.get(image.removesuffix(":latest")):
         return f"docker build -t {image} -f deploy/images/{file}.Dockerfile deploy/images"
     return (
@@ -269,13 +271,13 @@ def _image_hint(image: str) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The engine's own explanation; where none came, what the system said of the connection."""
+    """Return the engine's own explanation, or else the system's error on the connection."""
     told: str = getattr(error, "explanation", None) or _of_the_system(error) or str(error)
     return told.strip().splitlines()[0][:300]
 
 
 def _of_the_system(error: BaseException | None) -> str:
-    """The words of the first error on the way inwards that no library wrapped; empty for none."""
+    """Return the outermost system error that is not a library's wrapper; empty: none."""
     while error is not None:
         if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
             return error.strerror or str(error)

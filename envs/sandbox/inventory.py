@@ -13,15 +13,15 @@ TIMEOUT_S = 20.0
 
 
 class ContainerInventory:
-    """What an engine holds of one run; DOCKER_HOST names the engine."""
+    """The containers of one run on an engine; DOCKER_HOST selects the engine."""
 
     def __init__(self, run: str) -> None:
         self._label = f"{RUN}={run}"
 
     def containers(self, *, all_of_them: bool = False) -> list[str]:
-        """Ids of those that run, sorted; `all_of_them`: also those that ended.
+        """Return sorted ids of running containers; `all_of_them`: also of ended ones.
 
-        Raises EnvironmentFailure where no engine answers.
+        Raises EnvironmentFailure if no engine answers.
         """
         try:
             with closing(docker.from_env(timeout=TIMEOUT_S)) as client:
@@ -31,7 +31,7 @@ class ContainerInventory:
         return sorted(each["Id"] for each in listed)
 
     def kill(self, container: str) -> bool:
-        """SIGKILL to its processes; False where it ended first."""
+        """Send SIGKILL to its processes; return False if it had already ended."""
         try:
             with closing(docker.from_env(timeout=TIMEOUT_S)) as client:
                 client.api.kill(container)

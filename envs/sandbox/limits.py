@@ -23,9 +23,9 @@ FILE_SHARE = 2  # one file may fill one part in so many of the disk
 def create_request(
     argv: Sequence[str], limits: SandboxLimits, version: str, quota: int
 ) -> dict[str, Any]:
-    """Arguments of `create_container`. `version`: of the engine's API.
+    """Return arguments of `create_container`. `version`: of the engine's API.
 
-    `quota`: bytes that the engine itself lets the container's root take, 0 for no such bound.
+    `quota`: limit in bytes of the container's root, enforced by the engine; 0: none.
     """
     return {
         "command": list(argv),
@@ -37,7 +37,11 @@ def create_request(
 
 
 def _host(limits: SandboxLimits, version: str, quota: int) -> HostConfig:
-    """A file's size is limited also where a quota is: /etc/hosts and two more lie outside it."""
+    """Return the host configuration.
+
+    The size of a file is limited even with a quota, because three files, such as /etc/hosts, are
+    outside it.
+    """
     ulimits = [_fixed_limit("core", 0)]
     if not limits.root:
         ulimits.append(_fixed_limit("nofile", OPEN_FILES))

@@ -18,7 +18,7 @@ runpy.run_path(f"/proc/self/fd/{file}", run_name="__main__")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A container's main process. `stdin`: what it reads before the first question."""
+    """A container's main process. `stdin`: input sent before the first question."""
 
     argv: tuple[str, ...]
     stdin: bytes = b""
@@ -26,12 +26,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Of one container; it has no network and no swap. `cpus`: cores.
+    """Limits of one container, which has no network and no swap. `cpus`: cores.
 
-    `root`: its processes are root inside, with these `capabilities` and no others, and the driven
-    process is PID 1, which no signal from inside reaches; otherwise nobody's, below an init.
-    `disk_bytes`: of a root that can be written; 0 for a read-only one.
-    `tmpfs_bytes`: of a /tmp in memory where nothing can be executed; 0 for none.
+    `root`: its processes run as root with only these `capabilities`, and the main process is PID 1,
+    which no signal from inside reaches; otherwise they run as nobody, below an init. `disk_bytes`:
+    of a writable root; 0: read-only. `tmpfs_bytes`: of a non-executable /tmp in memory; 0: none.
     """
 
     memory_bytes: int = 256 << 20

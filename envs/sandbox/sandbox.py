@@ -31,11 +31,11 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the sandboxes of a kind are; `name` tells a task's kinds apart.
+    """Specification of a kind of sandboxes. `name`: distinguishes a task's kinds.
 
-    `reuse`: leases of one container; `spares`: idle ones kept warm; `linger_s`: how long an idle
-    one beyond those is kept; `trusted_s`: for so long after its release one is lent again without
-    asking the engine about it.
+    `reuse`: leases of one container. `spares`: idle ones kept ready. `linger_s`: how long
+    additional idle ones are kept. `trusted_s`: how long after its release a sandbox is leased again
+    without a check.
     """
 
     image: str
@@ -53,14 +53,14 @@ class SandboxedSource(Protocol):
     """A TaskSource that can run its episodes in sandboxes."""
 
     def specs(self, image: str) -> Sequence[Spec]:
-        """The kinds of sandbox its options ask for; `image`: of those that name none."""
+        """Return the kinds of sandbox for its options. `image`: the default image."""
 
     def contain(self, pools: Mapping[str, "Sandboxes"]) -> None:
         """Lease sandboxes from these from now on, by the name of their Spec."""
 
 
 class Sandbox:
-    """A running container and its process. Raises EnvironmentFailure where it cannot be made."""
+    """A running container and its process. Raises EnvironmentFailure if it cannot be created."""
 
     def __init__(self, engine: "Engine", spec: Spec) -> None:
         self._engine = engine
@@ -81,19 +81,22 @@ class Sandbox:
             raise
 
     def sound(self) -> bool:
-        """Whether it can be lent. Raises EnvironmentFailure where the engine does not answer."""
+        """Return whether it can be leased.
+
+        Raises EnvironmentFailure if the engine does not answer.
+        """
         if not self.channel.quiet():
             return False
         trusted = time.monotonic() - self.idle_since < self._trusted_s
         return trusted or self._engine.running(self.container)
 
     def end(self, passed: str) -> None:
-        """Remove the container; whoever asks it is told what the agent `passed`."""
+        """Remove the container; waiting callers get the limit that the agent `passed`."""
         self._passed = passed
         self._engine.remove(self.container)
 
     def abandon(self) -> None:
-        """Hang up and end the lease; the container ends by itself, or it is reaped."""
+        """Disconnect and end the lease; the container ends by itself, or is removed later."""
         self.channel.close()
         self._engine.forget(self.container)
 
@@ -109,10 +112,10 @@ class Sandbox:
 
 
 class Sandboxes:
-    """The sandboxes of one task on one engine; safe for many threads."""
+    """The sandboxes of one task on one engine; thread-safe."""
 
     def __init__(self, engine: "Engine", spec: Spec) -> None:
-        """Raises ConfigError where the engine lacks the image."""
+        """Raises ConfigError if the engine lacks the image."""
         engine.require(spec.image)
         self._engine = engine
         self._spec = spec
@@ -123,7 +126,7 @@ class Sandboxes:
         self._watched = False
 
     def lease(self) -> Sandbox:
-        """A sandbox that lives, to be given back with `release`. Raises EnvironmentFailure."""
+        """Return a live sandbox, to be returned with `release`. Raises EnvironmentFailure."""
         while (sandbox := self._take()) is not None:
             try:
                 if sandbox.sound():
@@ -135,7 +138,7 @@ class Sandboxes:
         return self._lent(Sandbox(self._engine, self._spec))
 
     def release(self, sandbox: Sandbox, *, sound: bool) -> None:
-        """Take it back, or remove it where it is not `sound` or worn out."""
+        """Take a sandbox back, or remove it if it is not `sound` or has been used too often."""
         with self._lock:
             self._leased.discard(sandbox)
             keep = sound and sandbox.leases < self._spec.reuse and not self._closed.is_set()
@@ -146,7 +149,7 @@ class Sandboxes:
             self._remove(sandbox)
 
     def tend(self) -> None:
-        """Remove what has been idle for too long, make the spares that lack.
+        """Remove sandboxes that were idle for too long, and create missing spares.
 
         Raises EnvironmentFailure.
         """
@@ -162,7 +165,7 @@ class Sandboxes:
             self.release(Sandbox(self._engine, self._spec), sound=True)
 
     def close(self) -> None:
-        """Remove all, also those on lease: who holds one gets an EnvironmentFailure."""
+        """Remove all sandboxes, even leased ones; their users get an EnvironmentFailure."""
         with self._lock:
             self._closed.set()
             everyone = [*self._idle, *self._leased]
@@ -171,7 +174,7 @@ class Sandboxes:
             list(threads.map(self._remove, everyone))
 
     def _take(self) -> Sandbox | None:
-        """The idle one used last: the others may linger out."""
+        """Return the most recently used idle sandbox, so that others can expire."""
         with self._lock:
             return self._idle.pop() if self._idle else None
 
@@ -187,7 +190,7 @@ class Sandboxes:
         return sandbox
 
     def _see_to_the_watch(self) -> None:
-        """Start it once, where the engine proved unable to bound a disk by itself."""
+        """Start the disk watch once, if the engine cannot limit a disk itself."""
         disk_bytes = self._spec.limits.disk_bytes
         if not disk_bytes or self._engine.quota:
             return
@@ -201,7 +204,7 @@ class Sandboxes:
             return [*self._leased, *self._idle]
 
     def _remove(self, sandbox: Sandbox) -> None:
-        """The engine removes it by itself once hung up on; a failure here is worth a line only."""
+        """Remove a sandbox; on failure only log it, since it ends by itself when disconnected."""
         try:
             sandbox.close()
         except EnvironmentFailure as error:
@@ -209,7 +212,7 @@ class Sandboxes:
 
 
 def make_sandboxes(source: TaskSource, engine: "Engine", image: str) -> Sequence[Sandboxes]:
-    """Give a source the sandboxes it asks for. Raises ConfigError for a missing image."""
+    """Provide a source with its sandboxes. Raises ConfigError for a missing image."""
     if not isinstance(source, SandboxedSource):
         return ()
     pools = {spec.name: Sandboxes(engine, spec) for spec in source.specs(image)}

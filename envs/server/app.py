@@ -46,9 +46,9 @@ class HostedTask:
 
 
 class EnvApp:
-    """The handlers.
+    """The HTTP handlers.
 
-    `token`: empty where none is asked for; `tend`: called every second, may block.
+    `token`: empty: none is required. `tend`: called every second; may block.
     """
 
     def __init__(
@@ -191,16 +191,18 @@ class EnvApp:
 
 
 def _of_a_page(request: Request) -> Response | None:
-    """The refusal of what a web page may have asked a browser of this machine for.
+    """Return the refusal of a request that may come from a web page, or None.
 
-    A page reaches loopback, also under a name of its own; what it sends without asking first is no
-    JSON by its type, and names where it comes from.
+    A page can reach loopback, even by a name of its own; its requests without preflight have no
+    JSON content type, and they have an Origin.
     """
     host, origin = request.header(b"host") or "", request.header(b"origin")
     if not is_loopback(_hostname(f"//{host}")):
-        return _fault(403, f"host {host[:60]}: without a token this machine alone is answered")
+        return _fault(403, f"host {host[:60]}: without a token only this machine may send requests")
     if origin is not None and not is_loopback(_hostname(origin)):
-        return _fault(403, f"origin {origin[:60]}: a web page elsewhere is not answered")
+        return _fault(
+            403, f"origin {origin[:60]}: requests from web pages of other hosts are refused"
+        )
     kind = (request.header(b"content-type") or JSON).partition(";")[0].strip().lower()
     return None if kind == JSON else _fault(415, f"content-type {kind[:60]}: not {JSON}")
 
@@ -226,7 +228,7 @@ def _measure(task: str, handler: Handler) -> Handler:
 
 
 def find(source: TaskSource, body: wire.StartSample) -> Item:
-    """The item a start names. Raises ItemError."""
+    """Find the item in a start request. Raises ItemError."""
     if body.custom_task is not None:
         return Item(source.name, str(body.index), body.custom_task)
     items = [item for split in source.splits for item in source.items(split)]
@@ -243,7 +245,7 @@ def indices(source: TaskSource) -> list[str]:
 
 
 def _turn(request: Request) -> int | None:
-    """The turn's number, where the client counts. Raises Refused."""
+    """Return the turn's number, if the client counts turns. Raises Refused."""
     text = request.header(wire.TURN.encode())
     if text is None:
         return None
@@ -253,7 +255,7 @@ def _turn(request: Request) -> int | None:
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """The body as a `kind`. Raises Refused, MalformedBody."""
+    """Decode the body as a `kind`. Raises Refused, MalformedBody."""
     given = await request.body(wire.MAX_BODY)
     if given is None:
         raise Refused(413, f"the body exceeds {wire.MAX_BODY} bytes")

@@ -54,7 +54,7 @@ log = get_logger()
 
 
 class Reply(NamedTuple):
-    """`counts`: the server knows turns by their numbers, so that asking again is harmless."""
+    """A reply. `counts`: the server counts turns, so that requests can be repeated."""
 
     status: int
     content: bytes
@@ -62,7 +62,7 @@ class Reply(NamedTuple):
 
 
 class RemoteServer:
-    """Requests to one task of a server; safe for many threads."""
+    """Sends requests to one task of a server; thread-safe."""
 
     def __init__(self, config: Envs, task: str, *, start_s: float = START_S) -> None:
         """`start_s`: how long a start waits for a server."""
@@ -77,7 +77,7 @@ class RemoteServer:
         self._http = urllib3.PoolManager(maxsize=CONNECTIONS, block=False, retries=False)
 
     def start(self, body: Mapping[str, Any]) -> tuple[wire.EnvOut, bool]:
-        """The first answer, and whether turns are counted.
+        """Start a session; return the first answer, and whether turns are counted.
 
         Raises EnvironmentFailure, ItemError, ConfigError.
         """
@@ -87,17 +87,17 @@ class RemoteServer:
         return self._answer(reply, wire.EnvOut), reply.counts
 
     def interact(self, body: Mapping[str, Any], turn: int | None) -> wire.EnvOut:
-        """`turn`: None where they are not counted. Raises EnvironmentFailure, ConfigError."""
+        """Send a turn. `turn`: None if not counted. Raises EnvironmentFailure, ConfigError."""
         reply = self._patiently("interact", body, turn, self._turn_s)
         return self._answer(reply, wire.InteractAnswer).env_out
 
     def indices(self) -> list[int | str]:
-        """What a task worker has. Raises EnvironmentFailure, ConfigError."""
+        """Return the indices of a task worker. Raises EnvironmentFailure, ConfigError."""
         reply = self._patiently("get_indices", None, 0, self._start_s)
         return self._answer(reply, list[int | str])
 
     def cancel(self, session_id: int) -> None:
-        """Once, and quickly: a server that does not hear it reaps the session."""
+        """Cancel with one quick request; if it is lost, the server ends the session later."""
         try:
             self._ask("cancel", {wire.SESSION: session_id}, None, CANCEL_S)
         except HTTPError as error:
@@ -106,9 +106,9 @@ class RemoteServer:
     def _patiently(
         self, verb: str, body: Mapping[str, Any] | None, turn: int | None, patience_s: float
     ) -> Reply:
-        """Ask until there is an answer; the turn's number makes a repetition harmless.
+        """Repeat a request until it is answered; the turn's number makes this safe.
 
-        Without one, only what did not reach the server is sent again.
+        Without a number repeat only requests that did not reach the server.
         """
         deadline = time.monotonic() + patience_s
         tries = 0
@@ -133,7 +133,7 @@ class RemoteServer:
     def _ask(
         self, verb: str, body: Mapping[str, Any] | None, turn: int | None, read_s: float
     ) -> Reply:
-        """Raises HTTPError."""
+        """Send one request. Raises HTTPError."""
         told = {} if turn is None else {wire.TURN: str(turn)}
         response = self._http.request(
             "GET" if body is None else "POST",
@@ -160,10 +160,10 @@ class RemoteServer:
 
 
 class RemoteEnvironment:
-    """An Environment in a session of the server. `tools` or `start`, whichever first, begins it."""
+    """An Environment in a session of the server, started by the first use of `tools` or `start`."""
 
     def __init__(self, remote: RemoteServer, start: Mapping[str, Any]) -> None:
-        """`start`: the body of its start, but for the session."""
+        """`start`: the body of its start request, without the session."""
         self._remote = remote
         self._start = start
         self._session_id = random.SystemRandom().getrandbits(53)
@@ -212,7 +212,7 @@ class RemoteEnvironment:
             self._remote.cancel(self._session_id)
 
     def _begun(self) -> wire.EnvOut:
-        """The first answer. Raises ItemError, EnvironmentFailure."""
+        """Return the first answer. Raises ItemError, EnvironmentFailure."""
         if self._first is None:
             self._over = False
             body = {wire.SESSION: self._session_id, **self._start}
@@ -222,20 +222,20 @@ class RemoteEnvironment:
         return self._first
 
     def _check(self, answer: wire.EnvOut) -> None:
-        """An end that is not the agent's doing never becomes a reward."""
+        """Raise EnvironmentFailure for an end that the agent did not cause, so it is no reward."""
         if answer.finish and answer.status not in wire.OUTCOMES:
             self._over = True
             raise EnvironmentFailure(f"{self._remote.url}: {answer.status}: {answer.error}")
 
 
 class RemoteWorker:
-    """The TaskSource of a task worker: its indices, in one split, without demonstrators."""
+    """The TaskSource of a task worker: its indices in one split, without experts."""
 
     max_turns = WORKER_TURNS
     splits = (SPLIT,)
 
     def __init__(self, remote: RemoteServer, task: str, options: Mapping[str, Any]) -> None:
-        """Raises ItemError: a worker has its options already."""
+        """Raises ItemError for options: a worker has its own."""
         if options:
             raise ItemError(
                 f"{task}: option {next(iter(options))} belongs to the task worker {remote.url}"
@@ -245,7 +245,7 @@ class RemoteWorker:
         self.name = task
 
     def items(self, split: str) -> Sequence[Item]:
-        """Raises ItemError, EnvironmentFailure."""
+        """Return the items. Raises ItemError, EnvironmentFailure."""
         if split not in self.splits:
             raise ItemError(f"{self.name}: unknown split {split}{nearest(split, self.splits)}")
         if not self._items:
@@ -261,7 +261,7 @@ class RemoteWorker:
 
 
 class RemoteSource:
-    """A TaskSource whose environments run on an env server."""
+    """A TaskSource with environments on an env server."""
 
     def __init__(self, config: Envs, task: str, options: Mapping[str, Any]) -> None:
         """Raises ItemError for an unknown task or option, ConfigError for an unset token."""
@@ -290,14 +290,14 @@ class RemoteSource:
 
 
 def _detail(content: bytes) -> str:
-    """What a refusal says, in one line."""
+    """Return the detail of a refusal in one line."""
     with contextlib.suppress(msgspec.MsgspecError, AttributeError):
         return str(msgspec.json.decode(content).get("detail"))[:300]
     return content[:200].decode(errors="replace")
 
 
 def _numbers(metric: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the values that are numbers and finite."""
+    """Return the values that are finite numbers."""
     return {
         name: float(each)
         for name, each in metric.items()

@@ -25,7 +25,7 @@ log = get_logger()
 
 
 class Controller:
-    """`url`: empty for none; `address`: under which it reaches this server, without the task."""
+    """`url`: empty: none. `address`: of this server for the controller, without the task."""
 
     def __init__(self, url: str, address: str, concurrency: int, *, beat_s: float) -> None:
         self._url = url.rstrip("/")
@@ -38,7 +38,7 @@ class Controller:
         self._notices: set[asyncio.Task[None]] = set()
 
     async def beat(self, task: str, indices: Callable[[], list[str]]) -> None:
-        """Register a task, for as long as the server lives."""
+        """Register a task repeatedly until the server ends."""
         if not self._url:
             return
         while True:
@@ -59,7 +59,7 @@ class Controller:
             await asyncio.sleep(self._beat_s)
 
     def notify(self, session_id: int, ended: Awaitable[None]) -> None:
-        """Tell the controller once a session has ended."""
+        """Tell the controller that a session has ended."""
         notice = asyncio.get_running_loop().create_task(self._notify(session_id, ended))
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)

@@ -8,15 +8,15 @@ from agentrl.envs.sandbox.sandbox import SandboxedSource, make_sandboxes
 
 
 def needs_container(source: TaskSource) -> bool:
-    """Whether its options ask for sandboxes."""
+    """Return whether its options require sandboxes."""
     return isinstance(source, SandboxedSource) and bool(source.specs(""))
 
 
 @contextmanager
 def host_sandboxes(source: TaskSource, url: str, image: str) -> Iterator[None]:
-    """Until its end the source has the sandboxes it asks for.
+    """Provide the source with its sandboxes until the end of the block.
 
-    `url`: the Docker engine's address, DOCKER_HOST where empty. Raises ConfigError.
+    `url`: the Docker engine's address; empty: DOCKER_HOST. Raises ConfigError.
     """
     if not needs_container(source):
         yield
@@ -32,7 +32,7 @@ def host_sandboxes(source: TaskSource, url: str, image: str) -> Iterator[None]:
 
 
 def play(source: TaskSource, item: Item, agent: Expert) -> Outcome:
-    """An episode of an agent, to its end or the task's last turn; then the outcome is not `done`.
+    """Play an agent's episode to its end or last turn; after the last turn it is not `done`.
 
     Raises EnvironmentFailure, ItemError.
     """

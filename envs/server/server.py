@@ -32,7 +32,7 @@ log = get_logger()
 
 
 class EnvServer:
-    """The face on a socket, in a thread of its own, and the sandboxes behind it."""
+    """Runs the HTTP handlers on a socket in its own thread, with their sandboxes."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class EnvServer:
         *,
         owner: str = "run",
     ) -> None:
-        """Bind and answer. `owner`: the run's name, which its containers bear.
+        """Bind and answer requests. `owner`: the run's name, a label of its containers.
 
-        Raises ConfigError: an address not to be had, no token off loopback, no engine, no image.
+        Raises ConfigError: address unavailable, no token off loopback, no engine, no image.
         """
         token = secret(envs.token_env)
         port = envs.port or urlsplit(envs.url).port or 0
@@ -65,7 +65,7 @@ class EnvServer:
             undo.pop_all()
 
     def close(self) -> None:
-        """Refuse new episodes, give the running ones a moment, cancel them, remove containers."""
+        """Refuse new episodes, wait briefly for running ones, cancel them, remove containers."""
         self._sessions.draining = True
         deadline = time.monotonic() + DRAIN_S
         while self._sessions.running() and time.monotonic() < deadline:
@@ -87,7 +87,7 @@ def serve(tasks: Mapping[str, Task], envs: Envs, owner: str, stop: threading.Eve
 def _host(
     tasks: Mapping[str, Task], image: str, owner: str, docker: contextlib.ExitStack
 ) -> tuple[Mapping[str, HostedTask], Callable[[], None]]:
-    """The tasks, with the sandboxes they ask for; `docker` removes those when it closes."""
+    """Open the tasks with their sandboxes; closing `docker` removes those."""
     hosted = {
         name: HostedTask(source, task.max_turns or source.max_turns)
         for name, task in tasks.items()

@@ -30,9 +30,10 @@ log = get_logger()
 
 
 class Sessions:
-    """`concurrency`: episodes at once; `idle_s`: one without a request for so long is cancelled.
+    """The sessions. `concurrency`: simultaneous episodes.
 
-    `kept`: final answers that can be had again, the newest.
+    `idle_s`: episodes without a request for this long are cancelled. `kept`: number of recent final
+    answers that can be requested again.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class Sessions:
         repeatable: bool,
         caller: Caller,
     ) -> dict[str, Any]:
-        """The first answer. Raises Refused: full, taken id, no such item.
+        """Start an episode; return the first answer. Raises Refused: full, used id, unknown item.
 
-        A client that hangs up while it waits for a place gives it up.
+        If a client disconnects while it waits for a place, its start is dropped.
         """
         session = self._open.get(key)
         if session is None or (session.finished and not repeatable):
@@ -79,9 +80,9 @@ class Sessions:
     async def interact(
         self, key: Key, message: wire.AssistantMessage, turn: int | None, max_turns: int
     ) -> dict[str, Any]:
-        """The answer to a turn. Raises Refused: no such session, busy, not the next turn.
+        """Apply a turn; return its answer. Raises Refused: unknown session, busy, wrong turn.
 
-        A client that numbers its turns counts them itself; for others `max_turns` is the end.
+        A client that numbers its turns counts them itself; for others `max_turns` is the limit.
         """
         session = self._open.get(key)
         if session is not None and turn == session.turn:
@@ -98,11 +99,11 @@ class Sessions:
         return await asyncio.shield(session.answer)
 
     async def cancel(self, key: Key) -> None:
-        """End an episode once its turn under way is done. Raises Refused."""
+        """End an episode after its running turn. Raises Refused."""
         await self.taken(key)
 
     def taken(self, key: Key) -> Awaitable[None]:
-        """An episode off the list; await its end. Raises Refused."""
+        """Remove an episode from the list; await its end. Raises Refused."""
         session = self._open.get(key)
         if session is None or session.finished:
             raise Refused(400, wire.NO_SESSION)
@@ -110,12 +111,12 @@ class Sessions:
         return self._end(session)
 
     async def cancel_all(self, task: str | None = None) -> None:
-        """End every episode (of a task)."""
+        """End all episodes (of a task)."""
         keys = [key for key in self._open if task in (None, key[0])]
         await asyncio.gather(*(self._end(self._open.pop(key)) for key in keys))
 
     def running(self, task: str | None = None) -> dict[int, int | str]:
-        """session id → index, of the episodes that have not ended."""
+        """Return session id → index of unfinished episodes."""
         return {
             key[1]: session.index
             for key, session in self._open.items()
@@ -123,7 +124,7 @@ class Sessions:
         }
 
     async def tend(self) -> None:
-        """Cancel what nobody will ask for again, forget final answers that are old."""
+        """Cancel idle episodes, and forget old final answers."""
         now = time.monotonic()
         gone = {each for each in {s.owner for s in self._open.values()} if each and each.gone()}
         idle = [
@@ -141,14 +142,14 @@ class Sessions:
         await asyncio.gather(*(self._end(session) for session in idle))
 
     async def close(self) -> None:
-        """Cancel all; a turn that hangs is left to die with the process."""
+        """Cancel all episodes; a hanging turn ends with the process."""
         self.draining = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.cancel_all(), self.timings.close_s)
         self.threads.close()
 
     async def _waited(self, session: Session, gone: Callable[[], Awaitable[None]]) -> None:
-        """Wait while the client is there; a start for which nobody waits any more is given up."""
+        """Wait while the client is connected; drop a start whose clients have all disconnected."""
         session.asking += 1
         leaving = asyncio.ensure_future(gone())
         try:
@@ -160,7 +161,7 @@ class Sessions:
                 session.answer.cancel()
 
     async def _end(self, session: Session) -> None:
-        """Finish an episode, already taken off the list, after its turn under way."""
+        """Finish an episode that was removed from the list, after its running turn."""
         if session.waiting:
             session.answer.cancel()
         with contextlib.suppress(Refused):  # told to whoever asked for that turn
@@ -216,7 +217,7 @@ class Sessions:
     async def _guarded(
         self, session: Session, work: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """The work's answer; a failure ends the episode and is the protocol's task error."""
+        """Run the work; a failure ends the episode and becomes the protocol's task error."""
         try:
             return await self._in_time(session, work)
         except ItemError as error:
@@ -234,7 +235,7 @@ class Sessions:
     async def _in_time(
         self, session: Session, work: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """As the work raises, and EnvironmentFailure where it takes too long: it is left behind."""
+        """Run the work; raises its errors, and EnvironmentFailure at the time limit."""
         doing, limit_s = self.threads.run(work), self.timings.call_s
         await asyncio.wait((doing,), timeout=limit_s)
         if doing.done():
@@ -251,7 +252,7 @@ class Sessions:
         raise EnvironmentFailure(f"a call of the environment took over {limit_s:g} s")
 
     async def _finish(self, session: Session) -> None:
-        """Close its environment and free its place, once."""
+        """Close its environment and release its place, once."""
         if session.finished:
             return
         session.finished = True
@@ -269,7 +270,7 @@ class Sessions:
                 self._drop(self._kept.popleft())
 
     def _drop(self, session: Session) -> None:
-        """Off the list, where its id is not another's by now."""
+        """Remove it from the list, unless its id now belongs to another."""
         if self._open.get(session.key) is session:
             del self._open[session.key]
 

@@ -20,14 +20,14 @@ Hand = SimpleQueue[Work | None]
 
 
 class Threads:
-    """As many as there is work at once. Used by one event loop only, on its thread."""
+    """As many threads as simultaneous work. Used only by one event loop, on its thread."""
 
     def __init__(self) -> None:
         self._idle: list[Hand] = []
         self._closed = False
 
     def run(self, function: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run it; what it raises is raised where the future is awaited."""
+        """Run the work; its error is raised where the future is awaited."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._idle:
@@ -39,7 +39,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let the idle ones end, and the others after their work."""
+        """End idle threads now, and the others after their work."""
         self._closed = True
         for hand in self._idle:
             hand.put(None)

@@ -43,11 +43,11 @@ OUTCOMES: Mapping[str, Status] = {
 
 
 class MalformedBody(ValueError):
-    """A body that is no JSON or not of its shape; the text names the field."""
+    """A body that is not JSON or has a wrong shape; the text names the field."""
 
 
 class StartSample(msgspec.Struct):
-    """`index`: an item's id or its place in get_indices; `custom_task`: an item's content."""
+    """`index`: an item's id, or its position in get_indices. `custom_task`: an item's content."""
 
     session_id: int
     index: int | str = -1
@@ -55,7 +55,7 @@ class StartSample(msgspec.Struct):
 
 
 class Function(msgspec.Struct):
-    """`error`: ours; why the call could not be parsed or does not fit its schema."""
+    """`error`: our field: why the call is invalid."""
 
     name: str
     arguments: str | dict[str, Any] = ""
@@ -109,7 +109,7 @@ class WireTool(msgspec.Struct):
 
 
 class EnvOut(msgspec.Struct):
-    """The environment's answer: six keys of the protocol and two of ours."""
+    """The environment's answer: six fields of the protocol and two of ours."""
 
     messages: list[WireMessage]
     tools: list[WireTool] | None = None
@@ -126,7 +126,7 @@ class InteractAnswer(msgspec.Struct):
 
 
 def decode(content: bytes, kind: type[T]) -> T:
-    """A body as a `kind`; unknown keys are passed over. Raises MalformedBody."""
+    """Decode a body as a `kind`; unknown fields are ignored. Raises MalformedBody."""
     with contextlib.suppress(ValueError, RecursionError):
         return msgspec.json.decode(content, type=kind)
     try:  # what msgspec refuses and JSON allows: a lone surrogate, a number like 1e999
@@ -136,7 +136,7 @@ def decode(content: bytes, kind: type[T]) -> T:
 
 
 def encode(value: Any) -> bytes:
-    """JSON that keeps whatever an agent wrote, lone surrogates too; no number is null."""
+    """Encode JSON with any text of an agent, even lone surrogates; no number becomes null."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -146,7 +146,10 @@ def encode(value: Any) -> bytes:
 def answer(
     messages: Sequence[Message], tools: Sequence[Tool], ids: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A running episode's answer. `ids`: of the calls that the tool messages answer, in order."""
+    """Return a running episode's answer.
+
+    `ids`: of the calls that tool messages answer, in order.
+    """
     waiting = iter(ids)
     return {
         "messages": [_wire_message(message, waiting) for message in messages],
@@ -159,7 +162,7 @@ def answer(
 
 
 def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) -> dict[str, Any]:
-    """An outcome as the protocol has it."""
+    """Return an outcome in the format of the protocol."""
     said = answer(outcome.messages, tools, ids)
     if not outcome.done:
         return said
@@ -173,13 +176,13 @@ def outcome_answer(outcome: Outcome, tools: Sequence[Tool], ids: Sequence[str]) 
 
 
 def failure_answer(status: Status, error: str) -> dict[str, Any]:
-    """What an episode ends with that the agent did not end."""
+    """Return the answer for an end that the agent did not cause."""
     ended = {"status": STATUSES[status], "finish": True, "error": error}
     return answer((), ()) | ended
 
 
 def assistant(calls: Sequence[ToolCall] | str) -> dict[str, Any]:
-    """A turn as an OpenAI message; `turn` reads it back."""
+    """Return a turn as an OpenAI message; `turn` reads it."""
     if isinstance(calls, str):
         return {"role": "assistant", "content": calls}
     written = [
@@ -198,7 +201,7 @@ def assistant(calls: Sequence[ToolCall] | str) -> dict[str, Any]:
 
 
 def turn(message: AssistantMessage) -> tuple[list[ToolCall] | str, list[str]]:
-    """The calls of an assistant's message and their ids; its text where it has none."""
+    """Return the calls of an assistant's message and their ids, or its text if it has none."""
     if message.tool_calls is None:
         return _content(message.content), []
     calls = message.tool_calls
@@ -210,7 +213,7 @@ def message(wired: WireMessage) -> Message:
 
 
 def score(answer: EnvOut) -> float:
-    """Ours beside the reward; the original's among its metrics, where it has one.
+    """Return our score field, or the score among the original's metrics, if any.
 
     Raises MalformedBody.
     """
@@ -220,7 +223,7 @@ def score(answer: EnvOut) -> float:
 
 
 def finite(number: float) -> float:
-    """The number, which JSON may write as 1e999 or with 500 digits. Raises MalformedBody."""
+    """Return a finite number; JSON may contain 1e999 or 500 digits. Raises MalformedBody."""
     if not abs(number) <= LARGEST:
         raise MalformedBody("a reward or a score is no finite number")
     return float(number)

@@ -10,7 +10,7 @@ from agentrl.workers.dispatch.item_stream import ItemStream
 
 
 class Admission:
-    """The streams of all tasks, mixed by weight as the dispatcher mixes them."""
+    """The item streams of all tasks, mixed by weight like in the dispatcher."""
 
     def __init__(self, config: Config, sources: Mapping[str, TaskSource], seed: int) -> None:
         self._size = config.dispatch.group_size
@@ -23,7 +23,7 @@ class Admission:
         self._admitted = dict.fromkeys(sources, 0)
 
     def group(self) -> list[Job]:
-        """The episodes of the next group."""
+        """Return the episodes of the next group."""
         task = next_task(self._shares, carry_debts(self._shares, {}, self._admitted))
         position = self._admitted[task]
         self._admitted[task] += 1

@@ -33,7 +33,7 @@ PIECE = 4096  # tokens of one pass
 
 
 def drift(trainee: Trainee, updates: int) -> Drift:
-    """Train for so many updates with the arm `current`, then score. Raises Interrupted."""
+    """Train for this many updates with the arm `current`, then score. Raises Interrupted."""
     began = time.monotonic()
     kept: dict[int, Mapping[str, Sequence[Trajectory]]] = {}
     with rounds(trainee, keep=True) as played:
@@ -66,7 +66,7 @@ def drift(trainee: Trainee, updates: int) -> Drift:
 
 
 def _together(trainee: Trainee, played: Rounds, lag: int) -> list[Mixture]:
-    """One Mixture a task, on the items and with the seeds that final policies are measured on."""
+    """Return one Mixture per task, with the items and seeds of the final evaluation."""
     simulator = played.simulator
     trainee.told(f"measuring with lag {lag}", played.tokens)
     simulator.serve([CURRENT, *([f"pinned(v{simulator.version - lag})"] if lag else [])])
@@ -82,7 +82,7 @@ def _scored(
     groups: Mapping[str, Sequence[Trajectory]],
     when: tuple[int, int],
 ) -> list[Lag]:
-    """One Lag a task. `when`: the version that sampled, and the lag."""
+    """Return one Lag per task. `when`: the version that sampled, and the lag."""
     version, lag = when
     trainee.told(f"scoring version {version} by {version + lag}", played.tokens)
     every = [TrainableGroup(name, g[0].task, tuple(g)) for name, g in groups.items()]
@@ -109,7 +109,7 @@ def _scored(
 
 
 def log_probabilities(path: Path, batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """[K, V] fp32 at temperature 1 before each of the K loss tokens, and where those stand [K].
+    """Return [K, V] fp32 at temperature 1 for the K loss tokens, and their positions [K].
 
     Raises CheckpointError.
     """

@@ -19,11 +19,12 @@ Measure = Callable[[Training, str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
-    """One arm on one task. `passed`: pass@k by who acted. `curve`: held-out success by tokens.
+    """Figures of one arm on one task. `passed`: pass@k by acting policy.
 
-    `histories`: distinct ones an item in all final attempts, by who acted. Of the training:
-    `states`, `seen` (distinct histories), `within` (those of one group), `spread` (share of groups
-    that taught). `versus`: differences from the arm `current`, paired by seed; absent for that arm.
+    `curve`: held-out success by tokens. `histories`: distinct ones per item in all final attempts,
+    by acting policy. Of the training: `states`, `seen` (distinct histories), `within` (those of one
+    group), `spread` (share of groups with different rewards). `versus`: differences from the arm
+    `current`, paired by seed; absent for that arm.
     """
 
     passed: dict[str, dict[int, Estimate]]
@@ -38,10 +39,10 @@ class ArmFigures:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What off-policy tokens cost an arm's updates, all tasks together, means over the updates.
+    """Off-policy figures of an arm's updates, over all tasks, means over the updates.
 
-    `lagged`: share of tokens that another track than `current` sampled; `divergence`: KL(μ ‖ π) of
-    those, by the k3 estimate; `effective`: sample size of all tokens, as a share.
+    `lagged`: share of tokens sampled by another track than `current`. `divergence`: KL(μ ‖ π) of
+    these, by the k3 estimate. `effective`: effective sample size of all tokens, as a share.
     """
 
     lagged: Estimate
@@ -54,7 +55,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class PolicyShift:
-    """Tokens of one policy scored by itself so many updates later; `span`: of KL over versions."""
+    """Tokens of one policy scored by itself after more updates. `span`: of KL over versions."""
 
     divergence: Estimate
     span: tuple[float, float]
@@ -65,9 +66,9 @@ class PolicyShift:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The last policy of a long training with an older one, a half of the steps each.
+    """The last policy of a long training mixed with an older one, half of the steps each.
 
-    `passed`: pass@k; `versus`: pass@k less that of the last policy alone, paired by seed.
+    `passed`: pass@k. `versus`: difference of pass@k from the last policy alone, paired by seed.
     """
 
     passed: dict[int, Estimate]
@@ -77,7 +78,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """By task and arm; `costs` by arm; `lags` and `together` by task and lag."""
+    """Figures by task and arm; `costs` by arm; `lags` and `together` by task and lag."""
 
     seeds: dict[str, list[int]]
     trained: dict[str, dict[str, ArmFigures]]
@@ -87,7 +88,7 @@ class Figures:
 
 
 def figures(trainings: Sequence[Training], drifts: Sequence[Drift]) -> Figures:
-    """Estimates of everything that was found."""
+    """Compute all estimates."""
     arms: dict[str, dict[int, Training]] = {}
     for each in trainings:
         arms.setdefault(each.arm, {})[each.seed] = each
@@ -110,7 +111,7 @@ def figures(trainings: Sequence[Training], drifts: Sequence[Drift]) -> Figures:
 
 
 def arm_figures(seeds: Seeds, base: Seeds, task: str) -> ArmFigures:
-    """An arm on a task; `base`: the arm to compare with."""
+    """Compute the figures of an arm on a task. `base`: the arm to compare with."""
     passed, histories = {}, {}
     for acting in (POLICY, MIXTURE):
         skills = [skill for each in seeds.values() for skill in _skills(each, task, acting)]
@@ -136,7 +137,7 @@ def attempts(seeds: Seeds) -> int:
 
 
 def compare_arms(seeds: Seeds, base: Seeds, task: str) -> dict[str, Estimate]:
-    """Differences of the trained policy's measures, seed by seed."""
+    """Return differences of the trained policy's measures, by seed."""
     found = {}
     for name in COMPARED:
         mine, theirs = _measured(seeds, task, name), _measured(base, task, name)
@@ -147,7 +148,7 @@ def compare_arms(seeds: Seeds, base: Seeds, task: str) -> dict[str, Estimate]:
 
 
 def cost(seeds: Seeds) -> Cost:
-    """Over updates, then over seeds."""
+    """Average over updates, then estimate over seeds."""
     every = list(seeds.values())
     divergences = [_mean(each, lambda p: p.metrics.get("mismatch_k3_lagged")) for each in every]
     known = [value for value in divergences if value is not None]
@@ -164,7 +165,7 @@ def cost(seeds: Seeds) -> Cost:
 
 
 def policy_shifts(drifts: Sequence[Drift]) -> dict[str, dict[int, PolicyShift]]:
-    """Means over the versions of a training, estimated over trainings."""
+    """Average over the versions of a training, then estimate over trainings."""
     found: dict[str, dict[int, PolicyShift]] = {}
     for task, lag in sorted({(each.task, each.lag) for one in drifts for each in one.lags}):
         own = [[x for x in one.lags if (x.task, x.lag) == (task, lag)] for one in drifts]
@@ -183,7 +184,7 @@ def policy_shifts(drifts: Sequence[Drift]) -> dict[str, dict[int, PolicyShift]]:
 
 
 def together(drifts: Sequence[Drift]) -> dict[str, dict[int, Together]]:
-    """Estimates over trainings."""
+    """Estimate over trainings."""
     curves: dict[tuple[str, int], dict[int, dict[int, float]]] = {}
     histories: dict[tuple[str, int], list[float]] = {}
     for one in drifts:
@@ -213,14 +214,14 @@ def _difference(
 
 
 def _skills(training: Training, task: str, acting: str) -> list[Skill]:
-    """That one, of `current` the policy's for the mixture's, too."""
+    """Return an actor's skills; for `current` the mixture is the policy itself."""
     own = [each for each in training.skills if each.task == task]
     exact = [each for each in own if each.acting == acting]
     return exact or ([] if acting == POLICY or training.arm != CURRENT else own)
 
 
 def _measured(seeds: Seeds, task: str, name: str) -> dict[int, float]:
-    """One of COMPARED, by seed; without those that do not have it."""
+    """Return one measure of COMPARED by seed, without seeds that lack it."""
     found = {seed: _one(each, task, name) for seed, each in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
 
@@ -240,7 +241,7 @@ def _one(training: Training, task: str, name: str) -> float | None:
 
 
 def _curve(seeds: Seeds, task: str) -> list[tuple[float, Estimate]]:
-    """The n-th checks of all seeds together, as many as every seed has."""
+    """Return the n-th checks over seeds, as many as every seed has."""
     checks = [each.checks for each in seeds.values()]
     return [
         (fmean(c.tokens for c in same), estimate([c.success[task] for c in same]))

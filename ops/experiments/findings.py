@@ -10,29 +10,29 @@ from agentrl.core.errors import ConfigError
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what a file holds."""
+    """Base class of the content of a file."""
 
 
 class SavedFinding(Finding, frozen=True):
-    """What one file holds. `design`: what all files of a study agree on."""
+    """The content of one file. `design`: must be equal in all files of a study."""
 
     design: Any
 
     @property
     def file(self) -> str:
-        """The file's name."""
+        """Return the file's name."""
         raise NotImplementedError
 
 
 class Design(Finding, frozen=True):
-    """What every arm shares. `tokens`: sampled ones that a training may use.
+    """Settings that all arms share. `tokens`: sampled tokens of one training.
 
-    `refresh`: updates between two re-loads of the lagged track. Final policies are measured on
-    `items` held-out items a task with `attempts` each; the acting policy `checks` times on the way,
-    on `check_items` items with `check_attempts`. `config`: the sections that
-    matter, as they took effect. `gradients`: updates between two whose gradient is measured task
-    by task; 0: none is. `updates`: of one training, where tokens do not end it; `costs`: seconds of
-    the staleness experiment's clock.
+    `refresh`: updates between reloads of the lagged track. Final policies are measured on `items`
+    held-out items per task with `attempts` each; the acting policy `checks` times during training,
+    on `check_items` items with `check_attempts`. `config`: the effective values of the relevant
+    sections. `gradients`: updates between two measurements of the gradient by task; 0: never.
+    `updates`: of one training, if tokens do not end it. `costs`: seconds of the staleness
+    experiment's clock.
     """
 
     tokens: int
@@ -49,12 +49,12 @@ class Design(Finding, frozen=True):
 
 
 class Point(Finding, frozen=True):
-    """After one round of groups and its update, if it made one (`version` moved then).
+    """State after one round of groups and its update, if any (then `version` has changed).
 
-    `tokens`: sampled so far. By task: `success` of the round's episodes, `spread`: the share of its
-    groups that had one; `states`, `histories`: distinct ones so far. `tracks`: the share of the
-    round's sampled tokens by track. `metrics`: of the update, as the trainer records them.
-    `gradients`: norm of each task's part of the gradient, where it was measured.
+    `tokens`: sampled so far. By task: `success` of the round's episodes; `spread`: share of its
+    groups with spread; `states`, `histories`: distinct ones so far. `tracks`: share of the round's
+    sampled tokens by track. `metrics`: of the update, as the trainer records them. `gradients`:
+    norm of each task's part of the gradient, if measured.
     """
 
     version: int
@@ -69,7 +69,7 @@ class Point(Finding, frozen=True):
 
 
 class Check(Finding, frozen=True):
-    """The policy being trained, on held-out items, sampled at the temperature of training."""
+    """Success of the training policy on held-out items, sampled at the training temperature."""
 
     tokens: int
     version: int
@@ -77,7 +77,7 @@ class Check(Finding, frozen=True):
 
 
 class Skill(Finding, frozen=True):
-    """One task after training. `acting`: `policy`, the trained one; `mixture`, as in training.
+    """Skill in one task after training. `acting`: `policy`: the trained one; `mixture`: as trained.
 
     By item: `solved` attempts of the design's, `histories`: distinct ones in all attempts.
     """
@@ -89,7 +89,7 @@ class Skill(Finding, frozen=True):
 
 
 class Training(SavedFinding, frozen=True):
-    """One arm with one seed. `within`: mean distinct histories of a group, by task."""
+    """Training of one arm with one seed. `within`: mean distinct histories of a group, by task."""
 
     design: Design
     arm: str
@@ -107,10 +107,10 @@ class Training(SavedFinding, frozen=True):
 
 
 class Lag(Finding, frozen=True):
-    """Steps sampled by version `sampled`, scored by version `sampled + lag`, one task.
+    """Steps of one task sampled by version `sampled`, scored by version `sampled + lag`.
 
-    `divergence`: mean exact KL(μ ‖ π) a token, nats; `effective`: sample size as a share of the
-    tokens, of weights π/μ of tokens; `largest`: weight; `tokens`: how many.
+    `divergence`: mean exact KL(μ ‖ π) per token, nats. `effective`: effective sample size as a
+    share of the tokens, for weights π/μ. `largest`: weight. `tokens`: their number.
     """
 
     task: str
@@ -123,7 +123,7 @@ class Lag(Finding, frozen=True):
 
 
 class Mixture(Finding, frozen=True):
-    """The last policy and one `lag` updates older (0: alone), each drawn for half of the steps.
+    """The last policy and one `lag` updates older (0: alone), each for half of the steps.
 
     By held-out item of the task: as in Skill.
     """
@@ -153,7 +153,7 @@ K = TypeVar("K", bound=SavedFinding)
 
 
 def keep(directory: Path, found: SavedFinding) -> None:
-    """Write its file whole or not at all."""
+    """Write the file atomically."""
     path = directory / found.file
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(msgspec.json.encode(found) + b"\n")
@@ -161,9 +161,9 @@ def keep(directory: Path, found: SavedFinding) -> None:
 
 
 def read(directory: Path, prefix: str, kind: type[K]) -> list[K]:
-    """All files of a kind, by name.
+    """Read all files of a kind, by name.
 
-    Raises ConfigError for one that is none, or holds another arm or seed than its name says.
+    Raises ConfigError for an invalid file, or one whose arm or seed differs from its name.
     """
     found = []
     for path in sorted(directory.glob(f"{prefix}-*.json")):
@@ -180,9 +180,9 @@ def read(directory: Path, prefix: str, kind: type[K]) -> list[K]:
 
 
 def read_study(directory: Path, kind: type[K]) -> list[K]:
-    """All trainings of a folder.
+    """Return all trainings of a folder.
 
-    Raises ConfigError where there are none, and where two were made with different designs.
+    Raises ConfigError if there are none, or their designs differ.
     """
     found = read(directory, "training", kind)
     if not found:
@@ -199,7 +199,7 @@ def read_study(directory: Path, kind: type[K]) -> list[K]:
 def require_same_design(
     directory: Path, design: Finding, kind: type[SavedFinding], prefix: str = "training"
 ) -> None:
-    """Raise ConfigError where a file of that prefix was made with another design."""
+    """Raise ConfigError if a file with this prefix has another design."""
     if name := differing(read(directory, prefix, kind), design):
         raise ConfigError(
             f"{directory}/{name} was made with other options or another configuration",
@@ -208,11 +208,11 @@ def require_same_design(
 
 
 def differing(found: Sequence[SavedFinding], design: Finding) -> str:
-    """What was made with another design, as ARM-SEED; empty where all agree."""
+    """Return the files with another design, as ARM-SEED; empty if all agree."""
     names = [each.file for each in found if each.design != design]
     return names[0].removeprefix("training-").removesuffix(".json") if names else ""
 
 
 def as_json(found: object) -> bytes:
-    """Figures, for people to read."""
+    """Return figures as readable JSON."""
     return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"

@@ -11,7 +11,7 @@ READING = "reading.md"  # what a person makes of the figures; stands first
 
 
 def reading(folder: Path) -> Iterator[str]:
-    """What stands in the folder's READING, where it has one."""
+    """Return the text of the folder's READING; empty if it has none."""
     path = folder / READING
     if path.exists():
         yield path.read_text("utf-8").rstrip()
@@ -19,19 +19,19 @@ def reading(folder: Path) -> Iterator[str]:
 
 
 def image(name: str, pictures: Sequence[str], folder: str) -> Iterator[str]:
-    """A picture of the folder, where it was made."""
+    """Return Markdown for a picture of the folder, if it exists."""
     if name in pictures:
         yield f"![{name.removesuffix('.svg')}]({folder}/{name})"
         yield ""
 
 
 def source(folder: str) -> Iterator[str]:
-    """Where the figures of the page are, and those that it leaves out."""
+    """Return a text about the file with all figures."""
     yield f"All figures, also by task and check: [figures.json]({folder}/figures.json)."
 
 
 def place(arm: str, order: Sequence[str]) -> int:
-    """Where an arm stands on a page: as `order` says, one that it does not name at the end."""
+    """Return the position of an arm on a page, by `order`; unknown arms come last."""
     return order.index(arm) if arm in order else len(order)
 
 
@@ -44,7 +44,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
-    """The tasks of a configuration: what their items are, and how many of the groups are theirs."""
+    """Return the tasks of a configuration, their items, and their shares of the groups."""
     total = sum(task["weight"] for task in tasks.values())
     rows = []
     for name, task in tasks.items():
@@ -54,7 +54,7 @@ def describe_tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
 
 
 def chance(compared: Sequence[Estimate]) -> str:
-    """How many comparisons show a difference, and how many would by chance."""
+    """Return how many comparisons show a difference, and how many would by chance."""
     shown = sum(each.sign != 0 for each in compared)
     return (
         f"{shown} of {len(compared)} intervals exclude zero; if all arms were equal, about one in "
@@ -63,7 +63,7 @@ def chance(compared: Sequence[Estimate]) -> str:
 
 
 def share(each: Estimate | None) -> str:
-    """As 0.412 (0.31 – 0.51)."""
+    """Format like 0.412 (0.31 – 0.51)."""
     if each is None:
         return "–"
     if math.isnan(each.low):
@@ -72,7 +72,7 @@ def share(each: Estimate | None) -> str:
 
 
 def difference(each: Estimate | None) -> str:
-    """As +0.012 (−0.03 – +0.05)."""
+    """Format like +0.012 (−0.03 – +0.05)."""
     if each is None:
         return "–"
     if math.isnan(each.low):
@@ -81,7 +81,7 @@ def difference(each: Estimate | None) -> str:
 
 
 def number(each: Estimate | None, digits: int = 0) -> str:
-    """As 1,234 ± 56."""
+    """Format like 1,234 ± 56."""
     if each is None:
         return "–"
     text = f"{each.mean:,.{digits}f}"

@@ -16,17 +16,17 @@ from agentrl.trainer.snapshots import State
 
 
 class Gauge:
-    """Measures gradients at a learner's state; that learner is not touched."""
+    """Measures gradients at a learner's state without changing the learner."""
 
     def __init__(self, model_path: Path, settings: Settings, hardware: Hardware) -> None:
-        """As the learner was made."""
+        """Takes the arguments of the learner."""
         self._learner = TorchLearner(model_path, settings, hardware)
 
     def norms(self, batch: Batch, state: State) -> dict[str, float]:
-        """The norm, before clipping, of each task's part of the gradient at `state`.
+        """Return the norm, before clipping, of each task's part of the gradient at `state`.
 
-        The parts' gradients add up to that of the batch; their norms do so only where they point
-        the same way.
+        The parts add up to the batch's gradient; their norms only do if all point in the same
+        direction.
         """
         found = {}
         for index, task in enumerate(batch.tasks):
@@ -37,7 +37,7 @@ class Gauge:
 
 
 def part(batch: Batch, task: int) -> Batch:
-    """What one task of the batch adds to its loss; shares are those of the whole batch."""
+    """Return one task's part of the batch, with unchanged shares of the loss."""
     own = batch.token_tasks == task
     return replace(
         batch,

@@ -23,7 +23,7 @@ OPEN_EPISODES = 512
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a strand waits for: a completion of a policy."""
+    """A strand's request for a completion of a policy."""
 
     policy: LivePolicy
     ask: Ask
@@ -51,11 +51,11 @@ class _Client(PolicyClient):
         return answer
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class LockstepEpisode(Generic[T]):
-    """Runs `work` to its first question at once, then from answer to question until it returns."""
+    """Runs `work` to its first question, then from answer to question until it returns."""
 
     def __init__(self, work: Work[T]) -> None:
         self._work = work
@@ -68,19 +68,19 @@ class LockstepEpisode(Generic[T]):
         self.question = self._asked.get()
 
     def answer(self, completion: Completion) -> None:
-        """Go on; `question` is then the next one, None once the work is done."""
+        """Continue; `question` is then the next one, or None if the work is done."""
         self._answers.put(completion)
         self.question = self._asked.get()
 
     def result(self) -> T:
-        """What the work returned; raises what it raised."""
+        """Return the result of the work, or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
         return self._found[0]
 
     def stop(self) -> None:
-        """End the work where it waits; its `EpisodeStopped` is nobody's concern."""
+        """Stop the waiting work; its `EpisodeStopped` is ignored."""
         if self.question is not None:
             self._answers.put(EpisodeStopped("the experiment is stopping"))
             self._thread.join()
@@ -94,9 +94,9 @@ class LockstepEpisode(Generic[T]):
 
 
 def play(works: Iterable[Work[T]], serve: Serve, at_once: int = OPEN_EPISODES) -> Iterator[T]:
-    """The results of all works, in the order in which they end; at most `at_once` are open.
+    """Yield the results of all works in order of completion; at most `at_once` are open.
 
-    Raises what a work raises; the other open ones are stopped then, and on an interrupt.
+    Raises the error of a work; the other open works are then stopped, as on an interrupt.
     """
     waiting = iter(works)
     episodes: list[LockstepEpisode[T]] = []

@@ -28,7 +28,7 @@ OFF_POLICY = {
 
 
 class OfflineWeights:
-    """What is known of each task; learned anew after every round."""
+    """Statistics of each task, updated after every round."""
 
     def __init__(self, sampling: Sampling, group_size: int) -> None:
         self._sampling = sampling
@@ -38,7 +38,7 @@ class OfflineWeights:
         self._beliefs: dict[str, Beliefs] = {}
 
     def note(self, groups: Sequence[Sequence[Trajectory]], metrics: Mapping[str, float]) -> None:
-        """A round's groups, those without spread too, and the metrics of its update."""
+        """Record a round's groups, also those without spread, and the metrics of its update."""
         for group in groups:
             empty = deque[list[Attempt]](maxlen=self._sampling.window_groups)
             attempts = [
@@ -50,23 +50,23 @@ class OfflineWeights:
             self._off[task] = off_policy(task, metrics, self._off.get(task))
 
     def draws(self, simulator: Simulator, sampling: Sampling, job: Job) -> Sampler:
-        """The sampler of one episode."""
+        """Return the sampler of one episode."""
         return Sampler(simulator, sampling, job.seed, self._weigh(job.item.task))
 
     def _weigh(self, task: str) -> Weigh | None:
-        """None before anything is known: all tracks weigh the same."""
+        """Return the weights; None without statistics: all tracks have the same weight."""
         if task not in self._beliefs:
             return None
         return make_weigher(self._beliefs[task], self._off[task], self._sampling, self._group_size)
 
 
 def steps_by_track(trajectory: Trajectory) -> dict[str, int]:
-    """How many steps of an episode each track sampled."""
+    """Count the steps of an episode by track."""
     return Counter(trajectory.policies[step.policy_index].track for step in trajectory.steps)
 
 
 def off_policy(task: str, metrics: Mapping[str, float], before: OffPolicy | None) -> OffPolicy:
-    """Of the last update that told; what it does not tell of the task is as before."""
+    """Return the off-policy figures of the last update; missing ones keep their previous values."""
     found = {}
     for name, metric in OFF_POLICY.items():
         known = getattr(before, name) if before else math.nan

@@ -15,7 +15,7 @@ Paint = Callable[[Any, str, Any], None]  # axes, the panel's name, what it shows
 
 
 def draw(found: Figures, folder: Path) -> list[str]:
-    """Write the pictures; their file names."""
+    """Write the pictures; return their file names."""
     paints: Mapping[str, tuple[Paint, Mapping[str, Any]]] = {
         "pass-at-k": (_pass_at_k, found.trained),
         "learning": (_learning, found.trained),
@@ -29,7 +29,7 @@ def draw(found: Figures, folder: Path) -> list[str]:
 
 
 def picture(path: Path, panels: Mapping[str, Any], paint: Paint) -> str:
-    """Write a picture with a panel for each entry, side by side; its file name."""
+    """Write a picture with adjacent panels, one per entry; return its file name."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -82,7 +82,7 @@ def _lag(axes: Any, task: str, lags: Mapping[int, Any]) -> None:
 def line(
     axes: Any, x: Sequence[float], y: Sequence[Estimate], look: tuple[str | None, str, str]
 ) -> None:
-    """Means with their intervals as a band; none where an interval is unknown.
+    """Draw means with their intervals as a band; no band for unknown intervals.
 
     look: colour, style, label.
     """

@@ -15,7 +15,7 @@ ORDER = ("start", CURRENT, "mixed", "uniform", "adaptive")
 
 
 def write(out: Path) -> Path:
-    """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
     trainings, drifts = read_study(out, Training), read(out, "drift", Drift)
     ordered = sorted(trainings, key=lambda each: (place(each.arm, ORDER), each.seed))
     found = figures(ordered, drifts)

@@ -31,10 +31,10 @@ CHECK_ATTEMPTS = 4  # at each item
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much a study takes. `seeds`: trainings of each arm; `threads`: of torch.
+    """Size of a study. `seeds`: trainings of each arm. `threads`: of torch.
 
-    After training, `attempts` at each of `items` held-out items a task; on the way `checks`, evenly
-    spaced, on `check_items`.
+    After training, `attempts` at each of `items` held-out items per task; during training `checks`,
+    evenly spaced, on `check_items`.
     """
 
     seeds: int
@@ -45,7 +45,7 @@ class Sizes:
     threads: int = 1
 
     def design(self, config: Config, **others: Any) -> Design:
-        """What every file of a study must have been made with; `others`: more of its fields."""
+        """Return the settings that all files of a study must share. `others`: additional ones."""
         return Design(
             **{"tokens": 0, "refresh": 0} | others,
             items=self.items,
@@ -61,14 +61,14 @@ QUICK = Sizes(seeds=1, items=2, attempts=2, checks=1, check_items=2)  # shows th
 
 
 def in_order(folder: Path, seeds: int, arms: Sequence[str]) -> Iterator[tuple[Path, str, int]]:
-    """File, arm and seed of every training, the first seeds of all arms first."""
+    """Return file, arm and seed of every training, the first seeds of all arms first."""
     for seed in range(seeds):
         for arm in arms:
             yield folder / f"training-{arm}-{seed}.json", arm, seed
 
 
 class Lines:
-    """What goes on, where there is no terminal: a line now and then."""
+    """Prints occasional lines of progress without a terminal."""
 
     def __init__(
         self, console: Console, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic
@@ -77,7 +77,7 @@ class Lines:
         self._due = -math.inf
 
     def tell(self, line: str) -> None:
-        """Print it if it is time to."""
+        """Print the line if enough time has passed."""
         now = self._clock()
         if not self._console.is_terminal and now >= self._due:
             self._due = now + self._every_s
@@ -86,7 +86,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One file to make. `tokens`: how far `make` will count to."""
+    """A file to create. `tokens`: the final count of `make`."""
 
     path: Path
     tokens: int
@@ -94,7 +94,7 @@ class Work:
 
 
 def make_missing(works: Sequence[Work], threads: int) -> None:
-    """Make the files that are not there, in their order. Raises Interrupted and what `make` does.
+    """Create missing files in order. Raises Interrupted and the errors of `make`.
 
     `threads`: of torch.
     """

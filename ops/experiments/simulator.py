@@ -40,7 +40,7 @@ DEADLINE_S = 3600.0  # of an episode; it waits while others compute
 
 
 class SimulationInterrupted(AgentRLError):
-    """Ctrl-C or SIGTERM: what was finished is kept."""
+    """Ctrl-C or SIGTERM; finished files are kept."""
 
 
 def interruption_error() -> SimulationInterrupted:
@@ -51,7 +51,7 @@ def interruption_error() -> SimulationInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to play. `seed`: names it; of the policies drawn and the tokens sampled."""
+    """One episode to play. `seed`: its name, and the seed of drawn policies and sampled tokens."""
 
     item: Item
     group_id: str
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """What answering took, in tokens: those of the longest answer, all sampled, prompt computed."""
+    """The cost of a wave in tokens: of its longest answer, all sampled, prompt computed."""
 
     longest: int
     sampled: int
@@ -75,8 +75,8 @@ Draws = Callable[["Simulator", Sampling, Job], Sampler]  # the sampler of one ep
 class Simulator:
     """One lineage of checkpoints and the policies that follow it; a pool for samplers.
 
-    `folder`: of checkpoints; `keep` leaves there those that no track wants. `tracks`: as policy
-    servers follow. Version 0 is the model of the configuration. `stop`: asked at every wave.
+    `folder`: of checkpoints; `keep`: also keep unused ones. `tracks`: as policy servers follow
+    them. Version 0 is the model of the configuration. `stop`: checked at every wave.
     """
 
     config: Config
@@ -111,7 +111,7 @@ class Simulator:
         return self.lineage[-1][0]
 
     def path(self, version: int) -> Path:
-        """Where a version's weights lie; only with `keep` do all stay."""
+        """Return the path of a version's weights; only with `keep` are all kept."""
         return self._paths[f"v{version}"]
 
     def serve(self, tracks: Sequence[str]) -> None:
@@ -120,9 +120,9 @@ class Simulator:
         self._follow()
 
     def publish(self, save: Callable[[Path], None], asked: Collection[str] = ()) -> None:
-        """The next version: written, and followed by the tracks at once.
+        """Write the next version, and let the tracks follow it at once.
 
-        asked: checkpoints that open questions name; those stay loaded until the version after.
+        asked: checkpoints in open questions, which stay loaded until the next version.
         """
         version = self.version + 1
         name, parent = f"v{version}", f"v{version - 1}"
@@ -133,7 +133,7 @@ class Simulator:
         self._follow(asked)
 
     def live(self) -> Sequence[LivePolicy]:
-        """A policy a track, as the registry would tell."""
+        """Return one policy per track, as the registry does."""
         versions = {name: version for version, name in self.lineage}
         return [
             LivePolicy("arena", "", track, name, versions[name])
@@ -142,12 +142,12 @@ class Simulator:
         ]
 
     def refresh(self, timeout_s: float = 1.0) -> None:
-        """Nothing changes by looking."""
+        """Do nothing."""
 
     def play(
         self, jobs: Sequence[Job], sampling: Sampling, draws: Draws
     ) -> Iterator[tuple[Job, Trajectory]]:
-        """The episodes of all jobs, in the order in which they end. Raises Interrupted."""
+        """Yield the episodes of all jobs in order of completion. Raises Interrupted."""
         works = (self.work(job, sampling, draws) for job in jobs)
         try:
             yield from play(works, self.answer)
@@ -155,7 +155,7 @@ class Simulator:
             raise interruption_error() from error
 
     def work(self, job: Job, sampling: Sampling, draws: Draws) -> Work[tuple[Job, Trajectory]]:
-        """One episode, for a strand."""
+        """Play one episode in a strand."""
 
         def work(client: PolicyClient) -> tuple[Job, Trajectory]:
             source = self.sources[job.item.task]
@@ -179,7 +179,7 @@ class Simulator:
         return work
 
     def answer(self, questions: Sequence[Question]) -> Sequence[Completion]:
-        """One wave: the questions of each policy together, the policies in turn.
+        """Answer one wave: the questions of each policy together, one policy after the other.
 
         Raises Interrupted.
         """
@@ -212,7 +212,7 @@ class Simulator:
         ]
 
     def _follow(self, asked: Collection[str] = ()) -> None:
-        """Load what the tracks want, let go of what none wants."""
+        """Load the checkpoints of the tracks, and unload unused ones."""
         wants = {select_checkpoint(track, self.lineage) for track in self.tracks}.union(asked)
         for name in sorted(self._batches.keys() - wants):
             del self._batches[name]

@@ -13,22 +13,25 @@ from agentrl.ops.evaluation.evaluate import pass_at
 
 
 def paired_estimate(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:
-    """The difference values − others over the seeds that both have; None without any."""
+    """Return the differences values − others over common seeds; None without any."""
     common = sorted(values.keys() & others.keys())
     return estimate([values[seed] - others[seed] for seed in common]) if common else None
 
 
 def pass_curve(solved: Sequence[int], attempts: int) -> dict[int, float]:
-    """pass@k for k = 1, 2, 4, … ≤ attempts. solved: of each item, in how many attempts."""
+    """Return pass@k for k = 1, 2, 4, … ≤ attempts.
+
+    solved: number of solved attempts of each item.
+    """
     wins = [[True] * count + [False] * (attempts - count) for count in solved]
     ks = [2**power for power in range(attempts.bit_length())]
     return {k: pass_at(k, wins) for k in ks if k <= attempts}
 
 
 def effective_share(log_ratios: NDArray[np.float64]) -> float:
-    """Effective sample size of weights w = exp(log_ratios), (Σw)²/Σw², as a share of their number.
+    """Return the effective sample size (Σw)²/Σw² of w = exp(log_ratios) as a share of N.
 
-    log_ratios: [N], natural logs of π/μ at the sampled tokens. NaN where N is 0.
+    log_ratios: [N], natural logs of π/μ at the sampled tokens. NaN if N is 0.
     """
     if log_ratios.size == 0:
         return math.nan
@@ -37,7 +40,7 @@ def effective_share(log_ratios: NDArray[np.float64]) -> float:
 
 
 def divergence(log_mu: NDArray[np.float32], log_pi: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[N] KL(μ ‖ π) in nats at N positions, exact over the vocabulary.
+    """Return [N] KL(μ ‖ π) in nats at N positions, exact over the vocabulary.
 
     log_mu, log_pi: [N, V] log-probabilities.
     """
@@ -48,11 +51,11 @@ def divergence(log_mu: NDArray[np.float32], log_pi: NDArray[np.float32]) -> NDAr
 
 @dataclass
 class VisitedStates:
-    """What the episodes of a training run saw, by task.
+    """Distinct states and histories in the episodes of a training, by task.
 
-    A state is what the environment's last answer shows, within its item; a history is all its
-    answers so far, within its item: what an agent can know. `within`: for each group, how many
-    histories its members saw together.
+    A state is the environment's last answer, within its item; a history is all answers so far,
+    within its item: all that an agent can know. `within`: for each group, the number of distinct
+    histories of its members.
     """
 
     states: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
@@ -75,6 +78,6 @@ class VisitedStates:
 
 
 def seen_by(trajectory: Trajectory) -> list[str]:
-    """The environment's answers, one a step; how it ended stands for an answer without text."""
+    """Return the environment's answers, one per step; the outcome replaces a missing text."""
     end = f"[{trajectory.status} {trajectory.score:g}]"
     return [step.answer or end for step in trajectory.steps]

@@ -34,7 +34,7 @@ SIZES = Sizes(seeds=5, items=10, attempts=64, checks=4, check_items=16)
 
 @dataclass(frozen=True, slots=True)
 class CrossPolicyRequest:
-    """What to study. `tokens`: sampled ones of one training. `tasks` empty: all of the file.
+    """Options of the study. `tokens`: sampled tokens of one training. `tasks`: empty: all.
 
     `drift_seeds`: of the long trainings of `drift_updates` updates.
     """
@@ -51,7 +51,7 @@ class CrossPolicyRequest:
 
 
 def study(request: CrossPolicyRequest) -> Path:
-    """Make what is missing, then the page; its path.
+    """Create missing files and the page; return its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
@@ -76,7 +76,7 @@ def study(request: CrossPolicyRequest) -> Path:
 
 
 def train_arm(trainee: Trainee) -> Training:
-    """The training of an arm; of START the policy that all begin with, measured."""
+    """Train an arm; for START measure the common starting policy."""
     if trainee.arm.name != START:
         return trainee.train()
     design = trainee.design
@@ -85,14 +85,14 @@ def train_arm(trainee: Trainee) -> Training:
 
 
 def plan_works(request: CrossPolicyRequest) -> Iterator[tuple[Path, str, int]]:
-    """File, arm and seed of everything, the first seeds of all arms first."""
+    """Return file, arm and seed of everything, the first seeds of all arms first."""
     yield from in_order(request.out, request.sizes.seeds, (START, *request.arms))
     for seed in range(request.drift_seeds if request.drift_updates >= min(LAGS) else 0):
         yield request.out / f"drift-{seed}.json", "drift", seed
 
 
 def study_config(request: CrossPolicyRequest) -> Config:
-    """The file's configuration with the wishes in it. Raises ConfigError."""
+    """Return the file's configuration with the options. Raises ConfigError."""
     config = config_loading.load(request.config)
     for arm in request.arms:
         if arm not in ARMS:
@@ -109,7 +109,7 @@ def study_config(request: CrossPolicyRequest) -> Config:
 
 
 def arm_config(arm: str, config: Config) -> Arm:
-    """Every arm that mixes draws from the same pool, so that only the weights differ."""
+    """Return an arm; all mixing arms use the same pool, so that only the weights differ."""
     tracks = [CURRENT] if arm not in ARMS[1:] else [CURRENT, f"refreshed({REFRESH})"]
     strategy = arm if arm in ARMS else CURRENT
     sampling = msgspec.structs.replace(config.sampling, strategy=strategy)

@@ -42,7 +42,7 @@ Told = Callable[[str, int], None]  # what goes on, tokens used so far
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to act: the tracks of the pool and how steps are drawn from them."""
+    """A way to act: the tracks of the pool, and how they are drawn for steps."""
 
     name: str
     tracks: Sequence[str]
@@ -51,7 +51,7 @@ class Arm:
 
 @dataclass
 class Trainee:
-    """A training under way. `told`: hears what goes on; `stop`: asked often."""
+    """A training in progress. `told`: receives progress. `stop`: checked often."""
 
     config: Config
     sources: Mapping[str, TaskSource]
@@ -86,7 +86,7 @@ class Trainee:
         )
 
     def check(self, played: "Rounds") -> Check:
-        """How well the policy being trained does by now; the same items and seeds for every arm."""
+        """Measure the training policy, with the same items and seeds for every arm."""
         solved = self.solved(played, self.alone(), self.design.check_items, CHECK)
         self.told("checked", played.tokens)
         return Check(
@@ -99,7 +99,7 @@ class Trainee:
         )
 
     def _skills(self, played: "Rounds") -> Iterator[Skill]:
-        """The trained policy, and the mixture where that is another."""
+        """Measure the trained policy, and the mixture if it differs."""
         ways = {"policy": self.alone()}
         if self.arm.sampling.strategy != CURRENT:
             ways["mixture"] = self.arm
@@ -110,12 +110,12 @@ class Trainee:
                 yield Skill(acting, task, solved, histories)
 
     def alone(self) -> Arm:
-        """The newest checkpoint acts."""
+        """Let only the newest checkpoint act."""
         sampling = replace(self.config.sampling, strategy=CURRENT)
         return Arm(CURRENT, self.arm.tracks, sampling)
 
     def _held_out(self, task: str, source: TaskSource, count: int) -> list[Item]:
-        """Other items for each seed, the same ones for every arm."""
+        """Return held-out items that depend on the seed, but not on the arm."""
         every = source.items(self.config.tasks[task].eval_split)
         first = self.seed * count
         return [every[number % len(every)] for number in range(first, first + count)]
@@ -123,7 +123,7 @@ class Trainee:
     def solved(
         self, played: "Rounds", arm: Arm, items: int, why: str
     ) -> dict[str, tuple[list[int], list[int]]]:
-        """By task: of each held-out item, the attempts solved and the distinct histories."""
+        """Return solved attempts and distinct histories of each held-out item, by task."""
         attempts = self.design.check_attempts if why == CHECK else self.design.attempts
         jobs = []
         for name, source in self.sources.items():
@@ -143,7 +143,7 @@ class Trainee:
 
 
 def distinct(members: Sequence[Trajectory]) -> int:
-    """Distinct histories that episodes of one item saw."""
+    """Count distinct histories in the episodes of one item."""
     seen = VisitedStates()
     seen.add(members)
     return sum(len(histories) for histories in seen.histories.values())
@@ -151,13 +151,13 @@ def distinct(members: Sequence[Trajectory]) -> int:
 
 @contextmanager
 def rounds(trainee: Trainee, *, keep: bool = False) -> Iterator["Rounds"]:
-    """A training's rounds in a folder of their own, which goes with them."""
+    """Yield a training's rounds in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="agentrl-experiment-") as folder:
         yield Rounds(trainee, Path(folder), keep=keep)
 
 
 class Rounds:
-    """Groups in, updates out. What one round needs and what all of them add up to."""
+    """Plays groups and makes updates; holds the state of a round and the totals."""
 
     def __init__(self, trainee: Trainee, folder: Path, *, keep: bool) -> None:
         config = trainee.config
@@ -176,7 +176,7 @@ class Rounds:
         self.admission = Admission(config, trainee.sources, trainee.seed)
 
     def points(self) -> Iterator[Point]:
-        """Rounds until the tokens are used up."""
+        """Play rounds until the tokens are used up."""
         while self.tokens < self._trainee.design.tokens:
             yield self.learn(self.next())
 
@@ -187,14 +187,14 @@ class Rounds:
         return self.groups(jobs, self._trainee.arm)
 
     def groups(self, jobs: Sequence[Job], arm: Arm) -> dict[str, list[Trajectory]]:
-        """Members of each group in their order, groups in the order of the jobs."""
+        """Return the groups in order of the jobs, with their members in order."""
         found: dict[str, list[Trajectory]] = {job.group_id: [] for job in jobs}
         for job, trajectory in self.simulator.play(jobs, arm.sampling, self._weighing.draws):
             found[job.group_id].append(trajectory)
         return {name: sorted(all_, key=lambda each: each.member) for name, all_ in found.items()}
 
     def learn(self, played: Groups) -> Point:
-        """Count a round and make its update; one without spread in any group moves nothing."""
+        """Count a round and make its update, unless no group has spread."""
         members = [member for group in played.values() for member in group]
         self.tokens += sum(int(member.mask().sum()) for member in members)
         self.episodes += len(members)
@@ -220,7 +220,7 @@ class Rounds:
         return point
 
     def _gradients(self, batch: Batch) -> Mapping[str, float]:
-        """The norm of each task's part, at every update that is due; else nothing."""
+        """Measure the norm of each task's gradient part when due; otherwise return nothing."""
         every, version = self._trainee.design.gradients, self.simulator.version
         if self._gauge is None or version % every:
             return {}
@@ -248,7 +248,7 @@ class Rounds:
 
 
 def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
-    """The share of the sampled tokens by the track that sampled them."""
+    """Return the share of sampled tokens by track."""
     tokens: dict[str, int] = {}
     for member in members:
         for step in member.steps:
@@ -259,7 +259,7 @@ def shares_of_tracks(members: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def point_text(point: Point) -> str:
-    """One line."""
+    """Format a line of progress."""
     success = " · ".join(f"{task} {share:.0%}" for task, share in point.success.items())
     return f"update {point.version} · {success}"
 

@@ -24,7 +24,7 @@ from agentrl.envs.contract import (
 
 
 class ScaledEnvironment:
-    """An environment whose rewards are multiplied; scores are as they were."""
+    """An environment with scaled rewards and unchanged scores."""
 
     def __init__(self, environment: Environment, scale: float) -> None:
         self._environment = environment
@@ -46,7 +46,7 @@ class ScaledEnvironment:
 
 
 class VariantSource:
-    """A TaskSource: another one's items and environments under the name of this task."""
+    """A TaskSource with another one's items and environments under this task's name."""
 
     def __init__(self, name: str, source: TaskSource, scale: float) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class VariantSource:
 
 
 def variants(config: Config) -> dict[str, TaskSource]:
-    """The sources of all tasks, in this process. Raises ConfigError, ItemError."""
+    """Open the sources of all tasks in this process. Raises ConfigError, ItemError."""
     return {name: _variant(name, task.options) for name, task in config.tasks.items()}
 
 

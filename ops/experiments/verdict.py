@@ -7,7 +7,7 @@ from agentrl.ops.experiments.formatting import difference
 
 
 def verdict(found: Figures) -> list[str]:
-    """One sentence for each arm and task: which differences from `current` the intervals show."""
+    """Return one sentence per arm and task: which differences from `current` the intervals show."""
     lines = []
     for task, arms in found.trained.items():
         for arm, trained in arms.items():
@@ -23,7 +23,7 @@ def verdict(found: Figures) -> list[str]:
 
 
 def compared(found: Figures) -> list[Estimate]:
-    """All comparisons that were made."""
+    """Return all comparisons."""
     return [
         each
         for arms in found.trained.values()

@@ -122,7 +122,10 @@ def make_home(config: Config) -> Path:
 
 
 def _settle(store: Store, config: Config, run_id: str, stop: threading.Event | None) -> None:
-    """Update paths in rows to this home, and the first checkpoint. Raises CheckpointError."""
+    """Update the rows if the run's folder was moved, and ensure the first checkpoint.
+
+    Raises CheckpointError.
+    """
     home = config.home()
     try:
         with _lock_home(home, stop):

@@ -13,7 +13,7 @@ GREEDY = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A share of items solved, with Wilson's 95 % interval."""
+    """The share of solved items, with Wilson's 95 % interval."""
 
     items: int
     success: float
@@ -43,7 +43,7 @@ def rates(measurement: Measurement) -> dict[Key, Rate]:
 
 
 def changes(before: Measurement, after: Measurement) -> dict[Key, PairedResult]:
-    """By bench and temperature, item by item."""
+    """Return differences by bench and temperature, paired by item."""
     first = {(one.bench, one.temperature): one for one in before.solved}
     found = {}
     for one in after.solved:
@@ -55,7 +55,7 @@ def changes(before: Measurement, after: Measurement) -> dict[Key, PairedResult]:
 
 
 def mean_change(before: Measurement, after: Measurement, seed: int = 0) -> MeanChange:
-    """Every bench weighs the same; items are drawn with replacement within each (Efron 1979)."""
+    """Average with equal weight per bench; bootstrap over the items of each (Efron 1979)."""
     random = np.random.default_rng(seed)
     first = {one.bench: one for one in before.solved if one.temperature == GREEDY}
     means, drawn = [], np.zeros(DRAWS)

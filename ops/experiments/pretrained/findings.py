@@ -8,7 +8,7 @@ PRETRAINED, START = "pretrained", "start"
 
 
 class Bench(Finding, frozen=True):
-    """What policies are measured on. `title`: in words; `items`: at most so many of the split."""
+    """A benchmark. `title`: its description. `items`: largest number of items of the split."""
 
     title: str
     task: str
@@ -18,9 +18,9 @@ class Bench(Finding, frozen=True):
 
 
 class StudyDesign(Finding, frozen=True):
-    """What every file agrees on. `config`: sections as they took effect, without the arms' changes.
+    """Settings that all files share. `config`: effective sections, without the arms' changes.
 
-    `clones`, `episodes`: optimizer steps of the warm start, experts' episodes of each task for it.
+    `clones`, `episodes`: optimizer steps of the warm start, and its expert episodes per task.
     """
 
     config: dict[str, Any]
@@ -30,7 +30,7 @@ class StudyDesign(Finding, frozen=True):
 
 
 class Solved(Finding, frozen=True):
-    """One bench and temperature, 0 greedy. `by_item`: 1 where its attempt solved it, else 0."""
+    """One bench and temperature, 0: greedy. `by_item`: 1 if the attempt solved it, else 0."""
 
     bench: str
     temperature: float
@@ -38,7 +38,7 @@ class Solved(Finding, frozen=True):
 
 
 class Measurement(SavedFinding, frozen=True):
-    """One policy: `pretrained`, `start` or ARM-SEED."""
+    """Evaluation of one policy: `pretrained`, `start` or ARM-SEED."""
 
     design: StudyDesign
     policy: str
@@ -51,9 +51,9 @@ class Measurement(SavedFinding, frozen=True):
 
 
 class At(Finding, frozen=True):
-    """A run at one version. `seconds`: since it was made; `tokens`: learned from until then.
+    """A run at one version. `seconds`: since its creation. `tokens`: trained on so far.
 
-    `success`: of the groups that closed last, by task. `metrics`: of the update.
+    `success`: of recently closed groups, by task. `metrics`: of the update.
     """
 
     version: int
@@ -66,8 +66,8 @@ class At(Finding, frozen=True):
 class Trained(SavedFinding, frozen=True):
     """One run of the whole system. `checkpoint`: the directory of its last version.
 
-    `tracks`: steps sampled by each. `staleness`: mean updates between sampling and learning of a
-    step, fresh and lagged. `disagreements`: kinds and details of the accounting proof.
+    `tracks`: steps sampled by each. `staleness`: mean updates between sampling and training of a
+    step, fresh and lagged. `disagreements`: kinds and details of problems found in the accounting.
     """
 
     design: StudyDesign

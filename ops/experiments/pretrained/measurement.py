@@ -28,7 +28,10 @@ from agentrl.workers.episode import EpisodeStopped
 def measure(
     config: Config, policy: tuple[str, Path], design: StudyDesign, stop: threading.Event, told: Told
 ) -> Measurement:
-    """`policy`: its name and directory. `config`: with a home for the rows. Raises Interrupted."""
+    """Measure a policy. `policy`: its name and directory. `config`: with a home for the rows.
+
+    Raises Interrupted.
+    """
     began = time.monotonic()
     name, directory = policy
     make_home(config)
@@ -44,7 +47,7 @@ def measure(
 
 
 def with_bench(config: Config, bench: Bench) -> Config:
-    """The configuration with the bench's task alone."""
+    """Return the configuration with only the bench's task."""
     known = config.tasks.get(bench.task, Task())
     task = replace(known, eval_split=bench.split, options=bench.options)
     return replace(config, tasks={bench.task: task})
@@ -59,7 +62,7 @@ class _Measuring:
     told: Told
 
     def on(self, bench: Bench) -> list[Solved]:
-        """Greedy, then sampled. Raises Stopped."""
+        """Measure greedy, then sampled. Raises Stopped."""
         config = with_bench(self.config, bench)
         found = task_sources(config)
         plans = [

@@ -36,7 +36,7 @@ bootstrap over items, paired by item.
 
 
 def write(out: Path) -> Path:
-    """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
     measured = {each.policy: each for each in read(out, "measured", Measurement)}
     runs = sorted(read(out, "training", Trained), key=lambda run: (place(run.arm, ORDER), run.seed))
     if START not in measured:
@@ -55,7 +55,7 @@ def write(out: Path) -> Path:
 
 
 def draw(runs: Sequence[Trained], folder: Path) -> str:
-    """Success of training episodes against wall clock and tokens, a panel a task; its file name."""
+    """Plot success of training episodes by wall clock and tokens per task; return the file name."""
     tasks = sorted({task for run in runs for at in run.curve for task in at.success})
     panels = {f"{task}, by {unit}": (task, unit) for task in tasks for unit in ("hours", "tokens")}
 

@@ -51,7 +51,10 @@ BENCHES = (
 
 @dataclass(frozen=True, slots=True)
 class SmollmRequest:
-    """What to study. `seeds`: of each arm; absent: its own number. `items`: at most, of a bench."""
+    """Options of the study.
+
+    `seeds`: of each arm; absent: its own number. `items`: at most, per bench.
+    """
 
     out: Path
     recipe: Recipe
@@ -63,7 +66,7 @@ class SmollmRequest:
 
 
 def study(request: SmollmRequest) -> Path:
-    """Make what is missing, then the page; its path.
+    """Create missing files and the page; return its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError, StoreError.
     """
@@ -83,7 +86,7 @@ def study(request: SmollmRequest) -> Path:
 
 
 def study_config(request: SmollmRequest) -> Config:
-    """What all arms share, beginning with the warm start. Raises ConfigError."""
+    """Return the configuration that all arms share, with the warm start. Raises ConfigError."""
     config = config_loading.load(request.recipe.file)
     run = replace(config.run, stop_updates=request.size.updates or config.run.stop_updates)
     model = replace(config.model, path=str((request.out / START).resolve()))
@@ -91,7 +94,7 @@ def study_config(request: SmollmRequest) -> Config:
 
 
 def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
-    """A bench without options of its own has those of its task, and its options come on top."""
+    """Return the design; options of a bench extend the options of its task."""
     own = {name: task.options for name, task in config.tasks.items()}
     benches = [
         replace(
@@ -111,14 +114,14 @@ def make_design(request: SmollmRequest, config: Config) -> StudyDesign:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Names the files of a study, and makes each."""
+    """Names and creates the files of a study."""
 
     request: SmollmRequest
     config: Config
     design: StudyDesign
 
     def works(self) -> Iterator[Work]:
-        """The start, then the first seeds of all arms; each policy is measured once it is there."""
+        """Yield the start, then the first seeds of all arms, each followed by its evaluation."""
         yield self._measured(PRETRAINED)
         yield self._measured(START)
         for seed in range(max(map(self._seeds, self.request.arms))):
@@ -163,7 +166,7 @@ class Planner:
 
 
 def arm_config(config: Config, arm: str) -> Config:
-    """The configuration of one arm."""
+    """Return the configuration of one arm."""
     if arm == "no-task-norm":
         return replace(config, trainer=replace(config.trainer, normalise="none"))
     if arm == "no-cross-policy":
@@ -172,6 +175,6 @@ def arm_config(config: Config, arm: str) -> Config:
 
 
 def quick(request: SmollmRequest) -> SmollmRequest:
-    """The same with sizes that show only that it runs."""
+    """Return the study with minimal sizes, only to test that it runs."""
     size = dataclasses.replace(request.size, updates=1, clones=4, episodes=8)
     return dataclasses.replace(request, size=size, seeds=1, items=2)

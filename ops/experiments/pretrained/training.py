@@ -29,9 +29,9 @@ KEPT = ("loss", "entropy", "grad_norm", "clip_fraction", "effective_sample_size"
 
 
 def train(config: Config, stop: threading.Event, told: Told, stall_s: float) -> str:
-    """Begin the run or go on with it, to its end; its id.
+    """Begin or continue the run until its end; return its id.
 
-    Raises Interrupted, and AgentRLError where nothing moves for `stall_s`.
+    Raises Interrupted, and AgentRLError if there is no progress for `stall_s`.
     """
     try:
         run_id = begin(config)
@@ -66,7 +66,7 @@ def _say(told: Told, line: str) -> None:
 
 
 def described(config: Config, run_id: str, design: StudyDesign, arm: str) -> Trained:
-    """What the rows of a run that is over tell of it."""
+    """Summarize a finished run from its rows."""
     with closing(open_store(config.store_url())) as store, store.read() as session:
         totals = progress.totals(session, run_id)
         newest = checkpoints.latest_checkpoint(session, run_id)

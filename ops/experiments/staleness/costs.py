@@ -38,9 +38,10 @@ FILE = "costs.json"
 
 
 class Costs(Finding, frozen=True):
-    """Seconds. Of the engine: `step`: of a pass, whatever its rows; `sampled`: of a sampled token,
-    `prompt`: of one read; `load`: of a checkpoint. Of the trainer: `update`: of one, whatever its
-    size; `token`: of a token trained.
+    """Costs in seconds. Engine: `step`: per pass; `sampled`: per sampled token.
+
+    `prompt`: per prompt token; `load`: per checkpoint. Trainer: `update`: per update; `token`: per
+    trained token.
     """
 
     step: float
@@ -51,19 +52,19 @@ class Costs(Finding, frozen=True):
     token: float
 
     def wave(self, wave: Wave) -> float:
-        """Of answering a wave: as many passes as its longest answer has tokens."""
+        """Return the cost of a wave, with as many passes as its longest answer has tokens."""
         tokens = self.sampled * wave.sampled + self.prompt * wave.prompt
         return self.step * wave.longest + tokens
 
     def training(self, batch: Batch) -> float:
-        """Of an update, all tokens of its trajectories counted."""
+        """Return the cost of an update, counting all tokens of its trajectories."""
         return self.update + self.token * batch.tokens.size
 
 
 def costs(folder: Path, trainee: Trainee) -> Costs:
-    """Those of the folder; measured and written there where they are not.
+    """Read the folder's costs; if missing, measure and write them.
 
-    Raises ConfigError for a file that is none.
+    Raises ConfigError for an invalid file.
     """
     path = folder / FILE
     if not path.exists():
@@ -77,7 +78,7 @@ def costs(folder: Path, trainee: Trainee) -> Costs:
 
 
 def measure_costs(trainee: Trainee) -> Costs:
-    """Play, train and load, and fit what each takes."""
+    """Measure playing, training and loading, and fit the costs."""
     config = trainee.config
     waves: list[tuple[Sequence[float], float]] = []
     updates: list[tuple[Sequence[float], float]] = []
@@ -95,9 +96,10 @@ def measure_costs(trainee: Trainee) -> Costs:
 
 
 def fit_costs(found: Sequence[tuple[Sequence[float], float]]) -> list[float]:
-    """Least squares with no factor below zero: seconds ≈ Σ factor · amount.
+    """Fit non-negative least squares: seconds ≈ Σ factor · amount.
 
-    found: of each measurement the amounts [K] and the seconds. Factors [K], six significant digits.
+    found: the amounts [K] and the seconds of each measurement. Returns factors [K] with six
+    significant digits.
     """
     amounts = np.array([each for each, _ in found], np.float64)
     seconds = np.array([each for _, each in found], np.float64)
@@ -125,7 +127,7 @@ def _solved(
 def _played(
     played: Rounds, count: int, waves: list[tuple[Sequence[float], float]]
 ) -> list[TrainableGroup]:
-    """So many groups; every wave's amounts and processor time are added."""
+    """Play this many groups, and record amounts and CPU time of every wave."""
     simulator = played.simulator
 
     def answer(questions: Sequence[Question]) -> Sequence[Completion]:

@@ -16,13 +16,13 @@ Seeds = Mapping[int, Course]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What an arm's trainings used, by the clock.
+    """Speed of an arm's trainings, by the simulated clock.
 
-    `seconds`: to the last update; `throughput`: tokens trained a second; `versus`: that, as a
-    multiple of the arm it is compared with, seed by seed. `engine`, `trainer`: share of the time
-    each was busy. `lag`: updates that the policy of a trained token was behind, mean; `oldest`: at
-    most. `effective`: sample size of the weights of all tokens, as a share. `unused`: share of the
-    sampled tokens that no update trained.
+    `seconds`: to the last update. `throughput`: trained tokens per second. `versus`: throughput as
+    a multiple of the reference arm's, by seed. `engine`, `trainer`: share of the time each was
+    busy. `lag`: mean age of the policy of a trained token, in updates; `oldest`: maximum.
+    `effective`: effective sample size of all tokens, as a share. `unused`: share of sampled tokens
+    that no update trained on.
     """
 
     seconds: Estimate
@@ -40,10 +40,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One arm on one task, or on the mean of all. `final`: held-out success after training.
+    """Success of one arm on one task, or on the mean of all. `final`: held-out, after training.
 
-    `versus`: the difference from the arm it is compared with, paired by seed. `curve`: success of
-    the checks by seconds of the clock.
+    `versus`: the difference from the reference arm, paired by seed. `curve`: success of the checks
+    by seconds of the clock.
     """
 
     final: Estimate
@@ -53,7 +53,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`pace` by arm, `learned` by task (MEAN last) and arm; `base`: what each is held against."""
+    """`pace` by arm, `learned` by task (MEAN last) and arm; `base`: the reference arms."""
 
     seeds: dict[str, list[int]]
     base: dict[str, str]
@@ -62,7 +62,7 @@ class Figures:
 
 
 def figures(courses: Sequence[Course]) -> Figures:
-    """Estimates of everything that was found."""
+    """Compute all estimates."""
     arms: dict[str, dict[int, Course]] = {}
     for each in sorted(courses, key=lambda course: (place(course.arm), course.seed)):
         arms.setdefault(each.arm, {})[each.seed] = each
@@ -82,23 +82,23 @@ def figures(courses: Sequence[Course]) -> Figures:
 
 
 def place(arm: str) -> tuple[str, int]:
-    """Where an arm stands: bounds first, each kind by number."""
+    """Return the position of an arm: bounds first, each kind by number."""
     kind, _, number = arm.partition("-")
     return kind, int(number)
 
 
 def against(arm: str, course: Course) -> str:
-    """The arm that one is held against.
+    """Return the reference arm of an arm.
 
-    Bounds: the one of 0, where generation and training take turns. Intervals: the bound of the
-    configuration, under which the policy follows every update.
+    For bounds: the bound 0, where generation and training alternate. For intervals: the bound of
+    the configuration, where the policy follows every update.
     """
     bound = 0 if arm.startswith(BOUND) else course.design.config["dispatch"]["max_staleness"]
     return f"{BOUND}-{bound}"
 
 
 def pace(seeds: Seeds, others: Seeds) -> Pace:
-    """Over seeds; `others`: of the arm it is held against, empty for that arm itself."""
+    """Estimate over seeds. `others`: trainings of the reference arm; empty for that arm itself."""
     every = list(seeds.values())
     mine, theirs = ({n: throughput(c) for n, c in of.items()} for of in (seeds, others))
     common = sorted(mine.keys() & theirs.keys())
@@ -118,7 +118,7 @@ def pace(seeds: Seeds, others: Seeds) -> Pace:
 
 
 def learned(seeds: Seeds, others: Seeds, task: str) -> Learned:
-    """An arm on a task; `others`: as in `pace`."""
+    """Compute the success of an arm on a task. `others`: as in `pace`."""
     mine, theirs = ({n: final(c, task) for n, c in of.items()} for of in (seeds, others))
     return Learned(
         final=estimate(list(mine.values())),
@@ -128,12 +128,12 @@ def learned(seeds: Seeds, others: Seeds, task: str) -> Learned:
 
 
 def throughput(course: Course) -> float:
-    """Tokens trained a second of the clock."""
+    """Return trained tokens per second of the clock."""
     return sum(moment.tokens for moment in course.moments) / course.moments[-1].at
 
 
 def final(course: Course, task: str) -> float:
-    """Success of the trained policy in all attempts at all held-out items."""
+    """Return the success of the trained policy in all attempts at all held-out items."""
     found = {each.task: fmean(each.solved) / course.design.attempts for each in course.skills}
     return fmean(found.values()) if task == MEAN else found[task]
 
@@ -143,12 +143,12 @@ def _others(arms: Mapping[str, Seeds], base: Mapping[str, str], arm: str) -> See
 
 
 def _over(courses: Sequence[Course], measure: Callable[[Moment], float]) -> Estimate:
-    """Mean over the updates, then over trainings."""
+    """Average over the updates, then estimate over trainings."""
     return estimate([fmean(measure(moment) for moment in c.moments) for c in courses])
 
 
 def _curve(seeds: Seeds, task: str) -> list[tuple[float, Estimate]]:
-    """The n-th checks of all seeds together, as many as every seed has."""
+    """Return the n-th checks over seeds, as many as every seed has."""
     checks = [each.checks for each in seeds.values()]
     return [
         (

@@ -4,11 +4,11 @@ from agentrl.ops.experiments.findings import Design, Finding, SavedFinding, Skil
 
 
 class Moment(Finding, frozen=True):
-    """One update as it was committed.
+    """One committed update.
 
-    `version`: of its checkpoint; `at`: seconds of the clock. `tokens`: sampled ones that it
-    trained, `lag`: how many updates their policies were behind, in the mean; `oldest`: at most.
-    `success` of its episodes by task; `metrics` as the trainer records them.
+    `version`: of its checkpoint. `at`: seconds of the clock. `tokens`: sampled tokens it trained
+    on. `lag`: mean age of their policies in updates; `oldest`: maximum. `success` of its episodes
+    by task; `metrics` as the trainer records them.
     """
 
     version: int
@@ -21,7 +21,7 @@ class Moment(Finding, frozen=True):
 
 
 class Timed(Finding, frozen=True):
-    """The newest checkpoint on held-out items, sampled at the temperature of training."""
+    """The newest checkpoint on held-out items, sampled at the training temperature."""
 
     version: int
     at: float
@@ -29,11 +29,11 @@ class Timed(Finding, frozen=True):
 
 
 class Course(SavedFinding, frozen=True):
-    """One arm with one seed. `seconds`: of the machine that computed it.
+    """One arm with one seed. `seconds`: real computing time.
 
-    Of the clock: `engine`, `trainer`: seconds in which each was busy. Groups that taught nothing:
-    `filtered` had no spread, `stale` were too old. `sampled`: tokens of all episodes that ended;
-    `loads`: of checkpoints into the engine that acts.
+    Of the clock: `engine`, `trainer`: seconds in which each was busy. Unused groups: `filtered` had
+    no spread, `stale` were too old. `sampled`: tokens of all finished episodes. `loads`: of
+    checkpoints into the acting engine.
     """
 
     design: Design

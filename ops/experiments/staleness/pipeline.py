@@ -28,7 +28,7 @@ from agentrl.trainer.inbox import InboxBounds, is_too_old
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A group that may train, and since when."""
+    """A group that is ready for training, and since when."""
 
     group: TrainableGroup
     at: float
@@ -36,7 +36,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One under way: it is committed at `ends`."""
+    """An update in progress, committed at `ends`."""
 
     groups: Sequence[TrainableGroup]
     metrics: Metrics
@@ -44,10 +44,10 @@ class Update:
 
 
 class Pipeline(Rounds):
-    """One training. `now`: the engine's clock; the counts are those of a Course."""
+    """One training. `now`: the engine's clock. The counts are those of a Course."""
 
     def __init__(self, trainee: Trainee, folder: Path, costs: Costs) -> None:
-        """The bound is `dispatch.max_staleness`; of the arm's tracks the last one acts."""
+        """The bound is `dispatch.max_staleness`; the last track of the arm acts."""
         super().__init__(trainee, folder, keep=False)
         plan = trainee.config.dispatch
         self.now = self.engine = self.trainer = 0.0
@@ -69,7 +69,7 @@ class Pipeline(Rounds):
         self._free_at = 0.0  # when the trainer ended its last update
 
     def moments(self) -> Generator[Moment, None, None]:
-        """Updates as they are committed, without end."""
+        """Yield updates as they are committed, without end."""
         try:
             while True:
                 yield from self._train()
@@ -84,7 +84,7 @@ class Pipeline(Rounds):
                 episode.stop()
 
     def _admit(self) -> None:
-        """Open groups up to the bound; what trains is open until its update is committed."""
+        """Open groups up to the bound; training groups are open until their update is committed."""
         training = len(self._update.groups) if self._update else 0
         for _ in range(self._most - training - len(self._ready) - len(self._playing)):
             for job in self.admission.group():
@@ -93,7 +93,7 @@ class Pipeline(Rounds):
                 self._episodes.append(LockstepEpisode(work))
 
     def _wave(self) -> None:
-        """Every open episode's next turn."""
+        """Answer the next turn of every open episode."""
         answers = self.simulator.answer(self._asked())
         took = self._costs.wave(self.simulator.wave)
         self.now += took
@@ -106,7 +106,7 @@ class Pipeline(Rounds):
         return [each.question for each in self._episodes if each.question is not None]
 
     def _collect(self) -> None:
-        """Take the episodes that have ended; close the groups that are whole."""
+        """Collect finished episodes, and close complete groups."""
         ended = [episode for episode in self._episodes if episode.question is None]
         self._episodes = [episode for episode in self._episodes if episode.question is not None]
         for episode in ended:
@@ -127,7 +127,7 @@ class Pipeline(Rounds):
             self.filtered += 1
 
     def _train(self) -> Iterator[Moment]:
-        """Commit what has ended by now, begin what may begin, until neither is left."""
+        """Commit finished updates and begin possible ones, until there are none."""
         while True:
             if self._update is None:
                 self._begin()
@@ -136,7 +136,7 @@ class Pipeline(Rounds):
             yield self._commit(self._update)
 
     def _begin(self) -> None:
-        """The next update, as soon as the trainer was free and enough groups were ready."""
+        """Begin the next update, as of when the trainer was idle and enough groups were ready."""
         fresh = [
             r for r in self._ready if not is_too_old(r.group, self.simulator.version, self._bounds)
         ]
@@ -154,7 +154,7 @@ class Pipeline(Rounds):
         self._update = Update(groups, self._learner.update(batch), begins + took)
 
     def _commit(self, update: Update) -> Moment:
-        """The next version, and the engine's time for loading it where its track wants it."""
+        """Commit the next version; add the engine's loading time if its track reloads."""
         track = self._trainee.arm.tracks[-1]
         version, before = self.simulator.version, select_checkpoint(track, self.simulator.lineage)
         if not update.metrics.skipped:
@@ -181,7 +181,7 @@ class Pipeline(Rounds):
 
 
 def lags_of(members: Sequence[Trajectory], version: int) -> dict[int, int]:
-    """How many sampled tokens came from policies so many updates behind `version`."""
+    """Count sampled tokens by the age of their policy before `version`, in updates."""
     found: dict[int, int] = {}
     for member in members:
         for step in member.steps:
@@ -191,7 +191,7 @@ def lags_of(members: Sequence[Trajectory], version: int) -> dict[int, int]:
 
 
 def success_of(members: Sequence[Trajectory]) -> dict[str, float]:
-    """By task, the share of episodes that solved their item."""
+    """Return the share of successful episodes by task."""
     tasks = sorted({member.task for member in members})
     scores = {task: [m.score >= SOLVED for m in members if m.task == task] for task in tasks}
     return {task: sum(each) / len(each) for task, each in scores.items()}

@@ -24,7 +24,7 @@ from agentrl.ops.experiments.staleness.findings import Course
 
 
 def write(out: Path) -> Path:
-    """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
     courses = read_study(out, Course)
     found = figures(courses)
     (out / "figures.json").write_bytes(as_json(found))
@@ -38,9 +38,9 @@ def write(out: Path) -> Path:
 
 
 def _panels(found: Figures) -> Mapping[str, Mapping[int, tuple[Estimate, Estimate]]]:
-    """By kind of arm and its number: throughput and final success, mean of the tasks.
+    """Return panels by kind of arm: throughput and final success, mean of the tasks.
 
-    The arm that intervals are held against is an interval of 1.
+    The reference arm of intervals is the interval 1.
     """
     panels: dict[str, dict[int, tuple[Estimate, Estimate]]] = {}
     for kind in (BOUND, INTERVAL):

@@ -39,9 +39,9 @@ SIZES = Sizes(seeds=3, items=24, attempts=8, checks=2, check_items=8)
 
 @dataclass(frozen=True, slots=True)
 class StalenessRequest:
-    """What to study. `updates`: of one training.
+    """Options of the study. `updates`: of one training.
 
-    `bounds`: of the queue, updates; `intervals`: updates between two loads of the policy.
+    `bounds`: of the queue, in updates. `intervals`: updates between two loads of the policy.
     """
 
     out: Path
@@ -53,7 +53,7 @@ class StalenessRequest:
 
 
 def study(request: StalenessRequest) -> Path:
-    """Make what is missing, then the page; its path.
+    """Create missing files and the page; return its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
@@ -80,12 +80,12 @@ def study(request: StalenessRequest) -> Path:
 
 
 def quick(request: StalenessRequest) -> StalenessRequest:
-    """The same with one seed and sizes of a minute."""
+    """Return the study with one seed and sizes of about a minute."""
     return dataclasses.replace(request, sizes=QUICK, updates=3)
 
 
 def numbers(option: str, text: str) -> list[int]:
-    """Natural numbers between commas. Raises ConfigError."""
+    """Parse comma-separated natural numbers. Raises ConfigError."""
     parts = [each.strip() for each in text.split(",") if each.strip()]
     for each in parts:
         if not each.isdecimal():
@@ -96,14 +96,14 @@ def numbers(option: str, text: str) -> list[int]:
 
 
 def plan_works(request: StalenessRequest) -> Iterator[tuple[Path, str, int]]:
-    """File, arm and seed of everything, the first seeds of all arms first."""
+    """Return file, arm and seed of everything, the first seeds of all arms first."""
     names = [f"{BOUND}-{each}" for each in request.bounds]
     names += [f"{INTERVAL}-{each}" for each in request.intervals]
     yield from in_order(request.out, request.sizes.seeds, names)
 
 
 def study_config(request: StalenessRequest) -> Config:
-    """The file's configuration with the wishes in it. Raises ConfigError."""
+    """Return the file's configuration with the options. Raises ConfigError."""
     config = config_loading.load(request.config)
     longest = max(request.intervals, default=0) + config.dispatch.max_staleness
     if longest > config.dispatch.max_lag:
@@ -116,7 +116,7 @@ def study_config(request: StalenessRequest) -> Config:
 
 
 def arm_config(name: str, config: Config) -> tuple[Config, Arm]:
-    """An arm: its bound of the queue, and which track acts."""
+    """Return an arm: its bound of the queue, and its acting track."""
     kind, _, number = name.partition("-")
     if kind == BOUND:
         dispatch = replace(config.dispatch, max_staleness=int(number))
@@ -127,7 +127,7 @@ def arm_config(name: str, config: Config) -> tuple[Config, Arm]:
 
 
 def train(trainee: Trainee, found: Costs) -> Course:
-    """So many updates on the clock, then what was learned. Raises Interrupted, CheckpointError."""
+    """Train for the number of updates, then measure. Raises Interrupted, CheckpointError."""
     began, design = time.monotonic(), trainee.design
     moments: list[Moment] = []
     with tempfile.TemporaryDirectory(prefix="agentrl-experiment-") as folder:

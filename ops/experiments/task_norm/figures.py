@@ -18,13 +18,12 @@ Measure = Callable[[Training, str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One arm on one task, or on the mean of all.
+    """Figures of one arm on one task, or on the mean of all.
 
-    `final`: held-out success after training; `on_the_way`: the mean of its checks after the first;
-    `versus_final`, `versus_way`: differences from the arm `none`, paired by seed; None for that arm
-    and where no seed has both. `curve`: success of the checks by tokens sampled. `gradient`: the
-    task's share of the summed norms of the tasks' parts of the gradient, mean over the updates
-    measured.
+    `final`: held-out success after training. `on_the_way`: mean of its checks after the first.
+    `versus_final`, `versus_way`: differences from the arm `none`, paired by seed; None for that
+    arm, or without common seeds. `curve`: success of the checks by sampled tokens. `gradient`: the
+    task's share of the summed norms of all tasks' gradient parts, mean over the measured updates.
     """
 
     final: Estimate
@@ -37,7 +36,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an arm's trainings used."""
+    """Resources used by an arm's trainings."""
 
     updates: Estimate
     tokens: Estimate
@@ -54,7 +53,7 @@ class Part:
 
 
 def figures(trainings: Sequence[Training]) -> Part:
-    """Estimates of everything that a part found."""
+    """Compute all estimates of a part."""
     arms: dict[str, dict[int, Training]] = {}
     for each in trainings:
         arms.setdefault(each.arm, {})[each.seed] = each
@@ -75,7 +74,7 @@ def figures(trainings: Sequence[Training]) -> Part:
 
 
 def learned(seeds: Seeds, base: Seeds, task: str) -> Learned:
-    """An arm on a task; `base`: the arm to compare with."""
+    """Compute the figures of an arm on a task. `base`: the arm to compare with."""
     finals, ways = _by_seed(seeds, task, final), _by_seed(seeds, task, on_the_way)
     other = {} if seeds == base else base
     gradients = _by_seed(seeds, task, gradient_share)
@@ -90,7 +89,7 @@ def learned(seeds: Seeds, base: Seeds, task: str) -> Learned:
 
 
 def spent(trainings: Sequence[Training]) -> Spent:
-    """Over seeds."""
+    """Estimate over seeds."""
     return Spent(
         updates=estimate([float(each.points[-1].version) for each in trainings]),
         tokens=estimate([float(each.points[-1].tokens) for each in trainings]),
@@ -99,7 +98,7 @@ def spent(trainings: Sequence[Training]) -> Spent:
 
 
 def final(training: Training, task: str) -> float | None:
-    """Success of the trained policy in all attempts at all held-out items."""
+    """Return the success of the trained policy in all attempts at all held-out items."""
     found = {
         skill.task: fmean(skill.solved) / training.design.attempts for skill in training.skills
     }
@@ -107,16 +106,16 @@ def final(training: Training, task: str) -> float | None:
 
 
 def on_the_way(training: Training, task: str) -> float | None:
-    """Mean of the checks after the first, which no update precedes."""
+    """Average the checks after the first, which is before any update."""
     later = [of(check.success, task) for check in training.checks[1:]]
     known = [value for value in later if value is not None]
     return fmean(known) if known else None
 
 
 def gradient_share(training: Training, task: str) -> float | None:
-    """Norm of the task's part over the sum of all parts' norms, mean over updates measured.
+    """Return the task's gradient norm over the sum of all norms, mean over measured updates.
 
-    A task whose groups had no spread brings nothing. None for MEAN, and where none was measured.
+    A task without spread contributes zero. None for MEAN, and without measurements.
     """
     measured = [point.gradients for point in training.points if point.gradients]
     if task == MEAN or not measured:
@@ -125,7 +124,7 @@ def gradient_share(training: Training, task: str) -> float | None:
 
 
 def of(by_task: Mapping[str, float], task: str) -> float | None:
-    """One task's, or the mean of all."""
+    """Return the value of one task, or the mean of all."""
     if task == MEAN:
         return fmean(by_task.values()) if by_task else None
     return by_task.get(task)
@@ -137,7 +136,7 @@ def _by_seed(seeds: Seeds, task: str, measure: Measure) -> dict[int, float]:
 
 
 def _curve(seeds: Seeds, task: str) -> list[tuple[float, Estimate]]:
-    """The n-th checks of all seeds together, as many as every seed has."""
+    """Return the n-th checks over seeds, as many as every seed has."""
     checks = [each.checks for each in seeds.values()]
     found = []
     for same in zip(*checks, strict=False):

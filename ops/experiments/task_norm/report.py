@@ -18,7 +18,7 @@ COLOURS = {"none": "C0", "task": "C1", "weighted": "C2", "environment": "C3"}
 
 
 def write(out: Path) -> Path:
-    """The page's path. Raises ConfigError where there is nothing to report, or of two designs."""
+    """Write the page; return its path. Raises ConfigError without results, or for mixed designs."""
     folders = sorted(path.parent for path in out.glob("*/training-none-0.json"))
     if not folders:
         raise ConfigError(f"{out} contains no finished training", hint="run the experiment first")
@@ -35,7 +35,7 @@ def write(out: Path) -> Path:
 
 
 def draw(name: str, found: Part, folder: Path) -> list[str]:
-    """Write a part's pictures; their file names."""
+    """Write a part's pictures; return their file names."""
     tasks = {task: arms for task, arms in found.learned.items() if task != MEAN}
     return [
         picture(folder / f"{name}-learning.svg", found.learned, _learning),
@@ -54,7 +54,7 @@ def _learning(axes: Any, task: str, arms: Mapping[str, Learned]) -> None:
 
 
 def _gradient(axes: Any, name: str, tasks: Mapping[str, Mapping[str, Learned]]) -> None:
-    """Stacked shares, an arm a bar."""
+    """Draw stacked shares, one bar per arm."""
     arms = [arm for arm in ARMS if all(arm in of for of in tasks.values())]
     below = [0.0] * len(arms)
     for task, of in tasks.items():

@@ -34,9 +34,9 @@ SIZES = Sizes(seeds=5, items=24, attempts=8, checks=2, check_items=8)
 
 @dataclass(frozen=True, slots=True)
 class TaskNormRequest:
-    """What to study. `tokens`: sampled ones of one training; `configs`: the parts' folder.
+    """Options of the study. `tokens`: sampled tokens of one training. `configs`: the parts' folder.
 
-    `gradients`: updates between two whose gradient is measured task by task.
+    `gradients`: updates between two measurements of the gradient by task.
     """
 
     out: Path
@@ -49,7 +49,7 @@ class TaskNormRequest:
 
 
 def study(request: TaskNormRequest) -> Path:
-    """Make what is missing, then the page; its path.
+    """Create missing files and the page; return its path.
 
     Raises Interrupted, ConfigError, ItemError, CheckpointError.
     """
@@ -65,12 +65,12 @@ def study(request: TaskNormRequest) -> Path:
 
 
 def quick(request: TaskNormRequest) -> TaskNormRequest:
-    """The same with one seed and sizes of a minute."""
+    """Return the study with one seed and sizes of about a minute."""
     return dataclasses.replace(request, sizes=QUICK, tokens=6000)
 
 
 def plan_works(request: TaskNormRequest, part: str) -> Iterator[Work]:
-    """The files of a part, the first seeds of all arms first. Raises ConfigError, ItemError."""
+    """Return the files of a part, first seeds first. Raises ConfigError, ItemError."""
     config = study_config(request, part)
     design = request.sizes.design(config, tokens=request.tokens, gradients=request.gradients)
     folder = request.out / part
@@ -87,7 +87,7 @@ def plan_works(request: TaskNormRequest, part: str) -> Iterator[Work]:
 
 
 def study_config(request: TaskNormRequest, part: str) -> Config:
-    """The configuration that the arms of a part share. Raises ConfigError."""
+    """Return the configuration that the arms of a part share. Raises ConfigError."""
     config = config_loading.load(request.configs / f"task-norm-{part}.toml")
     check_model(Path(config.model.path), config.model)
     for task in config.trainer.task_weights.keys() - config.tasks.keys():
@@ -97,7 +97,7 @@ def study_config(request: TaskNormRequest, part: str) -> Config:
 
 
 def arm_config(config: Config, arm: str) -> Config:
-    """The configuration of one arm: how it normalises, and the weights only of `weighted`."""
+    """Return the configuration of one arm: its normalisation; task weights only for `weighted`."""
     trainer = replace(
         config.trainer,
         normalise=NORMALISED.get(arm),

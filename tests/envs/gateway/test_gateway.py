@@ -129,16 +129,19 @@ def test_what_cannot_be_had_is_refused_by_name_and_the_program_may_go_on(
     assert environment.call("blue").reward == 1.0
 
 
-REWRITTEN = "messages[0]: not as before"
+REWRITTEN = "messages[0]: differs from the earlier request"
 
 
 @pytest.mark.parametrize(
     ("second", "why"),
     [
         ("[user('other'), answer, user('more')]", REWRITTEN),
-        ("[user('?'), {**answer, 'content': 'red'}, user('more')]", "messages[1]: not as what was"),
-        ("[user('?')]", "messages[1]: missing: the conversation so far"),
-        ("[user('?'), answer]", "messages[2]: missing: nothing follows"),
+        (
+            "[user('?'), {**answer, 'content': 'red'}, user('more')]",
+            "messages[1]: differs from the answer",
+        ),
+        ("[user('?')]", "messages[1]: missing: the request must repeat"),
+        ("[user('?'), answer]", "messages[2]: missing: no message after"),
         ("[user('?'), answer, {'role': 'system', 'content': 'x'}]", "messages[2]: role system"),
         ("[user('?'), answer, {'role': 'tool', 'content': 'x'}]", "messages[2]: answers no call"),
     ],
