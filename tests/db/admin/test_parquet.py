@@ -28,9 +28,9 @@ from agentrl.db.admin.parquet import ExportRequest, export
 from agentrl.db.admin.readonly import open_history
 store = open_history(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(export(store, Path(sys.argv[2]), ExportRequest(["trajectories"],
-bodies=True))["trajectories"]) print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-// 1024)
+request = ExportRequest(["trajectories"], bodies=True)
+print(export(store, Path(sys.argv[2]), request)["trajectories"])
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 

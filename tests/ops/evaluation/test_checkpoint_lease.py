@@ -27,7 +27,7 @@ from agentrl.ops.evaluation.target import Target
 from agentrl.db.store import open_store
 from agentrl.ops.evaluation.checkpoint_lease import hold_checkpoint
 with hold_checkpoint(open_store(sys.argv[1]), Target(Path("."), sys.argv[2], sys.argv[3], 1)):
-    print("hold_checkpoint", flush=True)
+    print("held", flush=True)
     time.sleep(60)
 """
 
