@@ -402,7 +402,7 @@ def test_a_statement_that_never_ends_is_given_up_with_its_text(postgres_url: str
     with closing(open_store(postgres_url, timeouts=brief, stop=threading.Event())) as store:
         endless = text("SELECT pg_sleep(3600)  AS\n too_long")
         with pytest.raises(
-            StoreError, match=r"within 0\.3 s: SELECT pg_sleep\(3600\) AS too"
+            StoreError, match=r"after 0\.3 s .* SELECT pg_sleep\(3600\) AS too"
         ) as caught:
             store.ask(lambda session: session.execute(endless))
         assert not isinstance(caught.value, StoreUnavailable)

@@ -67,7 +67,7 @@ def test_a_broker_that_is_away_is_an_error(tmp_path: Path) -> None:
     broker = Broker(tasks_url="amqp://guest:guest@127.0.0.1:9//")
     config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
     app = celery_app(config.tasks_url(), "run")
-    with pytest.raises(BrokerError, match="tasks broker"):
+    with pytest.raises(BrokerError, match="Celery broker"):
         _send(app, "run", "e")
     app.close()
 
@@ -78,7 +78,7 @@ def test_a_broker_that_takes_connections_and_says_nothing_is_an_error(tmp_path: 
         config = Config(tasks={"dbbench": Task()}, run=Run(home=str(tmp_path)), broker=broker)
         app = celery_app(config.tasks_url(), "run")
         app.conf.broker_connection_timeout = 0.2
-        with pytest.raises(BrokerUnavailable, match="tasks broker"):
+        with pytest.raises(BrokerUnavailable, match="Celery broker"):
             _send(app, "run", "e")
         app.close()
 

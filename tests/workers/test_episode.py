@@ -340,7 +340,7 @@ def test_an_episode_that_loses_its_policies_fails_and_one_that_never_had_any_wai
 ) -> None:
     """The first is an attempt lost, the second none."""
     limits = EpisodeLimits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
-    with pytest.raises(PolicyError, match="after 1 steps: no live policy") as lost:
+    with pytest.raises(PolicyError, match="after 1 steps: no policy server is live") as lost:
         _run(Talk(["and?"] * 3, won()), Dwindles(*pool.policies), context, limits)
     assert not isinstance(lost.value, NoLivePolicy)
     with pytest.raises(NoLivePolicy):

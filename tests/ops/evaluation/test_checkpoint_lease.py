@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_gone_is_refused(world: World) -> None:
         row = session.get_one(Checkpoint, f"{world.run_id}-v2")
         row.state = CheckpointState.DELETED
     with (
-        pytest.raises(CheckpointError, match=r"-v2 is deleted"),
+        pytest.raises(CheckpointError, match=r"-v2 was deleted"),
         hold_checkpoint(world.store, target(world, 2)),
     ):
         pass

@@ -206,7 +206,7 @@ def test_during_a_swap_the_policy_served_last_is_drawn() -> None:
 def test_without_a_policy_a_draw_ends_in_an_error() -> None:
     pool = Fixed()
     sampler = Sampler(pool, Sampling(), "seed")
-    with pytest.raises(PolicyError, match="no live policy"):
+    with pytest.raises(PolicyError, match="no policy server is live"):
         sampler.draw(wait_s=0.3, stop=GO_ON)
     assert pool.refreshed > 0
     stop = threading.Event()
