@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.checkpoints import manifest
+from agentrl.checkpoints.manifest import CheckpointIOError
 from agentrl.checkpoints.remote import (
     LIMITS,
     Patience,
@@ -123,7 +124,8 @@ def fetch(
 ) -> Path:
     """Return a complete, verified local directory of a row's checkpoint, and an adapter's base.
 
-    stop: ends a long download. Raises CheckpointError, and WeightsAway if a later try may succeed.
+    stop: ends a long download. Raises WeightsAway if a later try may succeed, CheckpointIOError if
+    a file is absent or cannot be written here, and CheckpointError for a damaged checkpoint.
     """
     if not is_url(path):
         return Path(path)
@@ -195,7 +197,7 @@ def _fetch_to_cache(url: str, directory: Path, patience: Patience) -> Path:
             partial.rename(directory)
         except OSError as error:
             if not directory.exists():  # else another process was faster
-                kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointError
+                kind = WeightsAway if disk_errors.is_transient(error.errno) else CheckpointIOError
                 text = error.strerror or str(error)
                 raise kind(f"{directory}: cannot be written: {text}") from error
         finally:

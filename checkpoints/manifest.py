@@ -15,6 +15,10 @@ FILE = "manifest.json"
 ADAPTER = "adapter_config.json"  # its presence tells an adapter's directory from a model's
 
 
+class CheckpointIOError(CheckpointError):
+    """A file is absent, or the disk neither gives nor takes it: the checkpoint may be sound."""
+
+
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Log-probabilities of a fixed text: a sanity check of the weights that a server loaded.
 
@@ -58,12 +62,15 @@ def write(directory: Path, manifest: Manifest) -> None:
 
 
 def read(directory: Path) -> Manifest:
-    """Read the manifest without checking its files. Raises CheckpointError."""
+    """Read the manifest without checking its files.
+
+    Raises CheckpointError, and CheckpointIOError if the file cannot be read.
+    """
     path = directory / FILE
     try:
         return parse(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
+        raise CheckpointIOError(f"{path}: {error.strerror}") from error
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
@@ -90,7 +97,7 @@ def is_plain_name(name: str) -> bool:
 def verify(directory: Path) -> Manifest:
     """Read the manifest and check that every file exists and has its digest.
 
-    Raises CheckpointError with the first wrong file.
+    Raises CheckpointError with the first wrong file, CheckpointIOError if it cannot be read.
     """
     manifest = read(directory)
     root = directory.resolve()
@@ -99,7 +106,9 @@ def verify(directory: Path) -> Manifest:
         try:
             inside = path.resolve().is_relative_to(root)
             found = _sha256(path) if inside else ""
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise CheckpointIOError(f"{path}: cannot be read: {error}") from error
+        except ValueError as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
         if not inside:
             raise CheckpointError(f"{directory / FILE}: {name!r} lies outside the directory")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from agentrl.checkpoints.manifest import CheckpointIOError
 from agentrl.core.config import fill_secrets
 from agentrl.core.errors import AgentRLError, CheckpointError
 from agentrl.core.retry import FOREVER, Backoff, Retry
@@ -107,7 +108,7 @@ def _once(url: str, patience: Patience, work: Callable[[Any, str], T], size: int
         call = partial(work, fs, path)
         return call_bounded(call, allowed_s, stop=patience.stop, stopping_s=limits.last_s)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{url} does not exist: {_words(url, error)}") from error
+        raise CheckpointIOError(f"{url} does not exist: {_words(url, error)}") from error
     except PermissionError as error:
         fs.clear_instance_cache()  # else the next try has the same credentials
         raise _away_error(url, error) from error

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.checkpoints.manifest import Probe
+from agentrl.checkpoints.manifest import CheckpointIOError, Probe
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics
@@ -29,6 +29,7 @@ from agentrl.serving.engine_api import Engine, EngineAway
 MOST_OFF = {"float32": 0.01}  # median |Δlogp| of a text that two engines score; other dtypes: 0.15
 RETRY_S = 60.0  # after an engine's own failure; a checkpoint's is for ever
 AWAY_S = 5.0  # after a failure to fetch
+REMIND_S = 60.0  # between two log lines of one refusal that is repeated
 
 log = get_logger()
 
@@ -93,6 +94,7 @@ class CheckpointLoader:
         self._paths: dict[str, Path] = {}  # where its files are
         self._refused: dict[str, float] = {}  # until when
         self._problem: tuple[str, str] = ("", "")  # of the checkpoint that was refused last
+        self._logged_at = -math.inf  # that problem
 
     def has_files(self, row: Checkpoint) -> bool:
         """Return whether the checkpoint's files are local and match its manifest; checked once.
@@ -110,10 +112,11 @@ class CheckpointLoader:
                     raise CheckpointError(
                         f"{row.path} contains checkpoint {found.checkpoint_id} instead of {name}"
                     )
+            except (WeightsAway, CheckpointIOError) as error:  # a later try may succeed
+                self._refuse(name, error, AWAY_S)
+                return False
             except CheckpointError as error:
-                # A disk of ours that takes no file is mended while this process goes on.
-                away = isinstance(error, WeightsAway) or isinstance(error.__cause__, OSError)
-                self._refuse(name, error, AWAY_S if away else math.inf)
+                self._refuse(name, error, math.inf)
                 return False
             self._paths[name] = path
         return True
@@ -166,9 +169,12 @@ class CheckpointLoader:
         return gone
 
     def _refuse(self, name: str, error: Exception, for_s: float) -> None:
-        self._refused[name] = self._clock() + for_s
-        self._problem = (name, f"checkpoint {name} is not served: {error}")
+        now, problem = self._clock(), (name, f"checkpoint {name} is not served: {error}")
+        self._refused[name] = now + for_s
         metrics.REFUSED.set(1)
+        if problem == self._problem and now - self._logged_at < REMIND_S:
+            return
+        self._problem, self._logged_at = problem, now
         again = "never" if for_s == math.inf else f"in {for_s:g} s"
         log.error("Checkpoint cannot be served", checkpoint_id=name, error=str(error), again=again)
 

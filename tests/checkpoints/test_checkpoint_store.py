@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
-from agentrl.checkpoints.manifest import Manifest
+from agentrl.checkpoints.manifest import CheckpointIOError, Manifest
 from agentrl.checkpoints.remote import Patience, call_with_patience
 from agentrl.core.config import fill_secrets
 from agentrl.core.errors import CheckpointError, ConfigError
@@ -94,7 +94,7 @@ def test_what_is_removed_is_gone_and_may_be_removed_again(
     for _ in range(2):
         checkpoint_store.remove(paths[0])
     assert checkpoint_files.names() == ["run-1-v2"]
-    with pytest.raises(CheckpointError, match=r"run-1-v1 does not exist") as caught:
+    with pytest.raises(CheckpointIOError, match=r"run-1-v1 does not exist") as caught:
         fetch(paths[0], tmp_path / "other")
     assert not isinstance(caught.value, WeightsAway)
     assert list((tmp_path / "other").iterdir()) == []
@@ -310,7 +310,7 @@ def test_a_cache_that_cannot_be_written_is_named_in_one_line(
     write(checkpoint_files.local("run-1-v1"))
     path = checkpoint_files.put("run-1-v1")
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot be written: Not a directory$") as caught:
+    with pytest.raises(CheckpointIOError, match=r"cannot be written: Not a directory$") as caught:
         fetch(path, tmp_path / "file")
     assert not isinstance(caught.value, WeightsAway)
 

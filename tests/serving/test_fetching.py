@@ -4,6 +4,7 @@ from pathlib import Path
 
 import faulty
 from faulty import FaultyFileSystem
+from structlog.testing import capture_logs
 from world import World
 
 from agentrl.checkpoints import manifest
@@ -49,8 +50,13 @@ def test_a_checkpoint_is_fetched_before_it_is_served_and_asked_for_again_where_i
 
     name = published(world, checkpoint_files, 1)
     (tmp_path / "here").touch()  # nothing can be written there
-    assert step() == []
+    with capture_logs() as lines:
+        for _ in range(3):
+            assert step() == []
+            seconds[0] += AWAY_S
+    assert [line["event"] for line in lines] == ["Checkpoint cannot be served"]  # once a minute
     assert not served.checkpoints()
+    assert step() == []
     (tmp_path / "here").unlink()
     assert step() == []
     seconds[0] += AWAY_S
