@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 from agentrl.broker.api import Broker
 from agentrl.core.errors import AgentRLError
-from agentrl.core.logging import get_logger
+from agentrl.core.retry import Retry
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.metrics import Gauge
 from agentrl.db.queries import run_gauges
 from agentrl.db.queries.run_gauges import RunGauges
 from agentrl.db.store import Store
 
-log = get_logger()
+ONCE_S = 1e-6  # the limit of a look: its failure is logged as an outage, not waited for
 
 OF_ROWS = (
     metrics.VERSION,
@@ -36,11 +36,11 @@ OF_ROWS = (
 @contextmanager
 def export_run_metrics(store: Store, broker: Broker, run_id: str, look_s: float) -> Iterator[None]:
     """Update the gauges inside this context; unreadable values are not exported."""
-    ended = threading.Event()
+    ended, retries = threading.Event(), Retries()
 
     def watch() -> None:
         while True:
-            update_gauges(store, broker, run_id)
+            update_gauges(store, broker, run_id, retries)
             if ended.wait(look_s):
                 return
 
@@ -52,22 +52,36 @@ def export_run_metrics(store: Store, broker: Broker, run_id: str, look_s: float)
         ended.set()
 
 
-def update_gauges(store: Store, broker: Broker, run_id: str) -> None:
+class Retries:
+    """Logs an outage of what the gauges are read from: when it begins, each minute, its end."""
+
+    def __init__(self) -> None:
+        self.rows = Retry("run metrics, rows", _is_failure)
+        self.queues = Retry("run metrics, queues", _is_failure)
+
+
+def update_gauges(store: Store, broker: Broker, run_id: str, retries: Retries) -> None:
     """Set every gauge once."""
-    _update_series(
-        lambda: _rows(store.ask(lambda s: run_gauges.run_gauges(s, run_id), patience_s=0.0)),
-        OF_ROWS,
+
+    def read_rows() -> None:
+        _rows(store.ask(lambda session: run_gauges.run_gauges(session, run_id), patience_s=0.0))
+
+    _read(retries.rows, read_rows, OF_ROWS)
+    _read(
+        retries.queues, lambda: _queues(broker.depths(run_id), run_id), (metrics.QUEUED_MESSAGES,)
     )
-    _update_series(lambda: _queues(broker.depths(run_id), run_id), (metrics.QUEUED_MESSAGES,))
 
 
-def _update_series(tell: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:
+def _is_failure(error: BaseException) -> bool:
+    return isinstance(error, AgentRLError)
+
+
+def _read(retry: Retry, read: Callable[[], None], gauges: tuple[Gauge, ...]) -> None:
     try:
-        tell()
-    except AgentRLError as error:
+        retry.call(read, limit_s=ONCE_S)
+    except AgentRLError:
         for gauge in gauges:
             gauge.clear()
-        log.info("Run gauges not read", error=str(error))
 
 
 def _rows(found: RunGauges) -> None:

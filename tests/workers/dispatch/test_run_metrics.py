@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from history import begun, trained
 from scraping import free_port, scraped
+from structlog.testing import capture_logs
 
 from agentrl import broker
 from agentrl.broker.api import Broker
@@ -15,7 +16,7 @@ from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.db.store import open_store
 from agentrl.db.transitions import alarms
 from agentrl.db.transitions.alarms import AlarmReading
-from agentrl.workers.dispatch.run_metrics import update_gauges
+from agentrl.workers.dispatch.run_metrics import Retries, update_gauges
 
 
 @pytest.fixture
@@ -35,14 +36,17 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
     link.declare_run(run_id)
     port = free_port()
     with serve_metrics(Metrics(port=port), "run", "dispatcher"):
-        update_gauges(store, link, run_id)
+        update_gauges(store, link, run_id, Retries())
         text = scraped(port)
         store.close()
         (tmp_path / "store.db").rename(tmp_path / "away.db")
         for each in tmp_path.glob("store.db*"):
             each.unlink()
         with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as empty:
-            update_gauges(empty, link, run_id)
+            retries = Retries()
+            with capture_logs() as lines:
+                for _ in range(3):
+                    update_gauges(empty, link, run_id, retries)
         after = scraped(port)
     own = 'process="dispatcher",run="run"'
     assert f"agentrl_run_version{{{own}}} 3.0" in text
@@ -52,6 +56,7 @@ def test_a_look_exports_rows_and_queues_and_forgets_what_it_cannot_read(
     assert f'agentrl_alarms{{name="entropy",{own}}} 1.0' in text
     queue = 'process="dispatcher",queue="recorder.trajectories",run="run"'
     assert f"agentrl_queue_messages{{{queue}}} 0.0" in text
+    assert [line["event"] for line in lines] == ["Waiting for a service that is unavailable"]
     assert "agentrl_success_ratio{" not in after
     assert "agentrl_run_version{" not in after
     assert 'queue="recorder.trajectories"' in after
