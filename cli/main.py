@@ -69,9 +69,15 @@ chaos.add(app)
 def tell_version(*, wanted: bool) -> None:
     """Print the installed version and exit."""
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        print(f"agentrl-system {version('agentrl-system')}")
+        try:
+            print(f"agentrl-system {version('agentrl-system')}")
+        except PackageNotFoundError as error:
+            raise AgentRLError(
+                "the version is not known: agentrl-system is not installed here",
+                hint="pip install agentrl-system, in a clone make setup",
+            ) from error
         raise typer.Exit
 
 
@@ -102,6 +108,15 @@ def main() -> None:
             sys.exit(error.exit_code)  # the supervisor reads it
         print(f"agentrl: {with_hint(str(error), error.hint)}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if os.environ.get("AGENTRL_DEBUG") or (error.name or "agentrl").startswith("agentrl"):
+            raise
+        print(
+            f"agentrl: this command needs the Python module {error.name}, which is not installed "
+            "here — pip install agentrl-system, or use the image that runs everything",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except OSError as error:
         if os.environ.get("AGENTRL_DEBUG"):
             raise

@@ -20,7 +20,7 @@ from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.doctor import requirements as doctor_requirements
 from agentrl.ops.doctor import services
-from agentrl.ops.doctor.findings import Finding, print_findings, try_finding
+from agentrl.ops.doctor.findings import Finding, print_findings, try_finding, try_findings
 
 if TYPE_CHECKING:
     from agentrl.ops.configuration.model_spec import ModelSpec
@@ -48,23 +48,29 @@ def version_of(package: str) -> str | None:
 def examine(config: Config | None, version: Version = version_of) -> Iterator[Finding]:
     """Yield findings about this machine, then about the configuration."""
     yield Finding("python", "ok", f"{platform.python_version()} in {sys.prefix}")
-    yield from extras(importlib.metadata.requires(PACKAGE) or [], config, version)
+    yield from _packages(config, version)
     yield _torch(config, version)
     if config is None:
         return
     yield try_finding("config", lambda: _check_config(config))
-    yield from _deepspeed(config, version)
-    yield from _ratios(config)
-    shape = _shape(config)
-    yield from _memory(config, shape)
-    yield from _vllm(config)
-    yield disk(config.home(), *_disk_use(config, shape))
+    yield from try_findings("deepspeed", lambda: _deepspeed(config, version))
+    yield from try_findings("ratios", lambda: _ratios(config))
+    yield from try_findings("memory and disk", lambda: _plans(config))
+    yield from try_findings("vllm", lambda: _vllm(config))
     yield try_finding("store", lambda: services.store(config))
     yield try_finding("broker", lambda: services.broker(config.broker_url()))
     yield try_finding("tasks broker", lambda: services.tasks_broker(config.tasks_url()))
     yield from services.ports(config)
     yield from services.tokens(config)
     yield services.docker(config)
+
+
+def _packages(config: Config | None, version: Version) -> Iterator[Finding]:
+    if version(PACKAGE) is None:
+        hint = f"pip install {PACKAGE}, in a clone make setup"
+        yield Finding("packages", "missing", f"{PACKAGE} is not installed", hint)
+        return
+    yield from extras(importlib.metadata.requires(PACKAGE) or [], config, version)
 
 
 def extras(
@@ -93,6 +99,12 @@ def extras(
         lacks = not needed.isdisjoint(missing) or (config is not None and not extra)
         state: Literal["absent", "missing"] = "missing" if lacks else "absent"
         yield Finding(what, state, f"not installed: {', '.join(missing)}", hint)
+
+
+def _plans(config: Config) -> Iterator[Finding]:
+    shape = _shape(config)
+    yield from _memory(config, shape)
+    yield disk(config.home(), *_disk_use(config, shape))
 
 
 def disk(home: Path, least: int, plan: str = "") -> Finding:

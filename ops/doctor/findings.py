@@ -1,7 +1,7 @@
 """Findings of a check, and the table that shows them."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -49,6 +49,16 @@ def try_finding(name: str, look: Callable[[], str]) -> Finding:
     except AgentRLError as error:
         return Finding(name, "missing", str(error), error.hint)
     except ImportError as error:
-        return Finding(
-            name, "missing", f"cannot be checked: {error}", "install the missing package"
-        )
+        return _unknown(name, error)
+
+
+def try_findings(name: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of `look`; a package that is not installed becomes a finding."""
+    try:
+        yield from look()
+    except ImportError as error:
+        yield _unknown(name, error)
+
+
+def _unknown(name: str, error: ImportError) -> Finding:
+    return Finding(name, "missing", f"cannot be checked: {error}", "install the missing package")

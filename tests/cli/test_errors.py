@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -294,3 +295,27 @@ def test_data_that_cannot_be_read_are_exit_code_one(
     capsys.readouterr()
     code, _ = person.runs("data", "check", "dbbench", "--data", str(person.folder))
     assert code == 1
+
+
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys(["fsspec", "safetensors", "tokenizers", "urllib3"])
+from agentrl.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("doctor",), "memory and disk"),  # the whole table, for what cannot be examined as well
+        (("config", "show"), "agentrl: this command needs the Python module urllib3, which is not"),
+    ],
+)
+def test_where_packages_are_missing_as_in_the_dashboards_image(
+    person: Person, words: tuple[str, ...], said: str
+) -> None:
+    command = [sys.executable, "-c", WITHOUT, *words, str(person.file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in ended.stderr
+    assert said in ended.stdout + ended.stderr

@@ -1,7 +1,9 @@
 """What `make up` and the Dockerfile run."""
 
+import importlib.metadata
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +75,13 @@ def test_the_dashboards_image_asks_for_nothing_that_the_package_does_not() -> No
     script, project = "images/requirements.py", str(ROOT / "pyproject.toml")
     image = run(script, project, "--group", "dashboard-image").splitlines()
     assert set(image) <= set(run(script, project, "dashboard").splitlines())
+
+
+def test_an_image_knows_the_packages_version_and_all_it_requires(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    run("images/requirements.py", str(ROOT / "pyproject.toml"), "--metadata", str(tmp_path))
+    (found,) = importlib.metadata.distributions(path=[str(tmp_path)])
+    assert (found.name, found.version) == (project["name"], project["version"])
+    extras = project["optional-dependencies"]
+    of_extras = [f'{each}; extra == "{name}"' for name in extras for each in extras[name]]
+    assert found.requires == [*project["dependencies"], *of_extras]

@@ -46,6 +46,14 @@ def test_without_a_file_only_the_machine_is_examined() -> None:
     assert "store" not in findings
 
 
+def test_a_source_tree_that_is_not_installed_is_examined_all_the_same() -> None:
+    findings = list(examine(None, without("agentrl-system")))
+    assert [(one.name, one.state) for one in findings][:2] == [
+        ("python", "ok"),
+        ("packages", "missing"),
+    ]
+
+
 def test_what_does_not_answer_is_missing_with_what_mends_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
