@@ -23,7 +23,7 @@ from agentrl.envs.contract import (
     ToolCall,
 )
 from agentrl.ops.tasks.show import ItemChoice, message_text, open_item, tool_text, value_of
-from agentrl.workers.conversation.toolcalls import fit_call
+from agentrl.workers.conversation.tool_schema import fitted
 
 PROMPT = "> "
 _JSON = json.JSONDecoder()
@@ -147,7 +147,7 @@ def read_action(line: str, tools: Sequence[Tool]) -> ToolCall | str:
     """
     name, _, rest = line.partition(" ")
     tool = next((each for each in tools if each.name == name), None)
-    return line if tool is None else fit_call(_call(tool, rest.strip()), {name: tool})
+    return line if tool is None else fitted(_call(tool, rest.strip()), {name: tool})
 
 
 def _call(tool: Tool, text: str) -> ToolCall:

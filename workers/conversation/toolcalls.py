@@ -16,12 +16,23 @@ ignores the rest.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from agentrl.envs.contract import Tool, ToolCall
+from agentrl.workers.conversation.strict_json import (
+    DECODER,
+    check_value,
+    collect_pairs,
+    compact,
+    read_object,
+    read_objects,
+    read_whole_object,
+    shorten,
+    skip_blanks,
+)
+from agentrl.workers.conversation.tool_schema import find_fault, fitted
 
 Style = Literal["plain", "hermes", "qwen_xml", "glm", "json"]
 STYLES: tuple[Style, ...] = (
@@ -32,12 +43,9 @@ STYLES: tuple[Style, ...] = (
     "plain",
 )  # the most specific first
 
-DEEPEST = 64  # levels of lists and objects in a call
-LARGEST = 1 << 63  # integers beyond 64 bits are refused
 LEAST_BUDGET = 1 << 16
 COUNTED_AT_ONCE = 64  # characters, while another one is parsed
 NESTED_CHARACTERS = 1 << 12  # read, at least, before nesting is found to be too deep
-SHOWN = 60  # characters of a policy's own text in an error
 
 _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\{")
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"
@@ -46,17 +54,7 @@ _CALLED, _BRACE = re.compile(_CALL), re.compile(r"\{")
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([^>\n]*)>"), "</function>"
 _PARAMETER, _PARAMETER_END = re.compile(r"\s*<parameter=([^>\n]*)>"), "</parameter>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
-_NOT_BLANK = re.compile(r"\S")
 _LOOKS_NAMED = re.compile(r'\{\s*"name"\s*:')
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 
 
 def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | str:
@@ -65,14 +63,14 @@ def parse(text: str, tools: Sequence[Tool], style: Style) -> list[ToolCall] | st
     A call that is malformed, unknown or does not fit its schema has `error` set.
     """
     known = {tool.name: tool for tool in tools}
-    calls = [fit_call(call, known) for call in _READ[style](text, known)]
+    calls = [fitted(call, known) for call in _READ[style](text, known)]
     return calls or text
 
 
 def render(call: ToolCall, style: Style) -> str:
     """Render a call as text that `parse` reads."""
     if style == "plain":
-        return call.name + _compact(call.arguments)
+        return call.name + compact(call.arguments)
     if style == "glm":
         pairs = (
             f"<arg_key>{key}</arg_key>\n<arg_value>{_bare(value)}</arg_value>\n"
@@ -96,7 +94,7 @@ def _plain_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     while budget > 0 and (match := _find_opening(text, _NAME, at)):
         name, at = match.group(1), match.end()
         try:
-            arguments, at = _object(text, match.end() - 1)
+            arguments, at = read_object(text, match.end() - 1)
         except ValueError as error:
             budget -= _read_in_vain(error, at)
             if name in known:
@@ -110,7 +108,7 @@ def _hermes_calls(text: str, _known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     while budget > 0 and (match := _find_opening(text, _CALLED, at)):
         at = match.end()
         try:
-            values, at = _objects(text, _after_blanks(text, at))
+            values, at = read_objects(text, skip_blanks(text, at))
         except ValueError as error:
             budget -= _read_in_vain(error, at)
             yield ToolCall("", {}, f"the call is not JSON: {error}")
@@ -128,7 +126,7 @@ def _xml_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
         try:
             arguments, length = _xml_arguments(body, known.get(name))
         except ValueError as error:
-            yield ToolCall(name, {}, f"{_short(name)}: {error}")
+            yield ToolCall(name, {}, f"{shorten(name)}: {error}")
         else:
             at += length
             yield ToolCall(name, arguments)
@@ -142,15 +140,15 @@ def _xml_arguments(body: str, tool: Tool | None) -> tuple[dict[str, Any], int]:
         key, begin = match.group(1).strip(), match.end()
         end = body.find(_PARAMETER_END, begin)
         if end < 0:
-            raise ValueError(f"{_short(key)} has no end")
+            raise ValueError(f"{shorten(key)} has no end")
         value = body[begin:end].removeprefix("\n").removesuffix("\n")
         found.append((key, _parse_typed(value, properties.get(key, {}))))
         at = end + len(_PARAMETER_END)
-    at = _after_blanks(body, at)
+    at = skip_blanks(body, at)
     if not body.startswith(_FUNCTION_END, at):
         raise ValueError("the call was cut off" if at == len(body) else "no parameter there")
-    arguments = _once(found)
-    _check(arguments)
+    arguments = collect_pairs(found)
+    check_value(arguments)
     return arguments, at + len(_FUNCTION_END)
 
 
@@ -168,7 +166,7 @@ def _glm_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
                 raise ValueError("the call was cut off")
             yield ToolCall(name, _glm_arguments(pairs, known.get(name)))
         except ValueError as error:
-            yield ToolCall(name, {}, f"{_short(name)}: {error}")
+            yield ToolCall(name, {}, f"{shorten(name)}: {error}")
 
 
 def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
@@ -177,7 +175,7 @@ def _json_calls(text: str, known: Mapping[str, Tool]) -> Iterator[ToolCall]:
     while budget > 0 and (match := _find_opening(text, _BRACE, at)):
         at = match.start()
         try:
-            value, at = _object(text, at)
+            value, at = read_object(text, at)
         except ValueError as error:
             budget -= _read_in_vain(error, at)
             if _LOOKS_NAMED.match(text, at):
@@ -236,161 +234,23 @@ def _read_in_vain(error: ValueError, at: int) -> int:
     return max(1, place - at) + place // COUNTED_AT_ONCE
 
 
-def _after_blanks(text: str, at: int) -> int:
-    """Return the position of the next non-blank character, or the end of the text."""
-    found = _NOT_BLANK.search(text, at)
-    return found.start() if found else len(text)
-
-
 def _parse_named(value: Mapping[str, Any]) -> ToolCall:
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if not isinstance(name, str):
         return ToolCall("", {}, "the call has no name")
     if isinstance(arguments, str):
         try:
-            arguments = _whole_object(arguments)
+            arguments = read_whole_object(arguments)
         except ValueError as error:
-            return ToolCall(name, {}, f"{_short(name)}: arguments are not JSON: {error}")
+            return ToolCall(name, {}, f"{shorten(name)}: arguments are not JSON: {error}")
     if not isinstance(arguments, dict):
-        return ToolCall(name, {}, f"{_short(name)}: arguments are no JSON object")
+        return ToolCall(name, {}, f"{shorten(name)}: arguments are no JSON object")
     return ToolCall(name, arguments)
-
-
-def fit_call(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
-    """Return the call with its first violation of the tool's schema as `error`."""
-    if call.error:
-        return call
-    if call.name not in known:
-        named = f"no tool {_short(call.name)!r}; tools: {', '.join(known)}"
-        return ToolCall(call.name, {}, named)
-    fault = _fault(call.arguments, known[call.name].parameters, "")
-    return ToolCall(call.name, call.arguments, f"{call.name}: {fault}" if fault else "")
-
-
-def _fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
-    """Return the first violation of a JSON schema; empty: the value fits."""
-    here = where.lstrip(".") or "arguments"
-    if "anyOf" in schema:
-        fits = any(not _fault(value, each, where) for each in schema["anyOf"])
-        return "" if fits else f"{here} is none of what it may be"
-    kind = schema.get("type")
-    kinds = [kind] if isinstance(kind, str) else kind or list(_KINDS)
-    allowed = tuple(each for name in kinds for each in _KINDS.get(name, ()))
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-        return f"{here} is not {' or '.join(kinds)}"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{here} is none of {', '.join(map(str, schema['enum']))}"
-    if "const" in schema and value != schema["const"]:
-        return f"{here} is not {schema['const']}"
-    if isinstance(value, list):
-        item = schema.get("items", {})
-        faults = (_fault(each, item, f"{where}[{n}]") for n, each in enumerate(value))
-        return next(filter(None, faults), "")
-    return _object_fault(value, schema, where) if isinstance(value, dict) else ""
-
-
-def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
-    """Check an object. `properties` lists all keys, unless `additionalProperties` allows more."""
-    for name in schema.get("required", ()):
-        if name not in value:
-            return f"{f'{where}.{name}'.lstrip('.')} is missing"
-    properties = schema.get("properties")
-    more = schema.get("additionalProperties", properties is None)
-    for name, each in value.items():
-        inner = f"{where}.{_short(name)}"
-        known = (properties or {}).get(name, more)
-        if known is False:
-            return f"{inner.lstrip('.')} is not a parameter"
-        if known is not True and (fault := _fault(each, known, inner)):
-            return fault
-    return ""
-
-
-def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
-    """Parse the JSON object at `at`; also return its end. Raises ValueError."""
-    try:
-        value, end = _DECODER.raw_decode(text, at)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    _check(value)
-    return value, end
-
-
-def _whole_object(text: str) -> dict[str, Any]:
-    """Parse a text as one JSON object. Raises ValueError."""
-    value, end = _object(text, _after_blanks(text, 0))
-    if _after_blanks(text, end) != len(text):
-        raise ValueError("something follows the object")
-    return value
-
-
-def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
-    """Parse the JSON object at `at`, or the objects of a list. Raises ValueError."""
-    if not text.startswith("[", at):
-        value, at = _object(text, at)
-        return [value], at
-    found, at = [], at + 1
-    while True:
-        value, at = _object(text, _after_blanks(text, at))
-        found.append(value)
-        at = _after_blanks(text, at)
-        if not text.startswith(",", at):
-            break
-        at += 1
-    if not text.startswith("]", at):
-        raise ValueError("the list was cut off")
-    return found, at + 1
-
-
-def _check(value: Any, depth: int = 0) -> None:
-    """Raise ValueError for valid JSON that later code cannot represent."""
-    if depth > DEEPEST:
-        raise ValueError("nested too deeply")
-    if isinstance(value, str):
-        value.encode()  # a lone surrogate
-    elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
-        raise ValueError("an integer of more than 64 bits")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a number too large")
-    elif isinstance(value, list):
-        for each in value:
-            _check(each, depth + 1)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            _check(name)
-            _check(each, depth + 1)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of an object. Raises ValueError for a repeated key."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{_short(name)!r} comes twice")
-        found[name] = value
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once)
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
 def _bare(value: Any) -> str:
     """Render strings unquoted and other values as JSON."""
-    return value if isinstance(value, str) else _compact(value)
+    return value if isinstance(value, str) else compact(value)
 
 
 def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
@@ -401,11 +261,11 @@ def _glm_arguments(pairs: Sequence[str], tool: Tool | None) -> dict[str, Any]:
         key, named, rest = pair.partition("</arg_key>")
         key, rest = key.strip(), rest.strip()
         if not named or not (rest.startswith(_VALUE) and rest.endswith(_VALUE_END)):
-            raise ValueError(f"{_short(key)} has no value")
+            raise ValueError(f"{shorten(key)} has no value")
         text = rest[len(_VALUE) : -len(_VALUE_END)]
         arguments.append((key, _parse_typed(text, properties.get(key, {}))))
-    found = _once(arguments)
-    _check(found)
+    found = collect_pairs(arguments)
+    check_value(found)
     return found
 
 
@@ -414,8 +274,8 @@ def _parse_typed(text: str, schema: Mapping[str, Any]) -> Any:
     if schema.get("type") == "string":
         return text
     try:
-        value = _DECODER.decode(text)
-        _check(value)
+        value = DECODER.decode(text)
+        check_value(value)
     except (ValueError, RecursionError):
         return text
-    return text if _fault(value, schema, "") and not _fault(text, schema, "") else value
+    return text if find_fault(value, schema, "") and not find_fault(text, schema, "") else value

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl.envs.contract import Tool, ToolCall, strings
-from agentrl.workers.conversation.toolcalls import DEEPEST, Style, parse, render
+from agentrl.workers.conversation.strict_json import DEEPEST
+from agentrl.workers.conversation.toolcalls import Style, parse, render
 
 STYLES: tuple[Style, ...] = get_args(Style)
 ACT = strings("act", "Act.", "action")

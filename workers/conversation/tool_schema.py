@@ -1,0 +1,67 @@
+"""Compare a tool call with the JSON schema of its tool."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.envs.contract import Tool, ToolCall
+from agentrl.workers.conversation.strict_json import shorten
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def fitted(call: ToolCall, known: Mapping[str, Tool]) -> ToolCall:
+    """Return the call with its first violation of the tool's schema as `error`."""
+    if call.error:
+        return call
+    if call.name not in known:
+        named = f"no tool {shorten(call.name)!r}; tools: {', '.join(known)}"
+        return ToolCall(call.name, {}, named)
+    fault = find_fault(call.arguments, known[call.name].parameters, "")
+    return ToolCall(call.name, call.arguments, f"{call.name}: {fault}" if fault else "")
+
+
+def find_fault(value: Any, schema: Mapping[str, Any], where: str) -> str:
+    """Return the first violation of a JSON schema; empty: the value fits."""
+    here = where.lstrip(".") or "arguments"
+    if "anyOf" in schema:
+        fits = any(not find_fault(value, each, where) for each in schema["anyOf"])
+        return "" if fits else f"{here} is none of what it may be"
+    kind = schema.get("type")
+    kinds = [kind] if isinstance(kind, str) else kind or list(KINDS)
+    allowed = tuple(each for name in kinds for each in KINDS.get(name, ()))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        return f"{here} is not {' or '.join(kinds)}"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{here} is none of {', '.join(map(str, schema['enum']))}"
+    if "const" in schema and value != schema["const"]:
+        return f"{here} is not {schema['const']}"
+    if isinstance(value, list):
+        item = schema.get("items", {})
+        faults = (find_fault(each, item, f"{where}[{n}]") for n, each in enumerate(value))
+        return next(filter(None, faults), "")
+    return _object_fault(value, schema, where) if isinstance(value, dict) else ""
+
+
+def _object_fault(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
+    """Check an object. `properties` lists all keys, unless `additionalProperties` allows more."""
+    for name in schema.get("required", ()):
+        if name not in value:
+            return f"{f'{where}.{name}'.lstrip('.')} is missing"
+    properties = schema.get("properties")
+    more = schema.get("additionalProperties", properties is None)
+    for name, each in value.items():
+        inner = f"{where}.{shorten(name)}"
+        known = (properties or {}).get(name, more)
+        if known is False:
+            return f"{inner.lstrip('.')} is not a parameter"
+        if known is not True and (fault := find_fault(each, known, inner)):
+            return fault
+    return ""
