@@ -2,7 +2,7 @@
 
     work ─transient error─▶ log, pause ─▶ work again … until it succeeds, gives up, or `stop` is set
 
-Each service classifies its own transient errors: `agentrl.db.store.classify` for the database.
+Each service classifies its own transient errors: `agentrl.db.failures.classify` for the database.
 """
 
 import math
@@ -28,10 +28,10 @@ log = get_logger()
 class Backoff:
     """Random pauses of at most `first_s`, doubled each time up to `longest_s`.
 
-    `stopping_s`: time left for retries when the process is told to stop. `remind_s`: time between
-    two log lines of one outage; `silent`: no log, because the caller reports the outage.
-    `from_failure`: the limit counts from the first failure instead of the start, for long calls.
-    `sleep`: None waits for the stop event.
+    `stopping_s`: time left for retries of all calls together when the process is told to stop, from
+    the start of the first call that fails. `remind_s`: time between two log lines of one outage;
+    `silent`: no log, because the caller reports the outage. `from_failure`: the limit counts from
+    the first failure instead of the start, for long calls. `sleep`: None waits for the stop event.
     """
 
     first_s: float = 0.1
@@ -63,7 +63,7 @@ class Retry:
     ) -> None:
         """`service`: name for logs and metrics. `limit_s`: longest wait of one call.
 
-        `stop`: set when the process shall end; calls then give up after `backoff.stopping_s`.
+        `stop`: set when the process shall end; calls then give up `backoff.stopping_s` later.
         """
         self.service = service
         self.limit_s = limit_s
@@ -74,6 +74,7 @@ class Retry:
         self._away_since: float | None = None
         self._reminded_at = 0.0
         self._waiting = 0  # calls
+        self._stopping_at: float | None = None  # when calls began to fail after that
 
     def call(self, work: Callable[[], T], *, limit_s: float | None = None) -> T:
         """Return the result of `work`, which must be safe to repeat.
@@ -81,7 +82,11 @@ class Retry:
         Raises the last error when the limit is over, and a permanent error at once.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
-        waits = False
+        waits, asked_at = False, self._backoff.clock()
+
+        def note(_: tenacity.RetryCallState) -> None:
+            nonlocal asked_at
+            asked_at = self._backoff.clock()
 
         def begin_waiting(state: tenacity.RetryCallState) -> None:
             nonlocal waits
@@ -95,8 +100,9 @@ class Retry:
             wait=tenacity.wait_random_exponential(
                 multiplier=self._backoff.first_s, max=self._backoff.longest_s
             ),
-            stop=self._give_up(limit_s),
+            stop=self._give_up(limit_s, lambda: asked_at),
             sleep=self._pause,
+            before=note,
             before_sleep=begin_waiting,
             reraise=True,
         )
@@ -110,6 +116,7 @@ class Retry:
             if waits:
                 with self._lock:
                     self._waiting -= 1
+        self._stopping_at = None
         if self._away_since is not None:
             self._end_waiting()
         return answer
@@ -119,7 +126,10 @@ class Retry:
         since = self._away_since
         return None if since is None else self._backoff.clock() - since
 
-    def _give_up(self, limit_s: float) -> Callable[[tenacity.RetryCallState], bool]:
+    def _give_up(
+        self, limit_s: float, asked_at: Callable[[], float]
+    ) -> Callable[[tenacity.RetryCallState], bool]:
+        """`asked_at`: when the latest try began."""
         deadline = None if self._backoff.from_failure else self._backoff.clock() + limit_s
 
         def give_up(state: tenacity.RetryCallState) -> bool:
@@ -127,10 +137,20 @@ class Retry:
             clock = self._backoff.clock()
             deadline = clock + limit_s if deadline is None else deadline
             if self._is_stopping():
-                deadline = min(deadline, clock + self._backoff.stopping_s)
+                deadline = min(deadline, self._last_try(asked_at()))
             return clock + state.upcoming_sleep > deadline
 
         return give_up
+
+    def _last_try(self, asked_at: float) -> float:
+        """Until when calls are repeated now that the process is told to stop.
+
+        A try that began at `asked_at` and failed late has used that time already.
+        """
+        with self._lock:
+            if self._stopping_at is None:
+                self._stopping_at = asked_at
+            return self._stopping_at + self._backoff.stopping_s
 
     def _is_stopping(self) -> bool:
         return self.stop is not None and self.stop.is_set()

@@ -24,7 +24,7 @@ HELD = 8192  # spans that wait; more are dropped
 BATCH = 512
 GATHER_S = 0.5  # between two requests while spans are few
 POST_S = 1.0  # of one request, its repetitions included
-FLUSH_S = 1.0  # at the end of a process, beside what it takes to drain: a supervisor gives 4.5 s
+FLUSH_S = 1.0  # at the end of a process, beside what it takes to drain: a supervisor gives 5.5 s
 
 log = get_logger()
 

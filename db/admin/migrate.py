@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.db.admin.roles import grant_reader
 from agentrl.db.audit.accounting import create_views
-from agentrl.db.store import Store, driver_message, is_transient
+from agentrl.db.failures import driver_words, is_transient
+from agentrl.db.store import Store
 
 LOCK = 7238411  # any number that only AgentRL's migrations use
 STATEMENT_TIMEOUT_MS = 60_000
@@ -32,7 +33,7 @@ def upgrade(store: Store) -> str:
     except DBAPIError as error:
         kind = StoreUnavailable if is_transient(error) else StoreError
         raise kind(
-            f"database {store.url} was not upgraded: {driver_message(error)}",
+            f"database {store.url} was not upgraded: {driver_words(error)}",
             hint="check free space, locks of other sessions, and your own views on our tables "
             "(drop those, run the upgrade, create them again)",
         ) from error

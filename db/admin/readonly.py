@@ -20,15 +20,9 @@ from sqlalchemy.exc import DBAPIError
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
 from agentrl.db.admin.roles import READER, become_reader, refuse_powers
-from agentrl.db.store import (
-    Store,
-    Timeouts,
-    bound_connections,
-    connect_args,
-    driver_message,
-    parse_url,
-    unreachable_error,
-)
+from agentrl.db.engine import Timeouts, bound_connections, connect_args, parse_url
+from agentrl.db.failures import driver_words, unreachable
+from agentrl.db.store import Store
 
 TIMEOUT_S = 60.0  # of one statement
 TIMEOUTS = Timeouts(statement_s=TIMEOUT_S)
@@ -66,7 +60,7 @@ def open_readonly(url: str) -> Store:
         store.check()
     except DBAPIError as error:
         store.close()
-        raise unreachable_error(store.engine.url, error) from error
+        raise unreachable(store.engine.url, error) from error
     return store
 
 
@@ -166,7 +160,7 @@ def _ask_postgres(engine: Engine, statement: str, bounds: QueryBounds) -> QueryR
     except psycopg.errors.QueryCanceled as error:
         raise _late(bounds) from error
     except psycopg.Error as error:
-        raise StoreError(f"SQL: {driver_message(error)}") from error
+        raise StoreError(f"SQL: {driver_words(error)}") from error
     finally:
         connection.invalidate()  # locks of the session and what it was told end with it
         connection.close()

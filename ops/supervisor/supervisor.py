@@ -25,13 +25,16 @@ from agentrl.core.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import SUPERVISOR, process_began
 from agentrl.core.telemetry import metrics
+from agentrl.db.engine import TIMEOUTS
 from agentrl.ops.supervisor import exit_reasons
 from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.supervisor.locks import only_one
 from agentrl.ops.supervisor.logfiles import rotate
 from agentrl.ops.supervisor.restarts import AWAY, MEND, REPLACED, Deaths, Pace
 
-STOP_S = (5.0, 4.5)  # between SIGTERM and SIGKILL, for those who ask and those who answer
+# Between SIGTERM and SIGKILL: the store may be silent for `stopping_s`, and the rest takes little
+# (db/engine.py `Silence`, workers/leaving.py GRACE_S).
+STOP_S = TIMEOUTS.stopping_s + 2.5
 ROTATE_S = 10.0  # between two looks at the size of the logs
 ROOM = "free space there and run the same command to continue"
 LAST_BODIES_S = 60.0  # the recorder's instead, once the run is over
@@ -60,7 +63,7 @@ class Child:
     done: bool = False
     needed: bool = True
     waits: bool = False  # for a service that is away; it has been told of
-    stop_s: float = STOP_S[0]
+    stop_s: float = STOP_S
     due: float = field(default=0.0)
 
 
@@ -69,7 +72,7 @@ def children(config: Config, path: Path) -> list[Child]:
 
     def child(name: str, *arguments: str, phase: int) -> Child:
         command = [sys.executable, "-m", "agentrl.cli.main", *arguments, "--supervised"]
-        stop_s = max(STOP_S[phase], config.trainer.stop_s if name == TRAINER else 0.0)
+        stop_s = max(STOP_S, config.trainer.stop_s if name == TRAINER else 0.0)
         return Child(name, command, phase, needed=name not in (EVALUATOR, TRACK), stop_s=stop_s)
 
     file = str(path)
@@ -193,7 +196,7 @@ class Supervisor:
         """Wait until it has ended by itself; it is killed so long after `began` (monotonic)."""
         if child.process is None:
             return
-        soon = min(patience, max(STOP_S))
+        soon = min(patience, STOP_S)
         if not _ends(child.process, began + soon) and patience > soon:
             self._tell(f"{child.name} is stopping; it has {patience - soon:g} s left")
         if not _ends(child.process, began + patience):

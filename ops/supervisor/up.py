@@ -21,9 +21,10 @@ from agentrl.ops.runs import hub
 from agentrl.ops.runs.begin import make_home
 from agentrl.ops.supervisor.exit_reasons import last_line
 from agentrl.ops.supervisor.locks import refuse_second, running_supervisor
+from agentrl.ops.supervisor.supervisor import STOP_S
 
 START_S = 60.0  # for a detached supervisor to stand
-DOWN_S = 12.0  # for a supervisor to end after SIGTERM, and the trainer's own time
+DOWN_S = 2 * STOP_S + 2.0  # for a supervisor to end after SIGTERM, and the trainer's own time
 
 
 def up(path: Path, *, detach: bool) -> None:

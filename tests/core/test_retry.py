@@ -110,6 +110,40 @@ def test_a_process_that_is_told_to_stop_gives_up_two_seconds_later() -> None:
     assert 100.0 < clock.now <= 104.0
 
 
+def test_a_process_that_is_told_to_stop_gives_calls_two_seconds_together_not_each() -> None:
+    clock, stop = Clock(), threading.Event()
+    retry, service = _retry(clock, FOREVER, stop), Service(clock, 3600.0)
+    stop.set()
+    for _ in range(5):
+        with pytest.raises(Away):
+            retry.call(service.ask)
+    assert clock.now <= 3.0
+
+
+def test_a_process_that_is_told_to_stop_does_not_repeat_a_try_that_took_long() -> None:
+    clock, stop = Clock(), threading.Event()
+
+    def silent() -> None:
+        stop.set()
+        clock.now += 3.0
+        raise Away("no answer")
+
+    with pytest.raises(Away):
+        _retry(clock, FOREVER, stop).call(silent)
+    assert clock.now == 3.0
+
+
+def test_a_process_that_is_told_to_stop_still_waits_for_an_outage_that_begins_later() -> None:
+    clock, stop = Clock(), threading.Event()
+    retry = _retry(clock, FOREVER, stop)
+    stop.set()
+    with pytest.raises(Away):
+        retry.call(Service(clock, 3600.0).ask)
+    assert retry.call(Service(clock, 0.0).ask) == "answer"
+    clock.now = 100.0
+    assert retry.call(Service(clock, 100.01).ask) == "answer"
+
+
 def test_who_sleeps_is_woken_by_the_stop_event() -> None:
     stop, asked = threading.Event(), threading.Event()
     backoff = Backoff(first_s=3600.0, longest_s=3600.0, stopping_s=0.0)

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from locking import locked
+from psycopg.waiting import Ready
 from running import eventually
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
@@ -22,7 +23,9 @@ from structlog.testing import capture_logs
 from agentrl.core.errors import StoreError, StoreUnavailable
 from agentrl.core.process import require_unlocked
 from agentrl.db.admin.readonly import open_readonly
-from agentrl.db.store import Failure, ServerSilent, Silence, Store, Timeouts, classify, open_store
+from agentrl.db.engine import ServerSilent, Silence, Timeouts
+from agentrl.db.failures import Failure, classify
+from agentrl.db.store import Store, open_store
 from agentrl.ops.chaos.proxy import Proxy
 
 
@@ -374,6 +377,36 @@ def test_once_told_to_stop_only_the_time_without_a_word_of_the_server_counts() -
     now[0] = 58.9
     with pytest.raises(ServerSilent, match="did not answer within 3 s"):
         bounded.send(False)
+
+
+def test_once_told_to_stop_a_server_that_was_silent_is_not_waited_for_again() -> None:
+    """Calls one after the other would together outlast the process's time to end."""
+    now, stop = [0.0], threading.Event()
+    silence = Silence(statement_s=60.0, stopping_s=3.0, stop=stop, clock=lambda: now[0])
+    stop.set()
+
+    def silent_s(answers: Ready = Ready.NONE) -> float:
+        """How long a call lasts whose server answers once, and never again."""
+
+        def ask() -> Generator[str, Ready, None]:
+            while True:
+                yield "wait"
+
+        began, bounded = now[0], silence.bound(ask(), silence.statement_s)
+        next(bounded)
+        bounded.send(answers)
+        try:
+            while now[0] < began + 60.0:
+                now[0] += 0.1
+                bounded.send(Ready.NONE)
+        except ServerSilent:
+            return now[0] - began
+        raise AssertionError("the call goes on")
+
+    assert silent_s() == pytest.approx(3.0, abs=0.2)
+    assert silent_s() <= 0.5
+    assert silent_s(Ready.W) <= 0.5  # a frozen server's machine still takes what is sent
+    assert silent_s(Ready.R) == pytest.approx(3.0, abs=0.2)
 
 
 def test_a_process_of_a_run_waits_for_a_free_connection_a_short_time_only(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from agentrl.core.retry import Backoff, Retry
-from agentrl.db.store import Store, is_transient
+from agentrl.db.failures import is_transient
+from agentrl.db.store import Store
 
 
 class Outage:

@@ -13,7 +13,9 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from agentrl.core.retry import Backoff, Retry
-from agentrl.db.store import LEASE, Store, Timeouts, is_transient, open_store
+from agentrl.db.engine import LEASE, Timeouts
+from agentrl.db.failures import is_transient
+from agentrl.db.store import Store, open_store
 
 BEGIN = 1_000_000.0  # seconds since the epoch: where the clock stands at first
 THREADS = 2  # connections of a pool, beside those that it may open above that
