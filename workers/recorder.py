@@ -140,6 +140,7 @@ def _body_row(trajectory: Trajectory, wire: bytes, received_at: float) -> dict[s
         "sha256": trajectory.sha256,
         "body": wire,
         "received_at": received_at,
+        "started_at": trajectory.started_at,
     }
 
 

@@ -1,7 +1,7 @@
 """Bodies and steps: written in bulk, duplicates are ignored, damaged bodies are replaced."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -26,15 +26,16 @@ class UnstorableBody(StoreError):
 def store_bodies(session: Session, bodies: Rows, steps: Rows) -> int:
     """Insert rows of `trajectories` and `steps`; existing rows stay unchanged.
 
-    Returns the number of ignored bodies, whose attempt is unknown: their run was deleted, or the
-    database lost its last commits. They can never be trained.
-    Raises Unfit; then the transaction is rolled back.
+    Each of `bodies` also has `started_at`, the start of its attempt. Returns the number of ignored
+    bodies, whose attempt is unknown: their run was deleted, or the database lost its last commits.
+    They can never be trained. Raises Unfit; then the transaction is rolled back.
     """
     try:
         known = _known_keys(session, bodies)
-        kept = [row | {"body_bytes": len(row["body"])} for row in bodies if _key(row) in known]
+        kept = [_stored(row) for row in bodies if _is_known(row, known)]
+        keys = {_key(row) for row in kept}
         _insert_new(session, StoredTrajectory, kept)
-        _insert_new(session, Step, [row for row in steps if _key(row) in known])
+        _insert_new(session, Step, [row for row in steps if _key(row) in keys])
     except UNFIT as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise UnstorableBody(f"the store cannot hold it: {reason}") from error
@@ -45,20 +46,38 @@ def _key(row: dict[str, Any]) -> tuple[str, int]:
     return row["episode_id"], row["fence"]
 
 
-def _known_keys(session: Session, bodies: Rows) -> set[tuple[str, int]]:
-    """Return the keys of issued attempts, and lock their runs against deletion."""
+def _stored(row: dict[str, Any]) -> dict[str, Any]:
+    columns = {name: value for name, value in row.items() if name != "started_at"}
+    return columns | {"body_bytes": len(row["body"])}
+
+
+def _is_known(row: dict[str, Any], known: Mapping[str, tuple[int, float | None]]) -> bool:
+    """Return whether the database has issued the attempt of a body.
+
+    A database that lost its newest commits may issue a fence again. A body whose attempt started
+    before the one in the row belongs to the attempt that the database forgot. (A worker of an older
+    version states a slightly later start than the row.)
+    """
+    fence, started_at = known.get(row["episode_id"], (-1, None))
+    if row["fence"] != fence:
+        return bool(row["fence"] < fence)
+    return started_at is not None and row["started_at"] >= started_at
+
+
+def _known_keys(session: Session, bodies: Rows) -> dict[str, tuple[int, float | None]]:
+    """Return fence and start of each episode's attempt, and lock the runs against deletion."""
     runs = sorted({row["run_id"] for row in bodies})
     session.execute(
         select(Run.run_id).where(Run.run_id.in_(runs)).with_for_update(read=True, key_share=True)
     )
-    latest: dict[str, int] = {}
+    found: dict[str, tuple[int, float | None]] = {}
     ids = [row["episode_id"] for row in bodies]
     for start in range(0, len(ids), 500):
-        query = select(Episode.episode_id, Episode.fence).where(
+        query = select(Episode.episode_id, Episode.fence, Episode.started_at).where(
             Episode.episode_id.in_(ids[start : start + 500])
         )
-        latest |= {episode_id: fence for episode_id, fence in session.execute(query)}
-    return {_key(row) for row in bodies if row["fence"] <= latest.get(row["episode_id"], -1)}
+        found |= {episode_id: (fence, began) for episode_id, fence, began in session.execute(query)}
+    return found
 
 
 def read_bodies(session: Session, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bytes]:

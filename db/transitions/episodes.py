@@ -38,6 +38,8 @@ class ClaimedEpisode:
     """An attempt that this worker owns until its lease or its deadline ends.
 
     `horizon`: turn limit of its group, if read. `waited_s`: seconds since it was queued.
+    `started_at`: when it was claimed, on the database's clock. It distinguishes two attempts with
+    one fence, of which the database forgot the first when it lost its newest commits.
     """
 
     episode_id: str
@@ -49,6 +51,7 @@ class ClaimedEpisode:
     attempt: int
     horizon: int | None = None
     waited_s: float = dataclasses.field(default=0.0, compare=False)
+    started_at: float | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, row: Episode) -> "ClaimedEpisode":
@@ -61,6 +64,7 @@ class ClaimedEpisode:
             row.item_id,
             row.fence,
             row.attempts,
+            started_at=row.started_at,
         )
 
 
@@ -122,10 +126,11 @@ def claim(
     if row is None:
         refusals.of_episode(session, Transition.CLAIM, episode_id, fence)
         return None
-    group_id, member, task, item_id, attempt, waited_s, most = row
-    return ClaimedEpisode(
+    group_id, member, task, item_id, attempt, began, waited_s, most = row
+    claimed = ClaimedEpisode(
         episode_id, group_id, member, task, item_id, fence, attempt, most, waited_s
     )
+    return dataclasses.replace(claimed, started_at=began)
 
 
 def is_claimed_by(
@@ -149,6 +154,7 @@ def finish(
     lock_group_row(session, claimed.group_id)
     named = {f"of_{name}": value for name, value in dataclasses.asdict(result).items()}
     named |= {"claimed": claimed.episode_id, "of_fence": claimed.fence}
+    named["began"] = claimed.started_at
     done = session.execute(FINISHED, named | {"body_timeout_s": body_timeout_s})
     if not _record_refusal(session, Transition.FINISH, claimed, done):
         return False
@@ -161,7 +167,7 @@ def postpone(
 ) -> None:
     """Extend the deadlines of a worker's attempts, as (episode_id, fence).
 
-    They are finished and wait for an unavailable broker, so they cannot hang.
+    They wait for a broker or a policy that is unavailable, within limits of their own.
     """
     if not attempts:
         return
@@ -337,6 +343,7 @@ def _move(
         .where(
             Episode.episode_id == claimed.episode_id,
             Episode.fence == claimed.fence,
+            Episode.started_at == claimed.started_at,
             Episode.state == FROM.get(transition, EpisodeState.RUNNING),
         )
         .values(**values)

@@ -50,6 +50,7 @@ CLAIM: ReturningUpdate[Any] = (
         _AT.task,
         _AT.item_id,
         _AT.attempts,
+        _AT.started_at,
         now() - _AT.queued_at,
         # by hand: for SQLite SQLAlchemy leaves tables' names out here, and group_id = group_id
         literal_column(
@@ -71,11 +72,18 @@ ENDED: ReturningUpdate[Any] = (
 
 
 def finish(columns: Iterable[str]) -> Update:
-    """running → finished; of `claimed`, `of_fence`, `body_timeout_s` and `of_` each column."""
+    """running → finished; of `claimed`, `of_fence`, `began`, `body_timeout_s`, `of_` each column.
+
+    `began`: when the attempt was claimed; a database that lost commits may issue its fence again.
+    """
     told = {name: bindparam(f"of_{name}", type_=_AT[name].type) for name in columns}
     return (
         update(_EPISODES)
-        .where(*_OURS, _AT.state == EpisodeState.RUNNING)
+        .where(
+            *_OURS,
+            _AT.state == EpisodeState.RUNNING,
+            _AT.started_at == bindparam("began", type_=_AT.started_at.type),
+        )
         .values(
             state=EpisodeState.FINISHED,
             reason=None,

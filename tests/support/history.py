@@ -113,12 +113,18 @@ def _member(
     sha256 = acted.sha256
     result = EpisodeResult(Status.COMPLETED, score, score, 2, 40, 10, sha256)
     assert episodes.finish(session, claimed, result, body_timeout_s=60.0)
-    body = {"episode_id": episode_id, "fence": fence, "run_id": run_id, "sha256": sha256}
+    body: dict[str, Any] = {
+        "episode_id": episode_id,
+        "fence": fence,
+        "run_id": run_id,
+        "sha256": sha256,
+    }
     clock = session.scalar(select(now())) or 0.0
     steps = [_step(run_id, episode_id, fence, number) for number in range(2)]
     steps = [step | {"requested_at": clock} for step in steps]
     wire = encode(EpisodeFinished(trajectory=acted))
-    bodies.store_bodies(session, [body | {"body": wire, "received_at": 0.0}], steps)
+    body |= {"body": wire, "received_at": 0.0, "started_at": claimed.started_at}
+    bodies.store_bodies(session, [body], steps)
     return TrainedMember(episode_id, claimed.group_id, fence, sha256, 10)
 
 

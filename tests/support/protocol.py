@@ -202,6 +202,7 @@ class PausedRun:
             member=claimed.member,
             attempt=claimed.attempt,
             fence=claimed.fence,
+            started_at=claimed.started_at,
             reward=reward,
             policies=policies,
             metrics={"number": float(self.bodies)},

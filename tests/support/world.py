@@ -129,6 +129,7 @@ class World:
             member=claimed.member,
             attempt=claimed.attempt,
             fence=claimed.fence,
+            started_at=claimed.started_at,
             task=claimed.task,
             item_id=claimed.item_id,
             reward=reward,

@@ -37,7 +37,8 @@ def test_what_comes_twice_is_kept_once_and_as_it_first_came(world: World) -> Non
 
 def test_a_row_that_does_not_fit_is_an_error_and_keeps_nothing(world: World) -> None:
     (first, second, *_) = world.members(world.admit(0)[0])
-    row = {"fence": 1, "run_id": world.run_id, "sha256": "s", "body": b"b"}
+    world.sql("UPDATE episodes SET started_at = 1")
+    row = {"fence": 1, "run_id": world.run_id, "sha256": "s", "body": b"b", "started_at": 1.0}
     rows = [
         row | {"episode_id": first.episode_id, "received_at": 0.0},
         row | {"episode_id": second.episode_id, "received_at": None},
@@ -57,6 +58,31 @@ def test_a_body_of_a_deleted_run_or_of_an_unknown_attempt_is_passed_over(world: 
     world.keep([orphan])
     assert world.ask("SELECT COUNT(*) FROM trajectories") == [(0,)]
     assert world.ask("SELECT COUNT(*) FROM steps") == [(0,)]
+    assert world.accounting() == []
+
+
+def test_an_attempt_that_the_database_forgot_never_stands_for_the_one_that_follows_it(
+    world: World,
+) -> None:
+    """A database that lost its newest commits issues the same fence again."""
+    (first, *_) = world.claimed(world.admit(0)[0])
+    before = world.body(first, 0.0)
+    world.sql(
+        "UPDATE episodes SET state = 'queued', worker_id = NULL, started_at = NULL,"
+        " attempts = attempts - 1 WHERE episode_id = :e",
+        e=first.episode_id,
+    )
+    world.keep([before])  # of an attempt that nobody has claimed
+    again = world.claim(first.episode_id, first.fence)
+    assert again is not None
+    assert (again.fence, again.attempt) == (first.fence, first.attempt)
+    world.keep([before])
+    assert not world.finish(first, before)
+    after = world.body(again, 1.0)
+    assert world.finish(again, after)
+    world.keep([before, after])
+    stored = "SELECT sha256 FROM trajectories WHERE episode_id = :e"
+    assert world.ask(stored, e=first.episode_id) == [(after.sha256,)]
     assert world.accounting() == []
 
 

@@ -309,7 +309,4 @@ def test_admission_fills_in_the_version_it_saw(world: World) -> None:
 
 
 def _of(world: World, episode_id: str) -> ClaimedEpisode:
-    row = world.episode(episode_id)
-    return ClaimedEpisode(
-        episode_id, row.group_id, row.member, row.task, row.item_id, row.fence, row.attempts
-    )
+    return ClaimedEpisode.of(world.episode(episode_id))

@@ -86,7 +86,7 @@ def test_a_body_of_a_closed_group_that_is_called_lost_is_counted(world: World) -
         lambda s: groups.close_groups(s, [body.group_id], GroupState.FILTERED, Reason.ZERO_SPREAD)
     )
     row = world.episode(body.episode_id)
-    claimed = ClaimedEpisode(row.episode_id, row.group_id, 0, row.task, row.item_id, row.fence, 1)
+    claimed = ClaimedEpisode.of(row)
     assert not world.store.transact(lambda s: episodes.lose_body(s, claimed, max_attempts=MANY))
     assert _refusals(world) == [(Transition.LOSE_BODY, body.episode_id, 1, "finished", 1)]
 

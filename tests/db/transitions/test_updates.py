@@ -214,9 +214,7 @@ def test_a_group_is_trained_once(world: World) -> None:
 def test_a_member_issued_again_meanwhile_is_not_trained_as_it_was(world: World) -> None:
     epoch, bodies = _epoch(world), world.ready(0)
     row = world.episode(bodies[0].episode_id)
-    lost = episodes.ClaimedEpisode(
-        row.episode_id, row.group_id, row.member, row.task, row.item_id, row.fence, row.attempts
-    )
+    lost = episodes.ClaimedEpisode.of(row)
     assert world.store.transact(lambda s: episodes.lose_body(s, lost, max_attempts=3))
     (again,) = world.claimed(row.group_id)
     body = world.body(again, 0.5)
