@@ -53,8 +53,9 @@ from agentrl.trainer.inbox import Inbox, InboxBounds
 from agentrl.workers import celery_app as celery
 from agentrl.workers.dispatch.dispatcher import Dispatcher
 from agentrl.workers.dispatch.item_stream import ItemStream
+from agentrl.workers.leaving import leave_in_time
 from agentrl.workers.recorder import record_bodies
-from agentrl.workers.worker import EpisodeWorker, exit_in_time
+from agentrl.workers.worker import EpisodeWorker
 
 SIZE, BATCH = 8, 8
 MODEL = str(Path(__file__).resolve().parent.parent / "models" / "tiny")
@@ -90,7 +91,7 @@ def leaving(place: Place, episodes: EpisodeWorker, stop: threading.Event) -> Non
         place.report("worker")
         os._exit(code)
 
-    threading.Thread(target=exit_in_time, args=(episodes, stop, leave), daemon=True).start()
+    threading.Thread(target=leave_in_time, args=(episodes, stop, leave), daemon=True).start()
 
 
 def recorder(place: Place, store: Store, link: broker.api.Broker) -> None:

@@ -11,12 +11,12 @@ This module knows no queue, no database and no Celery.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from agentrl.core.config import Sampling
-from agentrl.core.errors import AgentRLError, ConfigError, PolicyError
+from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
@@ -28,9 +28,16 @@ from agentrl.workers.conversation.conversation import Conversation, Converse
 from agentrl.workers.conversation.interpreter import Interpreter
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style
-from agentrl.workers.policies.client import Ask, CheckpointNotServed, Completion, CompletionClient
+from agentrl.workers.policies.client import (
+    Ask,
+    CheckpointNotServed,
+    Completion,
+    CompletionClient,
+    Unreachable,
+)
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
 from agentrl.workers.turn import apply_turn, checked_outcome
+from agentrl.workers.waiting import WaitingAttempts
 
 ANSWER_KEPT = 2000  # characters of an environment's answer that a step record keeps
 REDRAW_S, LONGEST_REDRAW_S = 0.05, 0.5  # between a refusal and the next draw, doubled each time
@@ -48,8 +55,9 @@ class EpisodeStopped(AgentRLError):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """Limits of one attempt. `deadline_s`: wall clock. `policy_wait_s`: wait for a policy per step.
+    """Limits of one attempt. `policy_wait_s`: wait for a policy per step.
 
+    `deadline_s`: wall clock, without such waits.
     `completion_timeout_s`: for one completion, within the deadline.
     """
 
@@ -61,7 +69,10 @@ class EpisodeLimits:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """Objects that all episodes of a process share. `clock`: the database's, in seconds."""
+    """Objects that all episodes of a process share. `clock`: the database's, in seconds.
+
+    `waiting`: attempts that wait for a policy. `monotonic`: the machine's clock, in seconds.
+    """
 
     template: ChatTemplate
     style: Style
@@ -71,6 +82,8 @@ class EpisodeContext:
     clock: Callable[[], float]
     stop: threading.Event
     converse: Converse = Conversation
+    waiting: WaitingAttempts = field(default_factory=WaitingAttempts)
+    monotonic: Callable[[], float] = time.monotonic
 
 
 class EpisodeLoop:
@@ -99,8 +112,8 @@ class EpisodeLoop:
     def run(self, limits: EpisodeLimits) -> Trajectory:
         """Run steps until the environment is done, or the turn or token limit is reached.
 
-        Raises EnvironmentFailure, PolicyError, OutOfTime, Stopped, and ConfigError if no step fits;
-        the attempt is then discarded.
+        Raises EnvironmentFailure, PolicyError, NoLivePolicy, OutOfTime, Stopped, and ConfigError if
+        no step fits; the attempt is then discarded.
         """
         if self._room() <= 0:
             raise ConfigError(
@@ -108,7 +121,8 @@ class EpisodeLoop:
                 f"{self._claimed.item_id} alone has {len(self._conversation)} tokens",
                 hint=f"raise sampling.max_tokens above {self._context.sampling.max_tokens}",
             )
-        started, self._deadline = self._context.clock(), time.monotonic() + limits.deadline_s
+        started = self._claimed.started_at or self._context.clock()
+        self._deadline = self._context.monotonic() + limits.deadline_s
         outcome = Outcome((), done=True, status=Status.TASK_LIMIT)
         for _ in range(limits.max_turns):
             if self._room() <= 0:
@@ -189,7 +203,7 @@ class EpisodeLoop:
     def _check(self, limits: EpisodeLimits) -> None:
         if self._context.stop.is_set():
             raise EpisodeStopped("the worker is stopping")
-        if time.monotonic() > self._deadline:
+        if self._context.monotonic() > self._deadline:
             raise OutOfTime(f"episode {self._claimed.episode_id}: over {limits.deadline_s} s")
 
     def _sample(
@@ -198,48 +212,51 @@ class EpisodeLoop:
         """Sample a completion; replace a policy that refuses or died.
 
         `said`: tokens of the turn so far; only a policy that reads tokens can continue them. The
-        time of completions does not count as waiting for a policy.
+        time of completions does not count as waiting for a policy; waiting for a policy does not
+        count toward the attempt's deadline. Raises NoLivePolicy after `policy_wait_s` without one.
         """
-        deadline, pause_s = time.monotonic() + limits.policy_wait_s, REDRAW_S
-        while True:
-            wait_s = max(0.0, deadline - time.monotonic())
-            policy = self._drawn(wait_s, exact=bool(said))
-            ask = Ask(
-                prompt=prompt,
-                max_tokens=self._room(said),
-                temperature=self._context.sampling.temperature,
-                stop_ids=self._context.stop_ids,
-                seed=self._sampler.seed(),
-                session=f"{self._claimed.episode_id}/{self._claimed.fence}",
-            )
-            asked = time.monotonic()
-            try:
-                left = max(1.0, self._deadline - asked)
-                completion = self._asked(policy, ask, min(limits.completion_timeout_s, left))
-            except CheckpointNotServed as error:
-                self._check(limits)
-                deadline += time.monotonic() - asked
-                if time.monotonic() > deadline or self._context.stop.is_set():
-                    raise
-                self._replaced(policy, error)
-                self._context.stop.wait(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_REDRAW_S)
-            else:
-                self._sampler.sampled(len(prompt) + len(completion.token_ids))
-                return policy, completion
+        context = self._context
+        idle_since = context.monotonic()
+        wait_until, pause_s, away = idle_since + limits.policy_wait_s, REDRAW_S, False
+        with context.waiting.attempt(self._claimed) as wait_for:
+            while True:
+                wait_for(None)
+                wait_s = max(0.0, wait_until - context.monotonic())
+                policy = self._sampler.draw(wait_s=wait_s, stop=context.stop, exact=bool(said))
+                asked = context.monotonic()
+                self._deadline += asked - idle_since
+                wait_for(None if away else policy)
+                timeout_s = min(limits.completion_timeout_s, max(1.0, self._deadline - asked))
+                try:
+                    completion = self._asked(policy, self._ask(prompt, said), timeout_s)
+                except CheckpointNotServed as error:
+                    idle_since = context.monotonic()
+                    away = isinstance(error, Unreachable) or not self._sampler.is_live(policy)
+                    if away:
+                        self._deadline += idle_since - asked
+                    else:
+                        wait_until += idle_since - asked
+                    self._check(limits)
+                    if idle_since > wait_until and away:
+                        raise NoLivePolicy(str(error), hint=error.hint) from error
+                    if idle_since > wait_until:
+                        raise
+                    self._replaced(policy, error)
+                    context.stop.wait(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_REDRAW_S)
+                else:
+                    self._sampler.sampled(len(prompt) + len(completion.token_ids))
+                    return policy, completion
 
-    def _drawn(self, wait_s: float, *, exact: bool) -> LivePolicy:
-        """Draw a policy. Raises NoLivePolicy at the first step (no attempt is counted), later
-        PolicyError.
-        """
-        try:
-            return self._sampler.draw(wait_s=wait_s, stop=self._context.stop, exact=exact)
-        except NoLivePolicy as error:
-            if not self._steps:
-                raise
-            raise PolicyError(
-                f"after {len(self._steps)} steps: {error}", hint=error.hint
-            ) from error
+    def _ask(self, prompt: list[int], said: Sequence[int]) -> Ask:
+        return Ask(
+            prompt=prompt,
+            max_tokens=self._room(said),
+            temperature=self._context.sampling.temperature,
+            stop_ids=self._context.stop_ids,
+            seed=self._sampler.seed(),
+            session=f"{self._claimed.episode_id}/{self._claimed.fence}",
+        )
 
     def _asked(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:
         """Send tokens, or messages to a policy that does not read our tokens."""

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from numbers import Real
 
 from agentrl.core.errors import EnvironmentFailure
+from agentrl.core.logging import get_logger
 from agentrl.core.types import TRAINABLE
 from agentrl.envs.contract import Environment, Outcome, ToolCall
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.conversation.toolcalls import Style, parse
+
+log = get_logger()
 
 
 def apply_turn(
@@ -51,3 +54,11 @@ def _number(name: str, value: object) -> float:
         f"the environment's {name} is {value!r:.60} of type {type(value).__name__}",
         hint="return a finite float in its Outcome",
     )
+
+
+def close_environment(environment: Environment) -> None:
+    """Close the environment. A failure is only logged, because the attempt has ended."""
+    try:
+        environment.close()
+    except Exception as error:  # an environment is other people's code
+        log.warning("Environment not closed", error=f"{type(error).__name__}: {error}")

@@ -9,119 +9,46 @@ ends      with SIGTERM: running episodes are given back at their next step, all 
 import os
 import socket
 import threading
-import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished, RunEpisode
 from agentrl.broker.topology import TRAJECTORIES
-from agentrl.core.config import Dispatch, Model, Sampling, Task
+from agentrl.core.config import Dispatch, Model, Task
 from agentrl.core.config import Worker as WorkerSection
 from agentrl.core.errors import (
     AgentRLError,
-    BrokerError,
-    EnvironmentFailure,
     ItemError,
-    MessageRefused,
-    PolicyError,
-    StoreError,
     StoreUnavailable,
     in_words,
 )
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import FOREVER
-from agentrl.core.structs import prepare_structs
 from agentrl.core.telemetry import metrics, tracing
 from agentrl.core.threads import vital_thread
 from agentrl.core.trajectory import Trajectory, decode_as_received
-from agentrl.core.types import Reason, Status
 from agentrl.db.models import Worker
 from agentrl.db.store import Store
 from agentrl.db.transitions import episodes, runs
 from agentrl.db.transitions.episodes import ClaimedEpisode, EpisodeResult
-from agentrl.envs.contract import Environment, Item, TaskSource
+from agentrl.envs.contract import Item, TaskSource
+from agentrl.workers.attempt_errors import is_no_fault_of_the_attempt, reason_of
 from agentrl.workers.attempt_telemetry import observe_attempt
-from agentrl.workers.conversation.template import ChatTemplate
-from agentrl.workers.episode import (
-    EpisodeContext,
-    EpisodeLimits,
-    EpisodeLoop,
-    EpisodeStopped,
-    OutOfTime,
-)
-from agentrl.workers.policies.client import CompletionClient, PolicyClient
-from agentrl.workers.policies.pool import NoLivePolicy, PolicyPool, Sampler
+from agentrl.workers.episode import EpisodeLimits, EpisodeLoop, EpisodeStopped
+from agentrl.workers.episode_context import Clock, make_context
+from agentrl.workers.policies.client import PolicyClient
+from agentrl.workers.policies.pool import PolicyPool, Sampler, is_live
 from agentrl.workers.policies.statistics import PoolConfig
+from agentrl.workers.turn import close_environment
+from agentrl.workers.waiting import WaitingAttempts
 
-GRACE_S = 3.5  # between SIGTERM and leaving whatever still runs
 LAST_WORD_S = 1.0  # how long the store is waited for then
-FLUSH_S = 0.3  # and a collector of traces
 
 log = get_logger()
-
-
-def exit_in_time(
-    worker: "EpisodeWorker",
-    stop: threading.Event,
-    leave: Callable[[int], object] = os._exit,
-    *,
-    grace_s: float = GRACE_S,
-) -> None:
-    """Exit the process after `stop`, whatever its episodes wait for. Runs on its own thread."""
-    stop.wait()
-    worker.stop.set()
-    threading.Event().wait(grace_s)
-    try:
-        released = worker.give_back()
-        log.warning("Exit without waiting for running work", given_back=released)
-    except StoreError as error:
-        log.warning("Attempts left until their lease expires", error=str(error))
-    tracing.flush(FLUSH_S)
-    leave(0)
-
-
-def make_context(
-    model: Model,
-    sampling: Sampling,
-    client: CompletionClient,
-    clock: "Clock",
-    stop: threading.Event,
-) -> EpisodeContext:
-    """Create the objects that all episodes share. Raises ConfigError for a wrong model."""
-    prepare_structs()
-    template = ChatTemplate.load(Path(model.path), model.chat_template)
-    template.check(model.call_style)
-    return EpisodeContext(
-        template=template,
-        style=model.call_style,
-        stop_ids=sorted(template.stop_ids),
-        sampling=sampling,
-        client=client,
-        clock=clock.now,
-        stop=stop,
-    )
-
-
-class Clock:
-    """The database's clock, estimated from the offset that each heartbeat measures.
-
-    `clock`: a monotonic clock in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._offset = 0.0
-
-    def set(self, database_s: float) -> None:
-        self._offset = database_s - self._clock()
-
-    def now(self) -> float:
-        return self._clock() + self._offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +94,16 @@ class EpisodeWorker:
         self._lease_store = store.one_thread()
         self._driving: set[tuple[str, int]] = set()  # (episode_id, fence)
         self._driving_lock = threading.Lock()
-        self._unpublished: set[tuple[str, int]] = set()  # (episode_id, fence), bodies that wait
         self._client = PolicyClient(
             token_env=config.policy_token_env, connections=config.worker.concurrency
         )
         self._pool = PolicyPool.of_run(store, run_id, config.pool)
         self.pool_changed = self._pool.wanted
-        self._context = make_context(
+        self._waiting = WaitingAttempts()
+        context = make_context(
             config.model, config.pool.sampling, self._client, self._clock, self.stop
         )
+        self._context = replace(context, waiting=self._waiting)
         self._beat = vital_thread("lease", self._keep_lease)
 
     def start(self) -> None:
@@ -281,7 +209,7 @@ class EpisodeWorker:
                 )
             )
         finally:
-            _close(environment)
+            close_environment(environment)
 
     def _turns(self, claimed: ClaimedEpisode, most: int) -> int:
         """Return the turn limit: the configured one or `most`, at most the group's horizon."""
@@ -320,32 +248,32 @@ class EpisodeWorker:
         The deadline of the attempt does not apply, because the episode is over. Raises Stopped,
         MessageRefused.
         """
-        key = claimed.episode_id, claimed.fence
+        is_logged = False
 
         def waiting(waited_s: float) -> None:
+            nonlocal is_logged
             if self.stop.is_set():
                 raise EpisodeStopped("the worker is stopping, its broker does not take the body")
-            if key not in self._unpublished:
-                self._unpublished.add(key)
+            wait_for(None)
+            if not is_logged:
                 log.warning("Finished episode waits for the broker", waited_s=round(waited_s, 1))
+            is_logged = True
 
         message = EpisodeFinished(trajectory=trajectory)
-        try:
+        with self._waiting.attempt(claimed) as wait_for:
             self._publisher.publish(TRAJECTORIES, self._run_id, message, waiting=waiting)
-        finally:
-            self._unpublished.discard(key)
 
     def _failed(self, claimed: ClaimedEpisode, error: Exception) -> str:
         """Give the episode back, or count a failed attempt; return the outcome."""
         if isinstance(error, StoreUnavailable):  # only once told to stop: else it waits
             log.warning("Attempt left until its lease expires", error=str(error))
             return "left"
-        if self.stop.is_set() or _is_no_fault_of_the_attempt(error):
+        if self.stop.is_set() or is_no_fault_of_the_attempt(error):
             self._store.transact(lambda session: episodes.release(session, claimed))
             told = log.info if isinstance(error, EpisodeStopped) else log.warning
             told("Episode given back", error=str(error))
             return "given_back"
-        reason, status = _reason(error)
+        reason, status = reason_of(error)
         known = isinstance(error, AgentRLError)
         log.warning("Attempt failed", reason=reason, error=in_words(error), exc_info=not known)
         limit = self._config.dispatch.max_attempts
@@ -368,32 +296,7 @@ class EpisodeWorker:
         beat = runs.beat_worker(session, self._worker_id, lease_s=self._config.worker.lease_s)
         if beat is not None:  # before the commit, whose duration is no part of the offset
             self._clock.set(beat)
-        waiting, deadline_s = frozenset(self._unpublished), self._config.worker.attempt_deadline_s
+        live = self._pool.live()
+        waiting = self._waiting.away(lambda policy: is_live(policy, live))
+        deadline_s = self._config.worker.attempt_deadline_s
         episodes.postpone(session, self._worker_id, waiting, deadline_s=deadline_s)
-
-
-def _is_no_fault_of_the_attempt(error: Exception) -> bool:
-    """Return whether the error affects every episode until a person or the supervisor fixes it."""
-    absent_broker = isinstance(error, BrokerError) and not isinstance(error, MessageRefused)
-    return absent_broker or isinstance(error, EpisodeStopped | NoLivePolicy)
-
-
-def _reason(error: Exception) -> tuple[Reason, Status]:
-    """Return the failure reason for an error."""
-    match error:
-        case PolicyError():
-            return Reason.POLICY_ERROR, Status.POLICY_ERROR
-        case OutOfTime():
-            return Reason.TIMEOUT, Status.TIMEOUT
-        case MessageRefused():
-            return Reason.PUBLISH_FAILED, Status.LOST
-        case EnvironmentFailure() | _:
-            return Reason.ENV_ERROR, Status.ENV_ERROR
-
-
-def _close(environment: Environment) -> None:
-    """Close the environment. A failure is only logged, because the attempt has ended."""
-    try:
-        environment.close()
-    except Exception as error:  # an environment is other people's code
-        log.warning("Environment not closed", error=f"{type(error).__name__}: {error}")

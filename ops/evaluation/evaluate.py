@@ -25,9 +25,9 @@ from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.transitions.episodes import ClaimedEpisode
 from agentrl.envs.contract import Environment, Item, TaskSource
 from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop, OutOfTime
+from agentrl.workers.episode_context import Clock, make_context
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
-from agentrl.workers.worker import Clock, make_context
 
 log = get_logger()
 

@@ -11,8 +11,9 @@ from agentrl.core.config import Config
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.celery_app import celery_app, run_celery
+from agentrl.workers.leaving import leave_in_time
 from agentrl.workers.policies.statistics import PoolConfig
-from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig, exit_in_time
+from agentrl.workers.worker import EpisodeWorker, EpisodeWorkerConfig
 
 
 def run(config: Config, stop: threading.Event) -> None:
@@ -26,7 +27,7 @@ def run(config: Config, stop: threading.Event) -> None:
         stack.callback(episodes.close)
         stack.callback(stop.set)
         episodes.start()
-        watch = threading.Thread(target=exit_in_time, args=(episodes, stop), daemon=True)
+        watch = threading.Thread(target=leave_in_time, args=(episodes, stop), daemon=True)
         watch.start()
         app = celery_app(config.tasks_url(), here.run_id)
         run_celery(app, episodes.run, stop, config.worker.concurrency)

@@ -27,9 +27,9 @@ from agentrl.ops.replay.recorded_episode import Difference, RecordedEpisode
 from agentrl.ops.runs import hub
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.episode import EpisodeContext, EpisodeLimits, EpisodeLoop
+from agentrl.workers.episode_context import Clock, make_context
 from agentrl.workers.policies.client import PolicyClient
 from agentrl.workers.policies.pool import Sampler
-from agentrl.workers.worker import Clock, make_context
 
 UNBOUNDED = 1 << 30  # tokens: what was sampled has its place
 

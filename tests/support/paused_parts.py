@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from acting import Fixed
 from loose_broker import LooseConsumer
 from paused import Killed, Process, pause
 
@@ -22,7 +23,9 @@ from agentrl.db.transitions.updates import UpdateRefused
 from agentrl.ops.processes.worker import worker_config
 from agentrl.trainer.engines.learner import Metrics
 from agentrl.trainer.snapshots import State
-from agentrl.workers.worker import Clock, EpisodeWorker
+from agentrl.workers.episode_context import Clock
+from agentrl.workers.waiting import WaitingAttempts
+from agentrl.workers.worker import EpisodeWorker
 
 if TYPE_CHECKING:
     from protocol import PausedRun
@@ -73,7 +76,8 @@ class PausedWorker(EpisodeWorker):
         self._run_id = run.run_id
         self._store = run.store
         self._publisher = run.broker
-        self._unpublished: set[tuple[str, int]] = set()
+        self._waiting = WaitingAttempts()
+        self._pool = Fixed()  # type: ignore[assignment]
         self._driving: set[tuple[str, int]] = set()
         self._driving_lock = threading.Lock()
         self._worker_id = name

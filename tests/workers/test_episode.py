@@ -34,7 +34,7 @@ from agentrl.workers.episode import (
     EpisodeStopped,
     OutOfTime,
 )
-from agentrl.workers.policies.client import Ask, Completion, PolicyClient
+from agentrl.workers.policies.client import Ask, CheckpointNotServed, Completion, PolicyClient
 from agentrl.workers.policies.pool import NoLivePolicy, Sampler
 
 NOWHERE = Path()
@@ -335,16 +335,86 @@ class Dwindles(Fixed):
         return self.policies if self.looks >= 0 else ()
 
 
-def test_an_episode_that_loses_its_policies_fails_and_one_that_never_had_any_waits(
+def test_an_episode_without_a_live_policy_is_given_back_whatever_it_has_played(
     pool: Fixed, context: EpisodeContext
 ) -> None:
-    """The first is an attempt lost, the second none."""
     limits = EpisodeLimits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
-    with pytest.raises(PolicyError, match="after 1 steps: no policy server is live") as lost:
-        _run(Talk(["and?"] * 3, won()), Dwindles(*pool.policies), context, limits)
-    assert not isinstance(lost.value, NoLivePolicy)
-    with pytest.raises(NoLivePolicy):
-        _run(Talk([], won()), Fixed(), context, limits)
+    for empty in (Dwindles(*pool.policies), Fixed()):
+        with pytest.raises(NoLivePolicy):
+            _run(Talk(["and?"] * 3, won()), empty, context, limits)
+
+
+def test_a_live_server_that_refuses_every_request_costs_an_attempt(
+    pool: Fixed, context: EpisodeContext
+) -> None:
+    """Its wait is bounded, and an episode that its server dies of is not played for ever."""
+    current = pool.policies[1]
+    gone = LivePolicy("s", current.url, "current", "gone", 0)
+    limits = EpisodeLimits(max_turns=4, deadline_s=30.0, policy_wait_s=0.2)
+    with pytest.raises(PolicyError, match="does not serve gone") as refused:
+        _run(Talk([], won()), Fixed(gone), context, limits)
+    assert not isinstance(refused.value, NoLivePolicy)
+
+
+class AwayForHours(Fixed):
+    """At the look `at` nothing is live, and hours have passed at the next one."""
+
+    def __init__(self, *policies: LivePolicy, at: int) -> None:
+        super().__init__(*policies)
+        self.now, self.at, self.looks = 0.0, at, 0  # seconds, number of a look, looks
+
+    def live(self) -> Sequence[LivePolicy]:
+        self.looks += 1
+        self.now += HOURS_S if self.looks == self.at + 1 else 0.0
+        return () if self.looks == self.at else self.policies
+
+
+HOURS_S = 1e5
+PATIENT = EpisodeLimits(
+    max_turns=4, deadline_s=100.0, policy_wait_s=1e6, completion_timeout_s=HOURS_S
+)
+
+
+def test_a_policy_that_is_away_for_longer_than_the_deadline_costs_no_attempt(
+    pool: Fixed, context: EpisodeContext
+) -> None:
+    away = AwayForHours(*pool.policies, at=2)
+    patient = replace(context, monotonic=lambda: away.now)
+    trajectory = _run(Talk(["and?"] * 2, won()), away, patient, PATIENT)
+    assert (trajectory.status, trajectory.turns) == (Status.COMPLETED, 3)
+    assert away.now == HOURS_S
+
+
+class Freezes(PolicyClient):
+    """The second completion does not come in time; the server's lease may end meanwhile."""
+
+    def __init__(self, pool: AwayForHours, *, loses_lease: bool) -> None:
+        super().__init__()
+        self._pool, self._loses_lease, self._asked = pool, loses_lease, 0
+
+    def complete(self, policy: LivePolicy, ask: Ask, *, timeout_s: float) -> Completion:
+        self._asked += 1
+        if self._asked != 2:
+            return super().complete(policy, ask, timeout_s=timeout_s)
+        self._pool.now += timeout_s + 1.0
+        if self._loses_lease:
+            self._pool.at = self._pool.looks + 1
+        raise CheckpointNotServed("it did not answer in time")
+
+
+@pytest.mark.parametrize("loses_lease", [True, False])
+def test_a_server_that_freezes_costs_no_attempt_and_a_live_one_that_hangs_does(
+    pool: Fixed, context: EpisodeContext, loses_lease: bool
+) -> None:
+    away = AwayForHours(*pool.policies, at=-1)
+    with closing(Freezes(away, loses_lease=loses_lease)) as client:
+        patient = replace(context, client=client, monotonic=lambda: away.now)
+        if loses_lease:
+            trajectory = _run(Talk(["and?"] * 2, won()), away, patient, PATIENT)
+            assert (trajectory.status, trajectory.turns) == (Status.COMPLETED, 3)
+        else:
+            with pytest.raises(OutOfTime):
+                _run(Talk(["and?"] * 2, won()), away, patient, PATIENT)
 
 
 def test_an_environment_that_breaks_gives_no_trajectory(

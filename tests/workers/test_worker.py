@@ -34,8 +34,10 @@ from agentrl.envs.contract import Environment, Item, Outcome, TaskSource, ToolCa
 from agentrl.ops.processes.worker import worker_config
 from agentrl.serving.engine_api import ModelLimits
 from agentrl.serving.scripted import ScriptedEngine
+from agentrl.workers.episode_context import Clock
+from agentrl.workers.leaving import FLUSH_S, leave_in_time
 from agentrl.workers.recorder import record_bodies
-from agentrl.workers.worker import FLUSH_S, Clock, EpisodeWorker, exit_in_time
+from agentrl.workers.worker import EpisodeWorker
 
 Begin = Callable[..., EpisodeWorker]
 MANY = 2
@@ -249,6 +251,35 @@ def test_without_a_live_policy_the_episode_is_given_back_uncounted(
     assert (row.state, row.fence, row.attempts) == (EpisodeState.QUEUED, MANY + 2, 0)
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_episode_waits_for_policies_that_are_away_beyond_its_deadline(
+    world: World, begin: Begin, stops: bool
+) -> None:
+    """Its row's deadline is put off; a worker that stops gives it back all the same."""
+
+    def due_at() -> float:
+        return world.episode(command.episode_id).due_at
+
+    def state() -> str:
+        return world.episode(command.episode_id).state
+
+    world.sql("UPDATE servings SET live_until = 1")
+    worker, (command, _) = begin(), _admit(world)
+    episode = threading.Thread(target=worker.run, args=(command,))
+    episode.start()
+    eventually(lambda: state() == EpisodeState.RUNNING, within_s=60, text=state)
+    world.sql("UPDATE episodes SET due_at = 1 WHERE episode_id = :e", e=command.episode_id)
+    eventually(lambda: due_at() > 1, within_s=60, text=lambda: str(due_at()))
+    if stops:
+        worker.stop.set()
+    else:
+        world.sql("UPDATE servings SET live_until = NULL")
+    episode.join()
+    row = world.episode(command.episode_id)
+    expected = (EpisodeState.QUEUED, 2, 0) if stops else (EpisodeState.FINISHED, 1, 1)
+    assert (row.state, row.fence, row.attempts) == expected
+
+
 def test_a_finished_episode_waits_for_a_broker_that_is_away_beyond_its_deadline(
     world: World, begin: Begin, publisher: Checking
 ) -> None:
@@ -367,7 +398,7 @@ def test_a_worker_whose_environment_hangs_gives_back_and_leaves(
     episode.start()
     assert hangs.wait(60)
     watch = threading.Thread(
-        target=exit_in_time,
+        target=leave_in_time,
         args=(worker, stop, lambda _code: left.set()),
         kwargs={"grace_s": 0.1},
     )

@@ -17,11 +17,16 @@ from agentrl.db.registry.checkpoints import LivePolicy
 CONNECT_S = 5.0  # to a policy server
 LARGEST = 64 * 2**20  # bytes of an answer; a token takes some ten
 PIECE = 2**16
+UNREACHABLE = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 
 
 class CheckpointNotServed(PolicyError):
     """The server does not serve the checkpoint now, or is gone. Draw again."""
+
+
+class Unreachable(CheckpointNotServed):
+    """The server cannot be connected to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class PolicyClient:
                 preload_content=False,
             )
             data = _read(response, time.monotonic() + timeout_s)
+        except UNREACHABLE as error:
+            raise Unreachable(f"policy server {policy.url}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise CheckpointNotServed(f"policy server {policy.url}: {error}") from error
         if response.status in (404, 503):

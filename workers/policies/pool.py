@@ -179,6 +179,10 @@ class Sampler:
             stop.wait(0.1)
         return self._choose(live)
 
+    def is_live(self, policy: LivePolicy) -> bool:
+        """Whether its server still serves anything of the run."""
+        return is_live(policy, self._pool.live())
+
     def sampled(self, tokens: int) -> None:
         """Record that the policy drawn last has seen the first `tokens` tokens of the episode."""
         if self._last is not None:
@@ -227,6 +231,11 @@ class Sampler:
 
         best = max(map(nearness, choices))
         return self._random.choice([each for each in choices if nearness(each) == best])
+
+
+def is_live(policy: LivePolicy, live: Sequence[LivePolicy]) -> bool:
+    """Whether one of the live policies is on the policy's server."""
+    return any(each.server_id == policy.server_id for each in live)
 
 
 def newest_per_server(live: Sequence[LivePolicy]) -> list[LivePolicy]:
