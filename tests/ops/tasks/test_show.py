@@ -92,7 +92,7 @@ def test_options_are_json_or_text() -> None:
         "y": "a=b",
         "difficulty": "hard",
     }
-    with pytest.raises(ItemError, match="--option items: no value"):
+    with pytest.raises(ItemError, match="--option items has no value"):
         read_options(["items"])
 
 
