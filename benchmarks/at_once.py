@@ -42,11 +42,12 @@ from sqlalchemy import Executable, func, select, text
 from sqlalchemy.orm import Session
 
 from agentrl import broker
-from agentrl.core.config import Broker as BrokerConfig
-from agentrl.core.config import Config, Dispatch, Model, Sampling, Task
-from agentrl.core.config import Run as RunConfig
-from agentrl.core.config import Store as StoreConfig
-from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Broker as BrokerConfig
+from agentrl.core.config.sections import Dispatch, Model, Sampling, Task
+from agentrl.core.config.sections import Run as RunConfig
+from agentrl.core.config.sections import Store as StoreConfig
+from agentrl.core.config.sections import Worker as WorkerConfig
 from agentrl.core.types import EpisodeState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, PolicyServer, Refusal, Step, StoredTrajectory, Worker

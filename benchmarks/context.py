@@ -53,7 +53,7 @@ def main() -> None:
 
 def peak(length: int, vocabulary: int, *, checkpointing: bool) -> int:
     """Bytes."""
-    from agentrl.core.config import Trainer
+    from agentrl.core.config.sections import Trainer
     from agentrl.trainer.algorithm.presets import resolve_settings
     from agentrl.trainer.engines.learner import Hardware
     from agentrl.trainer.engines.torch_learner import TorchLearner

@@ -38,9 +38,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from played import MODEL, Engine, Learner, Pace, trace
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task, Trainer
-from agentrl.core.config import Run as RunConfig
-from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task, Trainer
+from agentrl.core.config.sections import Run as RunConfig
+from agentrl.core.config.sections import Worker as WorkerConfig
 from agentrl.core.types import RUN_OVER, GroupState
 from agentrl.db.models import Group, Run, Update, Worker
 from agentrl.db.queries import progress

@@ -35,11 +35,12 @@ from processes import Place, Role, playing, told
 
 from agentrl import broker
 from agentrl.broker.topology import recorder_queue, trainer_queue
-from agentrl.core.config import Broker as BrokerConfig
-from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
-from agentrl.core.config import Run as RunConfig
-from agentrl.core.config import Store as StoreConfig
-from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Broker as BrokerConfig
+from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task
+from agentrl.core.config.sections import Run as RunConfig
+from agentrl.core.config.sections import Store as StoreConfig
+from agentrl.core.config.sections import Worker as WorkerConfig
 from agentrl.core.types import EpisodeState, GroupState, Reason
 from agentrl.db.admin import migrate
 from agentrl.db.models import Episode, StoredTrajectory

@@ -33,7 +33,8 @@ from agentrl.broker.events import EventListener
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Config, Model, PolicyServer, Sampling, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Model, PolicyServer, Sampling, Task
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run

@@ -15,7 +15,7 @@ from queue import Empty
 
 from agentrl import broker
 from agentrl.core import logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.db.store import Store, open_store
 from agentrl.workers import celery_app as celery
 

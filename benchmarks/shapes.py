@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from agentrl.core.config import Trainer
+from agentrl.core.config.sections import Trainer
 from agentrl.core.trajectory import PolicyRef, StepRecord, Trajectory
 from agentrl.core.types import Status
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings

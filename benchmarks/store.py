@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from long_run import BATCH, MEMBERS, RUN, TASKS, Size, fill, leave
 
-from agentrl.core.config import Config, Dispatch, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Task
 from agentrl.core.types import Status
 from agentrl.dashboard.viewmodels import accounting, compare, run, tasks
 from agentrl.dashboard.viewmodels.run import (

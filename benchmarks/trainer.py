@@ -36,7 +36,7 @@ from shapes import PROMPT, SHAPES, make_model, ragged_batch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from agentrl.core.config import Trainer
+from agentrl.core.config.sections import Trainer
 from agentrl.trainer.algorithm.presets import Settings, resolve_settings
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.engines.learner import Hardware

@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from engine import tiny_model
 
-from agentrl.core import config as sections
-from agentrl.core.config import Config, Lora, PolicyServer, Trainer, Vllm
+from agentrl.core.config import sections
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Lora, PolicyServer, Trainer, Vllm
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.engine_api import EngineAway, Request

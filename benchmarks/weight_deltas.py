@@ -21,7 +21,7 @@ import torch
 import zstandard
 from shapes import SHAPES, make_model, small_batch
 
-from agentrl.core.config import Trainer
+from agentrl.core.config.sections import Trainer
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.engines.learner import Hardware
 from agentrl.trainer.engines.torch_learner import TorchLearner

@@ -34,7 +34,7 @@ from agentrl.checkpoints import directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import Probe
 from agentrl.core import logging
-from agentrl.core.config import Lora, Trainer
+from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, PolicyServer, Run

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from agentrl.checkpoints.manifest import CheckpointIOError
-from agentrl.core.config import fill_secrets
+from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import AgentRLError, CheckpointError
 from agentrl.core.retry import FOREVER, Backoff, Retry
 from agentrl.core.threads import call_bounded

@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
-from agentrl.core.config import Config, Section
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Section
 from agentrl.core.errors import ConfigError, nearest
 
 PREFIX = "AGENTRL__"

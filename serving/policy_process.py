@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from agentrl.broker.api import Broker
 from agentrl.broker.events import EventListener, EventPublisher
 from agentrl.broker.messages import CheckpointPublished, PoolChanged
-from agentrl.core.config import PolicyServer as ServerConfig
-from agentrl.core.config import secret
+from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections import PolicyServer as ServerConfig
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Alarms
+from agentrl.core.config.sections import Alarms
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
 from agentrl.db.queries import episode_outcomes

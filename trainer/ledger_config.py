@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.core.config import Alarms, Run
+from agentrl.core.config.sections import Alarms, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Run
+from agentrl.core.config.sections import Run
 from agentrl.db.queries import progress
 from agentrl.db.store import Store
 

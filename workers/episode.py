@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agentrl.core.config import Sampling
+from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics, tracing

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agentrl.core.config import Model, Sampling
+from agentrl.core.config.sections import Model, Sampling
 from agentrl.core.structs import prepare_structs
 from agentrl.workers.conversation.template import ChatTemplate
 from agentrl.workers.episode import EpisodeContext

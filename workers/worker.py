@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from agentrl.broker.api import Publisher
 from agentrl.broker.messages import EpisodeFinished, RunEpisode
 from agentrl.broker.topology import TRAJECTORIES
-from agentrl.core.config import Dispatch, Model, Task
-from agentrl.core.config import Worker as WorkerSection
+from agentrl.core.config.sections import Dispatch, Model, Task
+from agentrl.core.config.sections import Worker as WorkerSection
 from agentrl.core.errors import (
     AgentRLError,
     ItemError,

@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 from agentrl.core.access import admits, is_loopback, origin
-from agentrl.core.config import Metrics, secret
+from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics

@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from agentrl.core import config_loading
-from agentrl.core.config import secret
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import forbid_inspection
 from agentrl.dashboard.auth import ask, is_admitted

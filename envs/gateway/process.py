@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core.config import secret_files
+from agentrl.core.config.secrets import secret_files
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
 

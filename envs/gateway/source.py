@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agentrl.core.config import fill_secrets
+from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import ItemError, nearest
 from agentrl.envs.contract import Environment, Expert, Item
 from agentrl.envs.gateway.environment import Gateway, Plan

@@ -18,7 +18,8 @@ import msgspec
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from agentrl.core.config import Envs, secret
+from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections import Envs
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError, nearest
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import tracing

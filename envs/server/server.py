@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from agentrl.core.config import Envs, Task, secret
+from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections import Envs, Task
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.envs import registry

@@ -18,7 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, fill_secrets
+from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.chaos.proxy import Proxy
 from agentrl.ops.supervisor.exit_reasons import last_line

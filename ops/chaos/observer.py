@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.orm import Session
 
 from agentrl import broker
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import BrokerError, StoreError
 from agentrl.db.queries import liveness
 from agentrl.db.queries.liveness import Claim, Liveness

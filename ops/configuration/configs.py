@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Model, PolicyServer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Model, PolicyServer
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.db.registry import tracks

@@ -1,4 +1,4 @@
-"""`agentrl config keys`: types, bounds, defaults and descriptions of core/config.py."""
+"""`agentrl config keys`: types, bounds, defaults and descriptions of core/config/."""
 
 import ast
 import difflib
@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT
 
-from agentrl.core.config import NAME, Config, PolicyServer, Section, Trackers, Trainer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import NAME, PolicyServer, Section, Trackers, Trainer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.ops.tables import console, plain
 from agentrl.ops.trackers.factory import TRACKERS
@@ -24,7 +25,7 @@ from agentrl.trainer.algorithm import presets
 
 HEAD = """# Configuration
 
-This page lists every key of a run's TOML file. It is generated from `core/config.py`:
+This page lists every key of a run's TOML file. It is generated from `core/config/sections.py`:
 `agentrl config keys --markdown > docs/configuration.md`. To list the keys of one section, run
 `agentrl config keys trainer.lora`.
 
@@ -133,7 +134,9 @@ def choose_sections(section: str) -> list[KeySection]:
 
 def key_sections(kind: type[Section] = Config) -> list[KeySection]:
     """Return all sections, the top of the file first, each before its subsections."""
-    said = read_key_texts(inspect.getsource(sys.modules[kind.__module__]))
+    modules = dict.fromkeys((Section.__module__, kind.__module__))
+    texts = (read_key_texts(inspect.getsource(sys.modules[each])) for each in modules)
+    said = {name: found for each in texts for name, found in each.items()}
     return list(_walk(kind, None, KeySection("", "", said[kind.__name__][0], ()), said))
 
 

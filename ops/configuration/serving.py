@@ -1,6 +1,6 @@
 """The part of a configuration that policy servers and engines get."""
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.serving.engines import ServingConfig
 
 

@@ -8,7 +8,7 @@ ZeRO 3  weights and the reference too; offload = "all": on the host
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.doctor.memory_items import HOST, MemoryItem
 
 BUCKET = 50_000_000  # elements that are sent at once: `agentrl.trainer.engines.zero_shards.BUCKET`

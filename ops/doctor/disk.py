@@ -7,7 +7,7 @@ Shape ─▶ bytes of a checkpoint, of a snapshot ──────────
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.db.registry.tracks import parse_track
 from agentrl.ops.configuration.model_spec import ModelSpec
 from agentrl.ops.doctor.memory_items import GIB, element_bytes, trained_parameters

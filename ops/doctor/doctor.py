@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.doctor import requirements as doctor_requirements
 from agentrl.ops.doctor import services

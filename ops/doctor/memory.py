@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.model_spec import ModelSpec, read_spec
 from agentrl.ops.doctor.deepspeed_memory import over_ranks

@@ -11,7 +11,8 @@ has the formulas in words, and their measured error.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from agentrl.core.config import Config, PolicyServer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import PolicyServer
 from agentrl.core.errors import ConfigError
 from agentrl.ops.configuration.model_spec import ModelSpec
 from agentrl.serving.vllm.launch import max_rank

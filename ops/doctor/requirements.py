@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.supervisor.hosts import hosts_envs
 from agentrl.ops.trackers.factory import TRACKERS
 

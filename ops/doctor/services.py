@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentrl.core.config import Config, secret
+from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.ops.doctor.findings import Finding, try_finding
 from agentrl.ops.supervisor.hosts import hosts_envs

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, StoreError
 from agentrl.core.logging import get_logger
 from agentrl.ops.evaluation.command import EvalRequest

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, ConfigError, nearest
 from agentrl.db.admin import migrate
 from agentrl.db.store import Store, open_store

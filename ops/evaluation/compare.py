@@ -15,7 +15,7 @@ from statistics import fmean
 from sqlalchemy.orm import Session
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import SOLVED
 from agentrl.db.admin.readonly import open_history

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from agentrl.core import statistics
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import EnvironmentFailure, ItemError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.statistics import Estimate, clustered_interval, estimate

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from agentrl.core.config import Config, External
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import External
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import Status
 from agentrl.db.models import Evaluation, EvaluationEpisode

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.types import CURRENT

@@ -11,7 +11,8 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from agentrl.checkpoints import checkpoint_store, manifest
-from agentrl.core.config import Config, PolicyServer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import PolicyServer
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CheckpointState
 from agentrl.db.admin.readonly import open_history

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.experiments.simulator import Job
 from agentrl.workers.dispatch.curriculum import carry_debts, next_task, shares

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.experiments.findings import Design, SavedFinding, keep
 from agentrl.ops.experiments.training import Told
 from agentrl.ops.processes.entry import stop_on_signals

@@ -16,7 +16,8 @@ from random import Random
 import torch
 
 from agentrl.checkpoints.directories import publish, remove
-from agentrl.core.config import Config, Sampling
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import AgentRLError
 from agentrl.core.trajectory import Trajectory
 from agentrl.db.registry.checkpoints import LivePolicy

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentrl.core.config import Config, Sampling
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Sampling
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, SOLVED
 from agentrl.envs.contract import Item, TaskSource

@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import structs
 
-from agentrl.core.config import Config, Lora, Model
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Lora, Model
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import ToolCall, strings
 from agentrl.ops.configuration import model_spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentrl.core import config_loading, logging
 from agentrl.core.access import is_loopback, origin
-from agentrl.core.config import secret
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError
 
 HOST = "127.0.0.1"

@@ -3,7 +3,7 @@
 import threading
 from contextlib import ExitStack, closing
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.trainer.algorithm.presets import batch_groups

@@ -17,7 +17,7 @@ from types import FrameType
 
 from agentrl.checkpoints.checkpoint_store import WeightsAway
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import (
     AgentRLError,
     BrokerError,

@@ -5,7 +5,7 @@ It uses neither database nor broker.
 
 import threading
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.envs.server.server import serve
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.process import TOLD, set_session_nice

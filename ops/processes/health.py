@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, secret
+from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError, ConfigError, nearest
 from agentrl.db.admin import probe
 

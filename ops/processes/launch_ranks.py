@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import RankLost
 from agentrl.core.logging import get_logger
 from agentrl.core.process import MEETING, SUPERVISOR

@@ -2,7 +2,7 @@
 
 import threading
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.ops.runs.begin import open_run
 from agentrl.serving.policy_process import FollowedRun, serve_policy

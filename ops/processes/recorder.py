@@ -3,7 +3,7 @@
 import threading
 
 from agentrl.broker.topology import recorder_queue
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.types import RUN_OVER
 from agentrl.db.transitions import runs
 from agentrl.ops.runs.begin import open_run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.telemetry.exposition import address
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin.readonly import open_history

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.telemetry import exposition
 from agentrl.core.types import RUN_OVER
 from agentrl.db.store import open_store

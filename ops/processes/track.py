@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.ops.trackers.exporter import TrackerExporter

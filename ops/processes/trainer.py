@@ -15,7 +15,7 @@ from agentrl.broker.events import EventPublisher
 from agentrl.broker.topology import trainer_queue
 from agentrl.checkpoints import checkpoint_store
 from agentrl.checkpoints.checkpoint_store import TransferLimits
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.process import find_rank_place
 from agentrl.core.retry import FOREVER

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 from agentrl.broker.events import EventListener
 from agentrl.broker.messages import PoolChanged
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.runs.begin import open_run
 from agentrl.ops.tasks.task_sources import task_sources
 from agentrl.workers.celery_app import celery_app, run_celery

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.db.queries import progress
 from agentrl.db.queries.progress import Totals
 from agentrl.db.store import Store

@@ -18,7 +18,7 @@ from rich.console import Console
 from sqlalchemy.orm import Session
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.types import RunState
 from agentrl.db.queries import progress

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, ItemError, nearest
 from agentrl.envs.registry import datasets
 from agentrl.envs.tasks.alfworld.datasets import GAMES, LIST

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.quickstart.recipes import Recipe, Size
 from agentrl.ops.warmstart.command import make

@@ -18,7 +18,7 @@ import msgspec
 
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure
 from agentrl.core.statistics import interval
 from agentrl.core.trajectory import StepRecord, Trajectory

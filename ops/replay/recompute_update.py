@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.types import GroupState
 from agentrl.ops.processes.trainer import bounds
 from agentrl.trainer.algorithm import presets

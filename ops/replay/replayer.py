@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, ItemError, MessageError, StoreError, nearest
 from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.core.types import CURRENT

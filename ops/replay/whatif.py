@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import MessageError, StoreError
 from agentrl.core.trajectory import Trajectory, body_of
 from agentrl.core.types import CheckpointState, UpdateState

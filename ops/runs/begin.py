@@ -21,7 +21,8 @@ from agentrl.broker.topology import trainer_queue
 from agentrl.checkpoints import checkpoint_store, directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway
 from agentrl.core import config_loading, disk_errors
-from agentrl.core.config import Config, Model
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Model
 from agentrl.core.errors import CheckpointError, ConfigError, StoreError
 from agentrl.core.logging import bind_process, get_logger
 from agentrl.core.retry import FOREVER

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.ops.evaluation.target import resolve
 from agentrl.trainer.model.export import export as write

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 
 PREFIX = "hub:"

@@ -16,7 +16,9 @@ from agentrl import broker
 from agentrl.checkpoints import checkpoint_store, directories
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.core import config_loading
-from agentrl.core.config import Config, check_name, fill_secrets
+from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import fill_secrets
+from agentrl.core.config.sections import check_name
 from agentrl.core.errors import AgentRLError, ConfigError, StoreError
 from agentrl.core.types import RUN_OVER, RunState
 from agentrl.db.admin import migrate

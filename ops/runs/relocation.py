@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.db.store import Store
 from agentrl.db.transitions import lifecycle
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from alembic.util.exc import CommandError
 
 from agentrl.core import config_loading
-from agentrl.core.config import secret
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import StoreError
 from agentrl.db.admin import migrate
 from agentrl.db.admin.readonly import refuse_absent

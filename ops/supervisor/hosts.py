@@ -4,7 +4,7 @@ import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 
 
 def hosts_envs(config: Config) -> bool:

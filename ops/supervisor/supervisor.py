@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 from agentrl.core.process import SUPERVISOR, process_began
 from agentrl.core.telemetry import metrics

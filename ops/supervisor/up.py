@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config, secret
+from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import AgentRLError
 from agentrl.ops.configuration import configs
 from agentrl.ops.doctor import memory

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 
 from agentrl.core import logging
-from agentrl.core.config import Envs
+from agentrl.core.config.sections import Envs
 from agentrl.core.errors import AgentRLError, ConfigError, ItemError, nearest, with_hint
 from agentrl.envs import registry
 from agentrl.envs.tasks import datasets, figures

@@ -1,6 +1,6 @@
 """The task sources of a configuration: in this process, or behind the env server."""
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.envs import registry
 from agentrl.envs.contract import TaskSource
 

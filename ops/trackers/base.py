@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError
 
 

@@ -12,7 +12,7 @@ from typing import IO
 import msgspec
 
 from agentrl.core import logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, in_words
 from agentrl.core.telemetry import metrics
 from agentrl.core.types import RUN_OVER

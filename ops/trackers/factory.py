@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, require_known
 from agentrl.ops.trackers.base import Tracker, TrackerPlace, folder_of
 

@@ -15,7 +15,7 @@ from random import Random
 from statistics import fmean
 from types import MappingProxyType
 
-from agentrl.core.config import Dtype, Task
+from agentrl.core.config.sections import Dtype, Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.interruption import Interruption
 from agentrl.ops.warmstart import demonstrations

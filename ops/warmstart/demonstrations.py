@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentrl.core.config import Task
+from agentrl.core.config.sections import Task
 from agentrl.core.errors import ItemError
 from agentrl.envs.contract import Environment, Expert, Item, Message, TaskSource, Tool, ToolCall
 from agentrl.trainer.model.cloning import Demonstration

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.core.config import Dtype, Task
+from agentrl.core.config.sections import Dtype, Task
 from agentrl.envs.contract import TaskSource
 from agentrl.ops.warmstart import play, tokenizer
 from agentrl.ops.warmstart.play import Player

@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from agentrl.checkpoints.directories import publish
-from agentrl.core.config import Dtype, Task
+from agentrl.core.config.sections import Dtype, Task
 from agentrl.core.errors import ConfigError
 from agentrl.envs.contract import TaskSource
 from agentrl.envs.registry import source

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import PolicyServer as ServerConfig
-from agentrl.core.config import secret
+from agentrl.core.config.secrets import secret
+from agentrl.core.config.sections import PolicyServer as ServerConfig
 from agentrl.core.http import HttpServer
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Checkpoint, PolicyServer

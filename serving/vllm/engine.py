@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import PolicyServer
+from agentrl.core.config.sections import PolicyServer
 from agentrl.core.errors import CheckpointError, PolicyError
 from agentrl.core.logging import get_logger
 from agentrl.core.telemetry import metrics

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.core.config import strip_secrets
+from agentrl.core.config.secrets import strip_secrets
 from agentrl.core.logging import get_logger
 from agentrl.core.process import session_nice, set_session_nice
 from agentrl.serving.engine_api import EngineAway

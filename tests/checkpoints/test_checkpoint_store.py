@@ -16,7 +16,7 @@ from agentrl.checkpoints import checkpoint_store, manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
 from agentrl.checkpoints.manifest import CheckpointIOError, Manifest
 from agentrl.checkpoints.remote import Patience, call_with_patience
-from agentrl.core.config import fill_secrets
+from agentrl.core.config.secrets import fill_secrets
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.retry import FOREVER
 

@@ -12,18 +12,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agentrl.core import config_loading
-from agentrl.core.config import (
-    Config,
-    Dispatch,
-    PolicyServer,
-    Run,
-    Sampling,
-    Task,
-    fill_secrets,
-    secret,
-    secret_files,
-    strip_secrets,
-)
+from agentrl.core.config.config import Config
+from agentrl.core.config.secrets import fill_secrets, secret, secret_files, strip_secrets
+from agentrl.core.config.sections import Dispatch, PolicyServer, Run, Sampling, Task
 from agentrl.core.config_loading import loads
 from agentrl.core.errors import ConfigError
 

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from agentrl.core import config_loading
 from agentrl.core.access import origin
-from agentrl.core.config import Config, Run, Store, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run, Store, Task
 from agentrl.core.errors import AgentRLError, ConfigError
 from agentrl.dashboard import auth
 from agentrl.dashboard.auth import LoginResult, SessionStore

@@ -8,7 +8,8 @@ from running import ROOT
 from world import World
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Model, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Model, Task
 from agentrl.core.types import EpisodeState, Status
 from agentrl.dashboard import vocabulary
 from agentrl.dashboard.links import Here

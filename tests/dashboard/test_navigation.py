@@ -5,8 +5,9 @@ from history import begun
 from streamlit.testing.v1 import AppTest
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Task
-from agentrl.core.config import Run as RunSection
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run as RunSection
+from agentrl.core.config.sections import Task
 from agentrl.dashboard.links import address
 from agentrl.dashboard.navigation import PAGES
 from agentrl.db.store import Store

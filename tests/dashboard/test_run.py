@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 from history import begun, ended, trained
 
-from agentrl.core.config import Config, Task
-from agentrl.core.config import Run as RunSection
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run as RunSection
+from agentrl.core.config.sections import Task
 from agentrl.dashboard.curve_charts import success_chart
 from agentrl.dashboard.pages.run import health, recent_rows, update_rows
 from agentrl.dashboard.theme import colours

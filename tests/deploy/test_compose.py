@@ -98,7 +98,7 @@ def _the_dashboard_reaches_the_database_alone(stack: Stack) -> None:
     assert inside("import torch")[0] != 0, "the dashboard's image has torch"
     assert inside("import os; assert os.getuid() == 10001")[0] == 0
 
-    asked = "import os, psycopg; from agentrl.core.config import fill_secrets;"
+    asked = "import os, psycopg; from agentrl.core.config.secrets import fill_secrets;"
     asked += "u = fill_secrets(os.environ['AGENTRL_STORE_URL'], 'it').replace('+psycopg', '');"
     asked += "c = psycopg.connect(u); print(c.execute('SELECT name FROM runs').fetchall());"
     code, said = inside(f"{asked} c.execute('DELETE FROM alarms')")  # noqa: S608 - a constant

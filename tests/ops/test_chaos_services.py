@@ -21,8 +21,9 @@ from trajectories import finished
 from agentrl.broker import connect
 from agentrl.broker.messages import encode
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
-from agentrl.core.config import Config, Task
-from agentrl.core.config import Store as StoreSection
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Store as StoreSection
+from agentrl.core.config.sections import Task
 from agentrl.core.errors import MessageRefused, StoreUnavailable
 from agentrl.db.admin import fault_injection
 from agentrl.db.queries.liveness import Liveness

@@ -14,7 +14,7 @@ from conversation import PLACES, Exchange, Listener, hold
 from flaky import Flaky
 from running import eventually
 
-from agentrl.core.config import Envs, Task
+from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.types import Status
 from agentrl.envs import registry

@@ -10,7 +10,7 @@ from lineage import begin, register
 from scraping import free_port, scraped
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Metrics
+from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import ConfigError, PolicyError
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.db.models import Checkpoint

@@ -24,7 +24,8 @@ from agentrl.broker.messages import CheckpointPublished, PoolChanged
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
-from agentrl.core.config import Config, PolicyServer, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import PolicyServer, Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate

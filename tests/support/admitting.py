@@ -9,7 +9,8 @@ import msgspec
 from world import World
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config import Config, Dispatch, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Task
 from agentrl.envs.contract import Item
 from agentrl.ops.processes.dispatcher import dispatcher_config
 from agentrl.workers.dispatch.dispatcher import Dispatcher

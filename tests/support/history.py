@@ -11,7 +11,7 @@ from trajectories import trajectory
 
 from agentrl.broker.messages import EpisodeFinished, encode
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.types import CheckpointState, RunState, Status, UpdateState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Evaluation, PolicyServer, Run, Worker

@@ -14,7 +14,7 @@ from loose_broker import LooseConsumer
 from paused import Killed, Process, pause
 
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config import Worker as WorkerSection
+from agentrl.core.config.sections import Worker as WorkerSection
 from agentrl.core.trajectory import Trajectory
 from agentrl.db import models
 from agentrl.db.transitions import runs

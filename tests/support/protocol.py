@@ -23,7 +23,8 @@ from trajectories import trajectory
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
-from agentrl.core.config import Config, Dispatch, Run, Task, Trainer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Run, Task, Trainer
 from agentrl.core.errors import BrokerError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CheckpointState, RunState

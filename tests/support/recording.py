@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import func, select
 
 from agentrl.broker.messages import EpisodeFinished, encode
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import CURRENT, EpisodeState, GroupState
 from agentrl.db.models import Episode, Group, StoredTrajectory

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import history
 
-from agentrl.core.config import Config, Run, Task, Trackers
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run, Task, Trackers
 from agentrl.db.store import Store
 
 

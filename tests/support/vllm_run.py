@@ -19,7 +19,7 @@ from scraping import free_port
 from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Lora, Trainer
+from agentrl.core.config.sections import Lora, Trainer
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.db.store import Store, open_store

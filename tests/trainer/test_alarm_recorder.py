@@ -5,7 +5,7 @@ import pytest
 import structlog
 from world import World
 
-from agentrl.core.config import Alarms
+from agentrl.core.config.sections import Alarms
 from agentrl.core.types import UpdateState
 from agentrl.db.store import Store
 from agentrl.db.transitions import alarms, runs, updates

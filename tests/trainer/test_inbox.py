@@ -17,7 +17,7 @@ from agentrl import broker
 from agentrl.broker.api import Broker, Consumer, Delivery, Publisher
 from agentrl.broker.messages import CheckpointPublished, EpisodeFinished, Message, encode
 from agentrl.broker.topology import TRAJECTORIES, trainer_queue
-from agentrl.core.config import Metrics
+from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import BrokerError
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.core.trajectory import Trajectory

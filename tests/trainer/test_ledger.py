@@ -22,7 +22,8 @@ from agentrl.broker.topology import EVENTS
 from agentrl.checkpoints import manifest
 from agentrl.checkpoints.checkpoint_store import CheckpointStore, TransferLimits, WeightsAway, fetch
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config import Config, PolicyServer, Run, Task, Trainer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import PolicyServer, Run, Task, Trainer
 from agentrl.core.errors import BrokerError, CheckpointError, StoreError, StoreUnavailable
 from agentrl.core.trained_hash import ROOT, running_hash
 from agentrl.core.types import GroupState, RunState

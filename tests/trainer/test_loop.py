@@ -17,7 +17,8 @@ from agentrl.broker.messages import EpisodeFinished
 from agentrl.broker.topology import EVENTS, TRAJECTORIES, trainer_queue
 from agentrl.checkpoints.checkpoint_store import CheckpointStore
 from agentrl.checkpoints.manifest import verify
-from agentrl.core.config import Config, Run, Task, Trainer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run, Task, Trainer
 from agentrl.core.errors import StoreUnavailable
 from agentrl.core.types import RunState
 from agentrl.db.store import Store

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.core.config import Trainer
+from agentrl.core.config.sections import Trainer
 from agentrl.core.errors import CheckpointError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer import snapshots

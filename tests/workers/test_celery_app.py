@@ -15,7 +15,8 @@ from running import ROOT, eventually
 
 from agentrl.broker.messages import RunEpisode
 from agentrl.broker.topology import episodes_queue
-from agentrl.core.config import Broker, Config, Run, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Broker, Run, Task
 from agentrl.core.config_loading import dumps
 from agentrl.core.errors import BrokerError, BrokerUnavailable
 from agentrl.workers.celery_app import SWITCH_S, CommandSender, celery_app, purge_queue
@@ -123,7 +124,8 @@ def test_a_signal_that_came_before_celerys_handlers_is_not_lost(
 ) -> None:
     program = f"""
 import threading
-from agentrl.core.config import Broker, Config, Run, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Broker, Run, Task
 from agentrl.workers.celery_app import celery_app, run_celery
 
 class Stop(threading.Event):
@@ -158,7 +160,7 @@ POISON = (
 CONSUME = """
 import threading, sys
 import msgspec
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.workers.celery_app import celery_app, run_celery
 config = msgspec.json.decode(sys.argv[1], type=Config)
 def say(command):  # in one piece: two threads say it

@@ -17,7 +17,7 @@ from acting import CLAIMED, Fixed, Talk, serve, won
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.core.config import Sampling
+from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import ConfigError, EnvironmentFailure, PolicyError
 from agentrl.core.trajectory import Trajectory, check
 from agentrl.core.types import Status

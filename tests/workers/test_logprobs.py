@@ -13,7 +13,7 @@ import torch
 from acting import CLAIMED, Fixed, serve
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.core.config import Sampling, Trainer
+from agentrl.core.config.sections import Sampling, Trainer
 from agentrl.core.trajectory import Trajectory, check
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs import registry

@@ -20,8 +20,9 @@ from agentrl import broker
 from agentrl.broker.api import Broker, Publisher, Waiting
 from agentrl.broker.messages import EpisodeFinished, Message, RunEpisode
 from agentrl.broker.topology import recorder_queue
-from agentrl.core.config import Config, Dispatch, Model, Task
-from agentrl.core.config import Worker as WorkerConfig
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Model, Task
+from agentrl.core.config.sections import Worker as WorkerConfig
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.telemetry import tracing
 from agentrl.core.telemetry.tracing import Sink, Span

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentrl.core.config import Dispatch, Lora, Sampling, Trainer
+from agentrl.core.config.sections import Dispatch, Lora, Sampling, Trainer
 from agentrl.core.errors import ConfigError, require_known
 from agentrl.trainer.algorithm.advantages import ADVANTAGES
 from agentrl.trainer.algorithm.losses.registry import known_losses

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config import DeepSpeed
+from agentrl.core.config.sections import DeepSpeed
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.trainer.algorithm.metrics import TokenRecord, measure
 from agentrl.trainer.algorithm.objective import Objective

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config import Model, Trainer
+from agentrl.core.config.sections import Model, Trainer
 from agentrl.trainer.algorithm.presets import CHUNK_LOGITS, chunk_logits
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.snapshots import State

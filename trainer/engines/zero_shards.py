@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.core.config import DeepSpeed
+from agentrl.core.config.sections import DeepSpeed
 from agentrl.core.errors import CheckpointError, ConfigError
 
 BUCKET = 50_000_000  # elements that are sent at once; ten times as many where nobody says

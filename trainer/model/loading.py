@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from agentrl.core.config import Dtype
+from agentrl.core.config.sections import Dtype
 from agentrl.core.errors import CheckpointError
 
 TOKENIZER_FILES = (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl.checkpoints.manifest import Probe
-from agentrl.core.config import Lora
+from agentrl.core.config.sections import Lora
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import Settings
 from agentrl.trainer.engines.learner import Hardware

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
-from agentrl.core.config import Dispatch, Task
+from agentrl.core.config.sections import Dispatch, Task
 from agentrl.core.logging import get_logger
 from agentrl.db.models import Run
 from agentrl.db.transitions import item_streams, mixtures

@@ -19,7 +19,7 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config import Dispatch, Task
+from agentrl.core.config.sections import Dispatch, Task
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.logging import get_logger
 from agentrl.core.retry import Backoff, Retry

@@ -9,7 +9,7 @@ import msgspec
 import urllib3
 from msgspec import Meta
 
-from agentrl.core.config import secret
+from agentrl.core.config.secrets import secret
 from agentrl.core.errors import PolicyError
 from agentrl.core.telemetry import tracing
 from agentrl.db.registry.checkpoints import LivePolicy

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from agentrl.core.config import Sampling
+from agentrl.core.config.sections import Sampling
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.core.logging import get_logger
 from agentrl.core.threads import vital_thread

@@ -2,7 +2,7 @@
 
 import random
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.core.logging import get_logger
 from agentrl.envs.sandbox.inventory import ContainerInventory

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import CURRENT
 from agentrl.ops.configuration.configs import check

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from agentrl.core import config_loading, logging
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, nearest
 from agentrl.core.types import CURRENT
 from agentrl.ops.configuration.configs import check_model

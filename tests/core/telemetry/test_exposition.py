@@ -8,7 +8,7 @@ import pytest
 from running import eventually
 from scraping import asked, free_port
 
-from agentrl.core.config import Metrics
+from agentrl.core.config.sections import Metrics
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.exposition import PLACES, serve_metrics

@@ -7,7 +7,7 @@ import pytest
 from collector import collecting
 from scraping import free_port, scraped
 
-from agentrl.core.config import Metrics, Tracing
+from agentrl.core.config.sections import Metrics, Tracing
 from agentrl.core.errors import ConfigError
 from agentrl.core.telemetry import otlp, tracing
 from agentrl.core.telemetry.exposition import serve_metrics

@@ -9,7 +9,7 @@ import pytest
 from programs import Play
 from running import eventually
 
-from agentrl.core.config import Envs, Task
+from agentrl.core.config.sections import Envs, Task
 from agentrl.core.errors import EnvironmentFailure
 from agentrl.envs.contract import Counting, Message, Outcome, ToolCall
 from agentrl.envs.server.client import RemoteSource

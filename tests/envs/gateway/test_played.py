@@ -12,7 +12,7 @@ from acting import CLAIMED, Fixed, serve
 from programs import Play
 from running import ROOT
 
-from agentrl.core.config import Sampling
+from agentrl.core.config.sections import Sampling
 from agentrl.core.trajectory import check
 from agentrl.core.types import Status
 from agentrl.db.registry.checkpoints import LivePolicy

@@ -9,7 +9,7 @@ from conversation import Listener, hold, post, start
 from running import eventually
 from structlog.testing import capture_logs
 
-from agentrl.core.config import Envs, Task
+from agentrl.core.config.sections import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.server.session import Timings

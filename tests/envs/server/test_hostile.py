@@ -12,7 +12,8 @@ from conversation import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Envs, Task
 from agentrl.core.http import MAX_HEAD
 from agentrl.envs import registry
 from agentrl.envs.server import wire

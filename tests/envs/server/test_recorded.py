@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from conversation import PLACES, hold
 
-from agentrl.core.config import Config, Envs, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Envs, Task
 from agentrl.envs import registry
 from agentrl.envs.server.server import EnvServer
 from agentrl.envs.server.session import Timings

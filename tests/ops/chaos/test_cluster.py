@@ -16,7 +16,8 @@ import pytest
 from running import ROOT
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Run, Task, Trainer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run, Task, Trainer
 from agentrl.core.errors import AgentRLError
 from agentrl.db.audit.run_audit import Finding
 from agentrl.db.queries.liveness import Liveness

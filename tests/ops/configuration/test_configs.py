@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store

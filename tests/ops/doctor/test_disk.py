@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.db.registry.tracks import needed_checkpoints
 from agentrl.ops.configuration.model_spec import ModelSpec
 from agentrl.ops.doctor import disk

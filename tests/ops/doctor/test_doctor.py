@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.ops.configuration import model_spec
 from agentrl.ops.doctor import doctor, memory
 from agentrl.ops.doctor.doctor import disk, examine, extras

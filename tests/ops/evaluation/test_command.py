@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import CheckpointError, ConfigError, ItemError, StoreError
 from agentrl.core.types import RunState
 from agentrl.db.admin import migrate

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from acting import Talk, TalkSource, serve, won
 
-from agentrl.core.config import Config, Dispatch, Model, PolicyServer, Sampling, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Model, PolicyServer, Sampling, Task
 from agentrl.core.errors import ConfigError, EnvironmentFailure, ItemError
 from agentrl.db.registry.checkpoints import LivePolicy
 from agentrl.envs.contract import Environment, Item

@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import AgentRLError, PolicyError
 from agentrl.core.types import RunState
 from agentrl.db.models import EvaluationEpisode

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.core.config import Config, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Task
 from agentrl.core.errors import ConfigError, ItemError
 from agentrl.envs.contract import ToolCall
 from agentrl.ops.experiments.variants import variants

@@ -15,7 +15,8 @@ from running import ROOT, agentrl, eventually
 from world import World
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Dispatch, Model, Run, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Dispatch, Model, Run, Task
 from agentrl.core.process import TOLD
 from agentrl.core.types import RunState
 from agentrl.db.models import Worker

@@ -17,7 +17,7 @@ from running import ROOT
 from sqlalchemy import update
 
 from agentrl.core import config_loading
-from agentrl.core.config import Task
+from agentrl.core.config.sections import Task
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import GroupState
 from agentrl.db.models import Group

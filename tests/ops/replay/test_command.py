@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, EnvironmentFailure, MessageError, StoreError
 from agentrl.core.trajectory import Trajectory
 from agentrl.core.types import Status

@@ -19,7 +19,7 @@ from world import World
 from agentrl.broker.messages import EpisodeFinished, decode
 from agentrl.cli.main import app
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError, MessageError, StoreError
 from agentrl.core.types import Status
 from agentrl.db.models import Worker

@@ -10,7 +10,8 @@ from world import at_once
 
 from agentrl.checkpoints.checkpoint_store import fetch
 from agentrl.checkpoints.manifest import verify
-from agentrl.core.config import Broker, Config, Model, Run, Store, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Broker, Model, Run, Store, Task
 from agentrl.core.errors import ConfigError
 from agentrl.ops.runs.begin import RunOver, begin, clear_queues, require_queues
 

@@ -12,7 +12,8 @@ from agentrl import broker
 from agentrl.broker.messages import encode
 from agentrl.broker.topology import recorder_queue, trainer_queue
 from agentrl.core import config_loading
-from agentrl.core.config import Config, Run, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run, Task
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.ops.runs.dead_letters import requeue, show, show_all
 

@@ -10,7 +10,7 @@ import pytest
 
 from agentrl.checkpoints.manifest import verify
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.db.registry import checkpoints
 from agentrl.db.store import open_store

@@ -13,8 +13,9 @@ from agentrl import broker
 from agentrl.checkpoints import manifest
 from agentrl.cli import run_history
 from agentrl.core import config_loading
-from agentrl.core.config import Broker, Config, Model, Store, Task
-from agentrl.core.config import Run as RunSection
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Broker, Model, Store, Task
+from agentrl.core.config.sections import Run as RunSection
 from agentrl.core.errors import ConfigError, StoreError
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.models import Base, Checkpoint, Evaluation, PolicyServer, Run, Serving

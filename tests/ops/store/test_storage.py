@@ -13,9 +13,9 @@ from history import begun, trained
 from running import ROOT
 from sqlalchemy import text
 
-from agentrl.core.config import Config
-from agentrl.core.config import Run as RunSection
-from agentrl.core.config import Store as StoreSection
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Run as RunSection
+from agentrl.core.config.sections import Store as StoreSection
 from agentrl.core.errors import StoreError
 from agentrl.core.types import RunState
 from agentrl.db.store import Store, open_store

@@ -13,8 +13,9 @@ from running import eventually
 from tokenizers import Tokenizer
 
 from agentrl.checkpoints import directories, manifest
-from agentrl.core import config as sections
-from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
+from agentrl.core.config import sections
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.db.models import Checkpoint
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.checkpoint_loader import CheckpointLoader, median_gap, tolerance

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from agentrl.checkpoints import manifest
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.types import RunState
 from agentrl.db.queries import progress
 from agentrl.db.registry import checkpoints

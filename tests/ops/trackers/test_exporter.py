@@ -20,7 +20,7 @@ from telling import begun_of, followed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agentrl.core import config_loading
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.errors import ConfigError
 from agentrl.core.types import RunState
 from agentrl.db.models import Update

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 from telling import begun_of, followed
 
-from agentrl.core.config import Config
+from agentrl.core.config.config import Config
 from agentrl.core.types import RunState
 from agentrl.db.models import Evaluation, Update
 from agentrl.db.queries import tracker_cursor

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from agentrl.checkpoints import manifest
-from agentrl.core.config import Task
+from agentrl.core.config.sections import Task
 from agentrl.core.errors import AgentRLError, ConfigError, ItemError
 from agentrl.envs.contract import Tool
 from agentrl.envs.registry import source

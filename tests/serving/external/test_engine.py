@@ -18,7 +18,8 @@ from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
 from running import eventually
 from sqlalchemy import select, text
 
-from agentrl.core.config import Config, External, Model, PolicyServer, Task, Worker
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import External, Model, PolicyServer, Task, Worker
 from agentrl.core.types import CheckpointState, RunState
 from agentrl.db.admin import migrate
 from agentrl.db.models import Checkpoint, Run, Serving
@@ -217,7 +218,8 @@ def test_its_process_ends_while_the_model_is_silent(there: Endpoint) -> None:
     there.script = lambda _: says("late") if gate.wait(60) else fails(500)
     program = f'''
 import threading
-from agentrl.core.config import Config, External, PolicyServer, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import External, PolicyServer, Task
 from agentrl.ops.configuration.serving import serving_config
 from agentrl.serving.external.engine import serve_for_evaluation
 import urllib3, json

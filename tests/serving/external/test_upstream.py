@@ -12,7 +12,7 @@ import pytest
 from endpoint import KEY, Answer, Endpoint, endpoint, fails, says
 from running import eventually
 
-from agentrl.core.config import External
+from agentrl.core.config.sections import External
 from agentrl.core.errors import ConfigError
 from agentrl.serving.external.upstream import (
     BACKOFF_S,

@@ -20,8 +20,9 @@ from safetensors.numpy import load_file, save_file
 from sqlalchemy import select
 
 from agentrl.checkpoints import manifest
-from agentrl.core import config as sections
-from agentrl.core.config import Config, Lora, PolicyServer, Task, Trainer, Vllm
+from agentrl.core.config import sections
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Lora, PolicyServer, Task, Trainer, Vllm
 from agentrl.core.errors import CheckpointError, ConfigError, PolicyError
 from agentrl.db.models import Checkpoint, Serving
 from agentrl.db.store import Store, open_store

@@ -14,8 +14,9 @@ from fake_vllm import set_faults
 from running import eventually, fakes_of
 from scraping import asked, free_port
 
-from agentrl.core import config as sections
-from agentrl.core.config import Config, Metrics, PolicyServer, Task, Vllm
+from agentrl.core.config import sections
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Metrics, PolicyServer, Task, Vllm
 from agentrl.core.telemetry import metrics
 from agentrl.core.telemetry.exposition import serve_metrics
 from agentrl.ops.configuration.serving import serving_config

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from agentrl.core.config import DeepSpeed, Dispatch, Model, Sampling, Trainer
+from agentrl.core.config.sections import DeepSpeed, Dispatch, Model, Sampling, Trainer
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import (
     Importance,

@@ -13,7 +13,7 @@ from backends import NEEDS_DEEPSPEED
 from running import eventually, processes_of
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch
 
-from agentrl.core.config import DeepSpeed
+from agentrl.core.config.sections import DeepSpeed
 from agentrl.core.errors import ConfigError
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import TrainableGroup, assemble_batch
@@ -173,7 +173,7 @@ def test_offload_gives_the_updates_and_snapshots_of_torch(
 
 STEPS = """
 import sys, torch
-from agentrl.core.config import DeepSpeed
+from agentrl.core.config.sections import DeepSpeed
 from agentrl.trainer.engines import deepspeed_build, zero_shards
 library = zero_shards.imported("cpu")
 deepspeed_build.load(sys.argv[1])

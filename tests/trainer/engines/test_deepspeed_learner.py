@@ -13,7 +13,7 @@ from backends import NEEDS_DEEPSPEED
 from torch import Tensor
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
-from agentrl.core.config import Trainer
+from agentrl.core.config.sections import Trainer
 from agentrl.trainer import snapshots
 from agentrl.trainer.algorithm.presets import resolve_settings
 from agentrl.trainer.batch import Batch, TrainableGroup, assemble_batch

@@ -12,7 +12,7 @@ import torch
 import transformers
 from updates import BASE, LORA, MakeTrajectory, flat, off, on_torch, ragged, sharded
 
-from agentrl.core.config import Trainer
+from agentrl.core.config.sections import Trainer
 from agentrl.trainer.batch import Batch
 
 pytest.importorskip("deepspeed", reason="pip install 'agentrl-system[deepspeed]'")

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.checkpoints import directories
 from agentrl.checkpoints.manifest import ADAPTER
-from agentrl.core.config import Lora, Trainer
+from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.errors import CheckpointError, ConfigError
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer import snapshots

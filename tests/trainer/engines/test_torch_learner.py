@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from updates import ragged
 
-from agentrl.core.config import Lora, Trainer
+from agentrl.core.config.sections import Lora, Trainer
 from agentrl.core.trajectory import Trajectory
 from agentrl.trainer.algorithm.advantages import Floats
 from agentrl.trainer.algorithm.metrics import TokenRecord

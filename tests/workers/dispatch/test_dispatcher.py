@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 from world import World, at_once
 
 from agentrl.broker.messages import RunEpisode
-from agentrl.core.config import Config, Task, Trainer
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Task, Trainer
 from agentrl.core.errors import BrokerError, ConfigError
 from agentrl.core.types import CURRENT, EpisodeState, GroupState, Reason, RunState
 from agentrl.db.models import PolicyServer

@@ -11,7 +11,8 @@ from running import eventually
 from structlog.testing import capture_logs
 from world import World
 
-from agentrl.core.config import Config, Sampling, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Sampling, Task
 from agentrl.core.errors import PolicyError, StoreUnavailable
 from agentrl.db.registry import checkpoints
 from agentrl.db.registry.checkpoints import LivePolicy

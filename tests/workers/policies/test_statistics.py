@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import event
 from world import World
 
-from agentrl.core.config import Config, Sampling, Task
+from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Sampling, Task
 from agentrl.db.queries.episode_outcomes import EpisodeOutcome
 from agentrl.db.store import Store
 from agentrl.ops.processes.worker import pool_config

@@ -1,23 +1,14 @@
-"""The configuration: every key with its type, default and description.
+"""The sections of the configuration: every key with its type, default and description.
 
-`core/config_loading.py` reads a TOML file and the variables AGENTRL__SECTION__KEY into one
-`Config`. Secrets are not part of it: `${NAME}` in a URL is replaced when the URL is used, by the
-environment variable NAME or by the content of the file that NAME_FILE names.
-Paths are relative to the directory in which a command is started.
+A component receives its own section; `core/config/config.py` has the whole.
 """
 
-import os
 import re
-from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
 
-from agentrl.core import logging
 from agentrl.core.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16"]
@@ -28,13 +19,6 @@ Above0 = Annotated[float, Meta(gt=0.0)]
 AtLeast0 = Annotated[float, Meta(ge=0.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Above0
-
-NESTED = 3  # levels of variables whose values name other variables
-_NAMED = re.compile(r"\$\{(?P<name>\w+)\}")
-_PRIVATE = re.compile(r"^AGENTRL_|PASSWORD|SECRET")
-_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
-_LOGIN = re.compile(r"://[^/\s@]*:[^/\s@]*@")  # of a URL
-_SECRET_FILE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|URL)_FILE\Z")
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,59}\Z"  # names become folders, queues and columns
 Name = Annotated[str, Meta(pattern=NAME)]
@@ -569,201 +553,6 @@ class Trackers(Section, frozen=True):
     """Whether W&B uploads at once. Otherwise it writes a file for `wandb sync`."""
     look_s: Seconds = 2.0
     """Time between two exports."""
-
-
-class Config(Section, frozen=True):
-    """The whole configuration of one run."""
-
-    tasks: dict[str, Task]
-    run: Run = Run()
-    store: Store = Store()
-    broker: Broker = Broker()
-    dispatch: Dispatch = Dispatch()
-    worker: Worker = Worker()
-    workers: Positive = 1
-    """Worker processes that `agentrl up` starts."""
-    sampling: Sampling = Sampling()
-    model: Model = Model()
-    policy: list[PolicyServer] = []
-    """A policy server process. Absent: one local server with the tracks current and lagged(4)."""
-    trainer: Trainer = Trainer()
-    alarms: Alarms = Alarms()
-    envs: Envs = Envs()
-    eval: Eval = Eval()
-    metrics: Metrics = Metrics()
-    tracing: Tracing = Tracing()
-    logs: Logs = Logs()
-    trackers: Trackers = Trackers()
-    dashboard: Dashboard = Dashboard()
-
-    def policy_servers(self) -> list[PolicyServer]:
-        """Return the servers to start: by default one local server for current and lagged(4).
-
-        A server of an external model follows no track.
-        """
-        if not self.policy:
-            return [PolicyServer(name="policy", tracks=["current", "lagged(4)"])]
-        replace = msgspec.structs.replace
-        return [replace(s, tracks=[]) if s.engine == "external" else s for s in self.policy]
-
-    def policy_server(self, name: str = "") -> PolicyServer:
-        """Return the server with this name, or the first one. Raises ConfigError."""
-        servers = {server.name: server for server in self.policy_servers()}
-        if name and name not in servers:
-            raise ConfigError(f"no [[policy]] is named {name}; known: {', '.join(servers)}")
-        return servers[name] if name else next(iter(servers.values()))
-
-    def policy_token_env(self) -> str:
-        """Return the variable of the policy servers' token; empty: no token.
-
-        Raises ConfigError if they differ: workers send the same token to every server.
-        """
-        names = sorted({server.token_env for server in self.policy_servers()})
-        if len(names) > 1:
-            raise ConfigError(
-                f"policy.token_env: the policy servers differ: {' and '.join(map(repr, names))}",
-                hint="give every [[policy]] the same token_env",
-            )
-        return names[0]
-
-    def secret_names(self) -> list[str]:
-        """Return the names of the secrets that the processes of the run read, sorted."""
-        servers = self.policy_servers()
-        names = {server.token_env for server in servers} | {self.envs.token_env}
-        names |= {server.external.key_env for server in servers if server.engine == "external"}
-        names |= {self.metrics.token_env} if self.metrics.port else set()
-        return sorted(names - {""})
-
-    def as_evaluated(self) -> "Config":
-        """Return this configuration with the evaluator's device and concurrency."""
-        replace = msgspec.structs.replace
-        return replace(
-            self,
-            worker=replace(self.worker, concurrency=self.eval.concurrency),
-            model=replace(self.model, device=self.eval.device or self.model.device),
-        )
-
-    def eval_server(self) -> PolicyServer:
-        """Return the settings of the policy server inside the evaluator."""
-        asked = self.eval
-        return PolicyServer(
-            name="evaluator", engine=asked.engine, tracks=["pinned"], vllm=asked.vllm
-        )
-
-    def home(self) -> Path:
-        return Path(self.run.home).resolve()
-
-    def cache(self) -> Path:
-        """Return the folder for local copies of checkpoints that are stored under a URL."""
-        return self.home() / "cache"
-
-    def store_url(self) -> str:
-        if self.store.url == "embedded":
-            return f"sqlite:///{self.home() / 'store.db'}"
-        return fill_secrets(self.store.url, "store.url")
-
-    def broker_url(self) -> str:
-        if self.broker.url == "embedded":
-            return f"sqlite:///{self.home() / 'queue.db'}"
-        return fill_secrets(self.broker.url, "broker.url")
-
-    def tasks_url(self) -> str:
-        if self.broker.tasks_url == "embedded":
-            return f"filesystem://{self.home() / 'celery'}"
-        return fill_secrets(self.broker.tasks_url, "broker.tasks_url")
-
-
-def fill_secrets(url: str, where: str) -> str:
-    """Replace each `${NAME}` in a URL by the value of NAME (see `_value`), also in that value.
-
-    A value before the @ of a URL is percent-encoded here, so its variable contains the password
-    itself. Raises ConfigError for a variable that is not set.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        found = _read_value(match["name"])
-        if found is None:
-            name = match["name"]
-            raise ConfigError(f"{where}: ${{{name}}} is not set", hint=_read_exported(name))
-        before, after = match.string[: match.start()], match.string[match.end() :]
-        in_login = "://" in before and "/" not in before.partition("://")[2] and "@" in after
-        if in_login and not _NAMED.search(found):
-            if _ENCODED.search(found):
-                _warn_encoded(where, match["name"])
-            return quote(found, safe="")
-        return found
-
-    for _ in range(NESTED):
-        replaced = _NAMED.sub(value, url)
-        if replaced == url:
-            break
-        url = replaced
-    return url
-
-
-@cache
-def _warn_encoded(where: str, variable: str) -> None:
-    """Warn once per variable. It is no error: a password may contain such characters itself."""
-    logging.configure_unless_done()
-    logging.get_logger().warning(
-        "Variable seems to contain a percent-encoded password; it must contain the password itself",
-        variable=variable,
-        of=where,
-    )
-
-
-def secret(variable: str) -> str:
-    """Return the value of a variable (see `_value`); empty if no name is given.
-
-    Raises ConfigError if the variable is not set or cannot be sent in a header.
-    """
-    value = (_read_value(variable) or "") if variable else ""
-    if variable and not value:
-        raise ConfigError(f"the variable {variable} is not set", hint=_read_exported(variable))
-    if not (value.isascii() and value.isprintable() and value == value.strip()):
-        raise ConfigError(  # the error of an HTTP library would print the value
-            f"the value of {variable} cannot be sent in a header: it has a line break, a space at "
-            "one end, or a character outside ASCII",
-            hint="use printable ASCII characters only",
-        )
-    return value
-
-
-def strip_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for foreign programs: no AGENTRL_ variable, password or login."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if not _PRIVATE.search(name)
-        and (not _LOGIN.search(value) or name.lower().endswith("_proxy"))
-    }
-
-
-def secret_files() -> list[str]:
-    """Return the files that variables such as POSTGRES_PASSWORD_FILE name."""
-    named = (path for name, path in os.environ.items() if _SECRET_FILE.search(name))
-    return sorted({path for path in named if Path(path).is_file()})
-
-
-def _read_value(name: str) -> str | None:
-    """Return the environment variable NAME, or the content of the file that NAME_FILE names.
-
-    The line end that editors add is removed. None: neither is set. Raises ConfigError.
-    """
-    if name in os.environ or f"{name}_FILE" not in os.environ:
-        return os.environ.get(name)
-    path = os.environ[f"{name}_FILE"]
-    try:
-        return Path(path).read_text("utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(
-            f"{name}_FILE: {path}: {why}", hint="name a readable UTF-8 file"
-        ) from error
-
-
-def _read_exported(name: str) -> str:
-    return f"export {name}=…"
 
 
 def check_name(name: str, where: str) -> None:
