@@ -71,10 +71,10 @@ class RabbitBroker:
         self._parameters = _parameters(url)
         self._compress_above = compress_above
         self._retry = make_retry(stop)
-        self._wait(self._check)
+        self._call_patiently(self._check)
 
     def declare_run(self, run_id: str) -> None:
-        self._wait(partial(self._declare, run_id))
+        self._call_patiently(partial(self._declare, run_id))
 
     def _declare(self, run_id: str) -> None:
         with self._channel() as channel:
@@ -87,7 +87,7 @@ class RabbitBroker:
                 channel.queue_bind(queue, TRAJECTORIES, run_id)
 
     def queues_exist(self, run_id: str) -> bool:
-        return self._wait(partial(self._queues_exist, run_id))
+        return self._call_patiently(partial(self._queues_exist, run_id))
 
     def _queues_exist(self, run_id: str) -> bool:
         with self._channel() as channel:
@@ -106,10 +106,12 @@ class RabbitBroker:
                 channel.queue_delete(queue)
 
     def publisher(self) -> Publisher:
-        return self._wait(partial(RabbitPublisher, self._parameters, self._compress_above))
+        return self._call_patiently(
+            partial(RabbitPublisher, self._parameters, self._compress_above)
+        )
 
     def consumer(self, queue: str) -> Consumer:
-        return self._wait(partial(RabbitConsumer, self._parameters, queue))
+        return self._call_patiently(partial(RabbitConsumer, self._parameters, queue))
 
     def subscriber(self, run_id: str) -> Consumer:
         return RabbitSubscriber(self._parameters, run_id)
@@ -144,11 +146,11 @@ class RabbitBroker:
     def close(self) -> None:
         """Do nothing: owners close their publishers and consumers."""
 
-    def _wait(self, work: Callable[[], T]) -> T:
+    def _call_patiently(self, work: Callable[[], T]) -> T:
         """Run `work`, waiting for the broker. Raises BrokerError."""
-        return self._retry.call(partial(self._bounded, work))
+        return self._retry.call(partial(self._call_bounded, work))
 
-    def _bounded(self, work: Callable[[], T]) -> T:
+    def _call_bounded(self, work: Callable[[], T]) -> T:
         """Run `work` on a thread that is abandoned on stop, because pika ignores stop events."""
         if self._retry.stop is None:
             return work()

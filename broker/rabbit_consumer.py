@@ -102,7 +102,7 @@ class RabbitConsumer:
         self._link.close()
 
     def opened(self, channel: Any) -> None:
-        channel.confirm_delivery(self._confirmed)
+        channel.confirm_delivery(self._on_confirm)
         channel.basic_qos(prefetch_count=PREFETCH)
         channel.add_on_cancel_callback(lambda _: channel.close(404, "the queue was deleted"))
         channel.basic_consume(self._queue, self._on_message, callback=lambda _: self._link.ready())
@@ -136,7 +136,7 @@ class RabbitConsumer:
         properties = pika.BasicProperties(headers=headers, delivery_mode=2)
         channel.basic_publish(DEAD, self._queue, body, properties)
 
-    def _confirmed(self, frame: Any) -> None:
+    def _on_confirm(self, frame: Any) -> None:
         """Acknowledge the original of a confirmed dead letter."""
         method = frame.method
         upto = method.delivery_tag

@@ -97,8 +97,8 @@ class RabbitPublisher:
     def opened(self, channel: Any) -> None:
         for exchange in EXCHANGES:
             channel.exchange_declare(exchange, "direct", durable=True)
-        channel.add_on_return_callback(self._returned)
-        channel.confirm_delivery(self._confirmed, callback=lambda _: self._ready(channel))
+        channel.add_on_return_callback(self._on_return)
+        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._on_ready(channel))
 
     def lost(self) -> None:
         """Queue unconfirmed messages again, in order, before later ones."""
@@ -117,7 +117,7 @@ class RabbitPublisher:
         self._unconfirmed.clear()
         self._sequence = 0
 
-    def _ready(self, channel: Any) -> None:
+    def _on_ready(self, channel: Any) -> None:
         self._link.ready()
         self._drain(channel)
 
@@ -145,11 +145,11 @@ class RabbitPublisher:
         durable = pending.exchange != EVENTS
         return pika.BasicProperties(message_id=str(sequence), delivery_mode=2 if durable else 1)
 
-    def _returned(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
+    def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
         """Handle a returned (unroutable) message; it arrives before its confirm."""
         self._unconfirmed[int(properties.message_id)].returned = True
 
-    def _confirmed(self, frame: Any) -> None:
+    def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         known = self._unconfirmed
         tags = [method.delivery_tag]

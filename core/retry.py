@@ -93,7 +93,7 @@ class Retry:
             with self._lock:
                 self._waiting += not waits
             waits = True
-            self._tell_away(state.outcome.exception() if state.outcome else None)
+            self._log_away(state.outcome.exception() if state.outcome else None)
 
         attempt = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_transient),
@@ -110,7 +110,7 @@ class Retry:
             answer = attempt(work)
         except Exception as error:
             if limit_s > 0.0 and self._is_transient(error):
-                self._tell_away(error)
+                self._log_away(error)
             raise
         finally:
             if waits:
@@ -164,7 +164,7 @@ class Retry:
         elif self.stop.wait(seconds):  # told to stop: a few short pauses more
             time.sleep(min(seconds, self._backoff.stopping_s / 10))
 
-    def _tell_away(self, error: BaseException | None) -> None:
+    def _log_away(self, error: BaseException | None) -> None:
         if self._backoff.silent:
             return
         with self._lock:

@@ -114,7 +114,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A read-only transaction. Raises StoreError if the database is unavailable."""
-        with self._named(), self._read() as session:
+        with self._name_errors(), self._read() as session:
             yield session
 
     @contextmanager
@@ -123,7 +123,7 @@ class Store:
 
         Raises StoreError if the database is unavailable.
         """
-        with self._named(), self._write.begin() as session:
+        with self._name_errors(), self._write.begin() as session:
             yield session
 
     def transact(self, work: Callable[[Session], T], *, patience_s: float | None = None) -> T:
@@ -150,7 +150,7 @@ class Store:
         def attempt() -> T:
             nonlocal allowed_s
             try:
-                with begin() as session, self._allowed(session, allowed_s):
+                with begin() as session, self._limit_statement(session, allowed_s):
                     return work(session)
             except DBAPIError as error:
                 if isinstance(error.orig, psycopg.errors.QueryCanceled):
@@ -159,11 +159,11 @@ class Store:
                     allowed_s = min(2 * allowed_s, longest_s)
                 raise
 
-        with self._named():
+        with self._name_errors():
             return self.retry.call(attempt, limit_s=patience_s)
 
     @contextmanager
-    def _allowed(self, session: Session, statement_s: float) -> Iterator[None]:
+    def _limit_statement(self, session: Session, statement_s: float) -> Iterator[None]:
         """Extend the statement timeout of this transaction."""
         more_s = statement_s - self._timeouts.statement_s
         connection = session.connection().connection.driver_connection if more_s else None
@@ -185,7 +185,7 @@ class Store:
         )
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """Convert errors of the database to StoreError, except errors of our own statements."""
         try:
             yield

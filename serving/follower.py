@@ -90,7 +90,7 @@ class Follower:
         self._last: dict[str, Checkpoint] = {}  # what each track was served from
 
     @property
-    def soon(self) -> bool:
+    def is_retrying(self) -> bool:
         """Return whether a checkpoint drains, so that `step` must be called again soon."""
         return bool(self._leaving)
 
@@ -100,17 +100,17 @@ class Follower:
 
     def step(self, live: Sequence[Checkpoint]) -> None:
         """Move every track to its checkpoint of the live lineage, and drop unused checkpoints."""
-        self._lose()
+        self._close_lost()
         for track in self._seat.tracks:
-            checkpoint = self._wanted(track, live)
+            checkpoint = self._select(track, live)
             if checkpoint is None:
                 continue
-            self._bring(track, checkpoint)
+            self._switch(track, checkpoint)
             if self._loader.is_refused(checkpoint.checkpoint_id):
-                self._bring(track, self._last.get(track))
-        self._let_go()
+                self._switch(track, self._last.get(track))
+        self._end_retiring()
 
-    def _bring(self, track: str, checkpoint: Checkpoint | None) -> None:
+    def _switch(self, track: str, checkpoint: Checkpoint | None) -> None:
         """Move one track to one checkpoint, as far as possible in this step."""
         if checkpoint is None:
             return
@@ -120,17 +120,17 @@ class Follower:
             return
         if self._in_place and self._loader.has_files(checkpoint):
             if held:
-                self._leave(track, held.checkpoint_id)
-            self._let_go()
+                self._retire(track, held.checkpoint_id)
+            self._end_retiring()
         leaving = self._leaving.get(name)
         blocked = self._leaving if self._in_place else leaving and track in leaving.tracks
         if blocked or not self._loader.load(checkpoint):
             return
         self._serve(track, checkpoint)
         if held and not self._in_place:
-            self._leave(track, held.checkpoint_id)
+            self._retire(track, held.checkpoint_id)
 
-    def _wanted(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
+    def _select(self, track: str, live: Sequence[Checkpoint]) -> Checkpoint | None:
         """Return the checkpoint of a track; its former one if the new one is refused."""
         try:
             name = select_checkpoint(track, [(row.version, row.checkpoint_id) for row in live])
@@ -139,9 +139,9 @@ class Follower:
         if self._loader.is_refused(name):
             return self._last.get(track)
         rows = {row.checkpoint_id: row for row in live}
-        return rows.get(name) or self._elsewhere(name)
+        return rows.get(name) or self._find_present(name)
 
-    def _elsewhere(self, checkpoint_id: str) -> Checkpoint | None:
+    def _find_present(self, checkpoint_id: str) -> Checkpoint | None:
         """Return a pinned checkpoint outside the live lineage."""
         row = self._store.ask(lambda session: checkpoints.find_checkpoint(session, checkpoint_id))
         if row is None and checkpoint_id not in self._missing:
@@ -160,13 +160,13 @@ class Follower:
         metrics.SERVED.set(checkpoint.version, track=track)
         log.info("Serving track", track=track, version=checkpoint.version)
 
-    def _leave(self, track: str, checkpoint_id: str) -> None:
+    def _retire(self, track: str, checkpoint_id: str) -> None:
         leaving = RetiringCheckpoint(self._clock() + self._seat.drain_s)
         self._leaving.setdefault(checkpoint_id, leaving).tracks.append(track)
         if self._in_place:
             self._served.retire(checkpoint_id, timeout_s=0.0)
 
-    def _let_go(self) -> None:
+    def _end_retiring(self) -> None:
         """Close rows of checkpoints that still serve another track; drain and unload the others."""
         kept = {serving.checkpoint_id for serving in self._served.tracks().values()}
         for name, leaving in list(self._leaving.items()):
@@ -176,20 +176,20 @@ class Follower:
                     continue
                 self._loader.unload(name)
                 self._served.retire(name, timeout_s=ABORT_S)
-            self._retired(name, leaving.tracks)
+            self._close_row(name, leaving.tracks)
             del self._leaving[name]
 
-    def _lose(self) -> None:
+    def _close_lost(self) -> None:
         """Close the rows of checkpoints that the engine lost; their requests have failed."""
         tracks = self._served.tracks()
         for name in self._loader.take_lost():
             on = [track for track, serving in tracks.items() if serving.checkpoint_id == name]
             self._served.retire(name, timeout_s=0.0)
             leaving = self._leaving.pop(name, None)
-            self._retired(name, [*on, *(leaving.tracks if leaving else [])])
+            self._close_row(name, [*on, *(leaving.tracks if leaving else [])])
             log.error("Engine lost a checkpoint", checkpoint_id=name)
 
-    def _retired(self, checkpoint_id: str, tracks: Sequence[str]) -> None:
+    def _close_row(self, checkpoint_id: str, tracks: Sequence[str]) -> None:
         server_id = self._seat.server_id
         for track in tracks:
             self._store.transact(

@@ -104,7 +104,7 @@ def serve_policy(
                 beats.result()
             if not engine.alive():
                 raise EngineDied(f"policy server {server.name}: the engine's thread ended")
-            watch.wait(SOON_S if follower.soon else TICK_S)
+            watch.wait(SOON_S if follower.is_retrying else TICK_S)
 
 
 class CheckpointWatch:

@@ -42,12 +42,12 @@ class PolicyApp:
         return Starlette(
             routes=[
                 Route("/v1/completions", self._measured, methods=["POST"]),
-                Route("/v1/models", self._guarded(self._models)),
-                Route("/health", self._guarded(self._health)),
+                Route("/v1/models", self._guard(self._models)),
+                Route("/health", self._guard(self._health)),
             ]
         )
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: HttpRequest) -> Response:
             if not admits(self._token, request.headers.get("authorization", "")):
                 return _fault(401, "the bearer token is missing or wrong", code="invalid_api_key")
@@ -59,7 +59,7 @@ class PolicyApp:
         """Count and time a completion."""
         began = time.perf_counter()
         with tracing.continue_trace("completion", request.headers.get("traceparent")) as fields:
-            response = await self._guarded(self._completions)(request)
+            response = await self._guard(self._completions)(request)
             fields["status"] = response.status_code
         metrics.REQUESTS.add(status=str(response.status_code))
         metrics.REQUEST.observe(time.perf_counter() - began)

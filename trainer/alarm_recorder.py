@@ -61,22 +61,23 @@ class AlarmRecorder:
 
         Groups that have just become ready may still turn out to have no spread.
         """
-        if store.ask(self._seen):
+        if store.ask(self._changed_alarms):
             log_alarms(
-                store.transact(lambda session: self._record(session, version, epoch)), version
+                store.transact(lambda session: self._record_alarms(session, version, epoch)),
+                version,
             )
 
-    def _seen(self, session: Session) -> Edges:
+    def _changed_alarms(self, session: Session) -> Edges:
         metrics = group_metrics(alarms.groups_since_update(session, self._run_id))
         readings = share_readings(metrics, self._config)
         raised = [reading for reading in readings if reading.raised]
         return alarm_changes(raised, alarms.raised_alarms(session, self._run_id)) if raised else []
 
-    def _record(self, session: Session, version: int, epoch: int) -> list[AlarmReading]:
+    def _record_alarms(self, session: Session, version: int, epoch: int) -> list[AlarmReading]:
         run = session.get_one(Run, self._run_id, with_for_update=True, populate_existing=True)
         if run.trainer_epoch != epoch:
             return []
-        told = self._seen(session)
+        told = self._changed_alarms(session)
         alarms.add_alarms(session, self._run_id, None, version, told)
         return [reading for reading, _ in told]
 

@@ -89,24 +89,24 @@ class Inbox:
                     break
                 look_at = time.monotonic() + DUE_EVERY_S
             self._receive()
-            state, members = self._store.ask(partial(self._look, epoch))
+            state, members = self._store.ask(partial(self._read_ready, epoch))
             if state in RUN_OVER:
                 break
             if state == RunState.PAUSED:
                 continue
-            chosen = self._choose(members, version, epoch)
-            if len(chosen) >= self._bounds.min_groups and self._take(chosen, epoch):
+            chosen = self._choose_groups(members, version, epoch)
+            if len(chosen) >= self._bounds.min_groups and self._take_groups(chosen, epoch):
                 return chosen
         return ()
 
-    def _take(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
+    def _take_groups(self, chosen: Sequence[TrainableGroup], epoch: int) -> bool:
         """Mark the groups as taken, so that their episodes are not re-issued; False: one was
         re-issued.
         """
         names = [group.group_id for group in chosen]
         return self._store.transact(lambda session: groups.take_groups(session, names, epoch))
 
-    def _look(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
+    def _read_ready(self, epoch: int, session: Session) -> tuple[RunState, Sequence[ReadyMember]]:
         limit = 4 * self._bounds.max_groups
         state = updates.run_state(session, self._run_id, epoch)
         return state, updates.ready_members(session, self._run_id, limit=limit)
@@ -115,7 +115,7 @@ class Inbox:
         """Free the bodies of closed groups."""
         for group in trained:
             for member in group.members:
-                self._drop((member.episode_id, member.fence))
+                self._drop_body((member.episode_id, member.fence))
 
     def _receive(self) -> None:
         """Hold and acknowledge the received bodies. An unavailable broker delivers none."""
@@ -128,7 +128,7 @@ class Inbox:
         while deliveries := self._consumer.receive(256, timeout_s):
             for delivery in deliveries:
                 if isinstance(delivery.message, EpisodeFinished):
-                    self._hold(delivery.message.trajectory)
+                    self._keep_body(delivery.message.trajectory)
             self._unacknowledged += deliveries
             self._acknowledge()
             timeout_s = 0.0
@@ -139,7 +139,7 @@ class Inbox:
             self._consumer.ack(self._unacknowledged)
             self._unacknowledged = []
 
-    def _hold(self, trajectory: Trajectory) -> None:
+    def _keep_body(self, trajectory: Trajectory) -> None:
         """Hold a body. It is ignored if pinned bodies fill the memory and it is not needed."""
         key = (trajectory.episode_id, trajectory.fence)
         if key in self._held:
@@ -156,15 +156,15 @@ class Inbox:
             oldest = next((key for key in self._held if key not in self._pinned), None)
             if oldest is None:
                 return False
-            self._drop(oldest)
+            self._drop_body(oldest)
         return True
 
-    def _drop(self, key: Key) -> None:
+    def _drop_body(self, key: Key) -> None:
         held = self._held.pop(key, None)
         if held is not None:
             self._held_bytes -= _bytes(held)
 
-    def _choose(
+    def _choose_groups(
         self, members: Sequence[ReadyMember], version: int, epoch: int
     ) -> list[TrainableGroup]:
         """Return at most `max_groups` complete groups, fresh and with spread, oldest first.
@@ -182,9 +182,9 @@ class Inbox:
             candidates = [waiting.popleft() for _ in range(wanted)]
             rows = [row for group in candidates for row in group]
             self._pinned = _keys(chosen) | {(row.episode_id, row.fence) for row in rows}
-            self._fetch(rows)
+            self._fetch_bodies(rows)
             for each in candidates:
-                group = self._whole(each[0].group_id, each)
+                group = self._assemble_group(each[0].group_id, each)
                 if group is None:
                     continue
                 state = classify_group(group, version, self._bounds, self._forks)
@@ -194,10 +194,10 @@ class Inbox:
                 closing[state].append(group.group_id)
                 self.forget([group])
         self._pinned = _keys(chosen)
-        self._close(closing, epoch)
+        self._close_groups(closing, epoch)
         return chosen
 
-    def _fetch(self, members: Sequence[ReadyMember]) -> None:
+    def _fetch_bodies(self, members: Sequence[ReadyMember]) -> None:
         """Read bodies that the broker has not delivered from the database; damaged ones are given
         up.
         """
@@ -211,7 +211,7 @@ class Inbox:
         found = self._store.ask(lambda session: bodies.read_bodies(session, list(missing)))
         for key, wire in found.items():
             try:
-                self._hold(body_of(wire, missing[key]))
+                self._keep_body(body_of(wire, missing[key]))
             except MessageError as error:
                 self._give_up(key, error)
 
@@ -226,7 +226,7 @@ class Inbox:
             "Stored trajectory cannot be read", episode_id=key[0], again=given_up, error=str(error)
         )
 
-    def _whole(self, group_id: str, rows: Sequence[ReadyMember]) -> TrainableGroup | None:
+    def _assemble_group(self, group_id: str, rows: Sequence[ReadyMember]) -> TrainableGroup | None:
         """Return the group if every member's body is here and matches its row."""
         found = [self._held.get((row.episode_id, row.fence)) for row in rows]
         held = [each for each in found if each is not None]
@@ -235,11 +235,11 @@ class Inbox:
         for row, each in zip(rows, held, strict=True):
             if each.sha256 != row.sha256:
                 log.error("Trajectory does not match its row", episode_id=row.episode_id)
-                self._drop((row.episode_id, row.fence))
+                self._drop_body((row.episode_id, row.fence))
                 return None
         return TrainableGroup(group_id, rows[0].task, tuple(held))
 
-    def _close(self, closing: dict[GroupState, list[str]], epoch: int) -> None:
+    def _close_groups(self, closing: dict[GroupState, list[str]], epoch: int) -> None:
         reasons = {GroupState.FILTERED: Reason.ZERO_SPREAD, GroupState.STALE: Reason.TOO_STALE}
         if not any(closing.values()):
             return

@@ -88,7 +88,7 @@ class Ledger:
                 checkpoints.set_snapshot_path(session, checkpoint.checkpoint_id, str(found.path))
             return undone
 
-        with self._counted(Transition.ROLL_BACK):
+        with self._count_refusals(Transition.ROLL_BACK):
             undone = self._store.transact(begin)
         present = partial(checkpoints.undeleted_checkpoints, run_id=self._run_id)
         left = retention.find_orphans(
@@ -155,7 +155,7 @@ class Ledger:
             figures = {**metrics.values, "snapshot_failed": float(snapshot is None)}
             record = replace(record, snapshot_path=snapshot, metrics=figures)
         try:
-            with self._counted(Transition.COMMIT):
+            with self._count_refusals(Transition.COMMIT):
                 told = self._store.transact(partial(self._write, record))
         except UpdateRefused:
             retention.remove_directories([path, snapshot or path], self._checkpoint_files.stop)
@@ -203,7 +203,7 @@ class Ledger:
             log.info("Pending update committed", version=record.version)
 
     @contextmanager
-    def _counted(self, transition: Transition) -> Iterator[None]:
+    def _count_refusals(self, transition: Transition) -> Iterator[None]:
         """Record a refusal inside this context, in a separate transaction."""
         try:
             yield
@@ -260,7 +260,7 @@ class Ledger:
 
         Raises TrainerReplaced if another trainer has taken over.
         """
-        rule = self._stop_rules.met(at.version)
+        rule = self._stop_rules.find_met_rule(at.version)
         if rule:
             self._store.transact(partial(self._end, rule))
         else:

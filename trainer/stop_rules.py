@@ -24,7 +24,7 @@ class StopRules:
         self._run_id = run_id
         self._store = store
 
-    def met(self, version: int) -> str:
+    def find_met_rule(self, version: int) -> str:
         """Return the rule that ends the run at this version; empty: none."""
         run = self._run
         if run.stop_updates is not None and version >= run.stop_updates:

@@ -228,7 +228,7 @@ class EpisodeLoop:
                 wait_for(None if away else policy)
                 timeout_s = min(limits.completion_timeout_s, max(1.0, self._deadline - asked))
                 try:
-                    completion = self._asked(policy, self._ask(prompt, said), timeout_s)
+                    completion = self._request(policy, self._ask(prompt, said), timeout_s)
                 except CheckpointNotServed as error:
                     idle_since = context.monotonic()
                     away = isinstance(error, Unreachable) or not self._sampler.is_live(policy)
@@ -241,7 +241,7 @@ class EpisodeLoop:
                         raise NoLivePolicy(str(error), hint=error.hint) from error
                     if idle_since > wait_until:
                         raise
-                    self._replaced(policy, error)
+                    self._draw_another(policy, error)
                     context.stop.wait(pause_s)
                     pause_s = min(2 * pause_s, LONGEST_REDRAW_S)
                 else:
@@ -258,7 +258,7 @@ class EpisodeLoop:
             session=f"{self._claimed.episode_id}/{self._claimed.fence}",
         )
 
-    def _asked(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:
+    def _request(self, policy: LivePolicy, ask: Ask, timeout_s: float) -> Completion:
         """Send tokens, or messages to a policy that does not read our tokens."""
         if policy.exact:
             return self._context.client.complete(policy, ask, timeout_s=timeout_s)
@@ -266,7 +266,7 @@ class EpisodeLoop:
         interpreter = Interpreter(context.client, context.template, context.style, self._env.tools)
         return interpreter.complete(policy, self._conversation.history(), ask, timeout_s)
 
-    def _replaced(self, policy: LivePolicy, error: CheckpointNotServed) -> None:
+    def _draw_another(self, policy: LivePolicy, error: CheckpointNotServed) -> None:
         """Record that another policy is drawn for this step."""
         self._redrawn += 1
         metrics.REDRAWS.add()
@@ -277,7 +277,7 @@ class EpisodeLoop:
             checkpoint_id=policy.checkpoint_id,
             error=str(error),
         )
-        self._sampler.failed()
+        self._sampler.note_failure()
 
     def _room(self, said: Sequence[int] = ()) -> int:
         """Return how many more tokens may be sampled in this turn."""

@@ -162,7 +162,7 @@ class EpisodeWorker:
         try:
             claimed = self._claim(command)
             if claimed is not None:
-                observe_attempt(self._run_id, claimed, lambda: self._driven(claimed))
+                observe_attempt(self._run_id, claimed, lambda: self._drive(claimed))
         finally:
             with self._driving_lock:
                 self._driving.discard(key)
@@ -181,12 +181,12 @@ class EpisodeWorker:
 
         return self._store.transact(work)
 
-    def _driven(self, claimed: ClaimedEpisode) -> str:
+    def _drive(self, claimed: ClaimedEpisode) -> str:
         """Run an attempt and update its row; return the outcome."""
         try:
             return self._finish(claimed, self._attempt(claimed))
         except Exception as error:  # the episode is one of the three places that catch
-            return self._failed(claimed, error)
+            return self._handle_failure(claimed, error)
 
     def _attempt(self, claimed: ClaimedEpisode) -> Trajectory:
         source = self._sources[claimed.task]
@@ -263,7 +263,7 @@ class EpisodeWorker:
         with self._waiting.attempt(claimed) as wait_for:
             self._publisher.publish(TRAJECTORIES, self._run_id, message, waiting=waiting)
 
-    def _failed(self, claimed: ClaimedEpisode, error: Exception) -> str:
+    def _handle_failure(self, claimed: ClaimedEpisode, error: Exception) -> str:
         """Give the episode back, or count a failed attempt; return the outcome."""
         if isinstance(error, StoreUnavailable):  # only once told to stop: else it waits
             log.warning("Attempt left until its lease expires", error=str(error))

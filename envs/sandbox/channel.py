@@ -63,9 +63,9 @@ class Channel:
         except TimeoutError as error:
             raise EnvironmentFailure(f"sandbox: accepted no input for {timeout_s:g} s") from error
         except OSError as error:
-            raise self._ended() from error
+            raise self._end_error() from error
 
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Return whether the process is alive and has sent no unexpected output."""
         if self._out or self._framed:
             return False
@@ -92,9 +92,9 @@ class Channel:
         except TimeoutError as error:
             raise EnvironmentFailure(f"sandbox: no answer within {timeout_s:g} s") from error
         except OSError as error:
-            raise self._ended() from error
+            raise self._end_error() from error
         if not chunk:
-            raise self._ended()
+            raise self._end_error()
         self._framed += chunk
         self._unframe()
 
@@ -111,7 +111,7 @@ class Channel:
                 self._err = (self._err + content)[-MAX_STDERR:]
             del self._framed[:end]
 
-    def _ended(self) -> EnvironmentFailure:
+    def _end_error(self) -> EnvironmentFailure:
         if passed := self._overrun():
             return Overrun(f"sandbox: {passed}")
         said = self._err.decode(errors="replace").strip().rpartition("\n")[2]

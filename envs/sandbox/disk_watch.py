@@ -57,7 +57,7 @@ class DiskWatch(threading.Thread):
             self._unseen = {name: n for name, n in self._unseen.items() if name in there}
             for sandbox in present:
                 try:
-                    if passed := self._passed(sandbox.container):
+                    if passed := self._exceeded_bound(sandbox.container):
                         log.warning("Sandbox stopped", container=sandbox.container, passed=passed)
                         sandbox.end(passed)
                 except EnvironmentFailure as error:
@@ -68,7 +68,7 @@ class DiskWatch(threading.Thread):
                     )
             pause = min(MAX_PAUSE_S, max(PAUSE_S, PAUSE_SHARE * (time.monotonic() - began)))
 
-    def _passed(self, container: str) -> str:
+    def _exceeded_bound(self, container: str) -> str:
         """Return the exceeded limit; empty: none.
 
         Raises EnvironmentFailure for errors of the engine.

@@ -174,11 +174,11 @@ class Engine:
         """
         with _engine_errors("list containers"):
             listed = self._api.containers(all=True, filters={"label": OWNER})
-        orphans = [each["Id"] for each in listed if self._orphaned(each["Labels"])]
+        orphans = [each["Id"] for each in listed if self._is_orphan(each["Labels"])]
         if not orphans:
             return 0
         with ThreadPoolExecutor(REMOVERS) as threads:
-            gone = sum(threads.map(self._reaped, orphans))
+            gone = sum(threads.map(self._reap_container, orphans))
         log.info("Containers without a lease removed", count=gone)
         return gone
 
@@ -228,13 +228,13 @@ class Engine:
             found: Mapping[str, Any] = answer.json()
         return found
 
-    def _orphaned(self, labels: Mapping[str, str]) -> bool:
+    def _is_orphan(self, labels: Mapping[str, str]) -> bool:
         owner, lease = ContainerOwner.parse(labels[OWNER]), labels.get(LEASE, "")
         if owner == self.owner:
             return lease.startswith(f"{self._token}.") and lease not in self._live
         return owner is not None and owner.gone()
 
-    def _reaped(self, container: str) -> bool:
+    def _reap_container(self, container: str) -> bool:
         """Remove one container; a failure does not prevent the removal of others."""
         try:
             self.remove(container)

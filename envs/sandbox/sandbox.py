@@ -85,7 +85,7 @@ class Sandbox:
 
         Raises EnvironmentFailure if the engine does not answer.
         """
-        if not self.channel.quiet():
+        if not self.channel.is_quiet():
             return False
         trusted = time.monotonic() - self.idle_since < self._trusted_s
         return trusted or self._engine.running(self.container)
@@ -130,12 +130,12 @@ class Sandboxes:
         while (sandbox := self._take()) is not None:
             try:
                 if sandbox.sound():
-                    return self._lent(sandbox)
+                    return self._lend(sandbox)
             except EnvironmentFailure:
                 sandbox.abandon()
                 raise
             self._remove(sandbox)
-        return self._lent(Sandbox(self._engine, self._spec))
+        return self._lend(Sandbox(self._engine, self._spec))
 
     def release(self, sandbox: Sandbox, *, sound: bool) -> None:
         """Take a sandbox back, or remove it if it is not `sound` or has been used too often."""
@@ -178,7 +178,7 @@ class Sandboxes:
         with self._lock:
             return self._idle.pop() if self._idle else None
 
-    def _lent(self, sandbox: Sandbox) -> Sandbox:
+    def _lend(self, sandbox: Sandbox) -> Sandbox:
         with self._lock:
             closed = self._closed.is_set()
             sandbox.leases += 1

@@ -86,11 +86,11 @@ class EnvApp:
             ("GET", "get_sessions"): self._running,
         }
         return {
-            (method, f"{under}/{verb}"): _measure(task, self._guarded(partial(handler, task)))
+            (method, f"{under}/{verb}"): _measure(task, self._guard(partial(handler, task)))
             for (method, verb), handler in handlers.items()
         }
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
             if self._token and not admits(self._token, request.header(b"authorization") or ""):
                 return _fault(401, "the bearer token is missing or wrong")
@@ -139,7 +139,7 @@ class EnvApp:
 
     async def _cancel_with_notice(self, task: str, request: Request) -> Response:
         body = await _body(request, wire.Cancel)
-        self._controller.notify(body.session_id, self._sessions.taken((task, body.session_id)))
+        self._controller.notify(body.session_id, self._sessions.wait_idle((task, body.session_id)))
         return _json(200, {wire.SESSION: body.session_id})
 
     async def _cancel_all(self, task: str, _: Request) -> Response:
@@ -148,7 +148,7 @@ class EnvApp:
 
     async def _cancel_all_with_notice(self, task: str, _: Request) -> Response:
         for session_id in self._sessions.running(task):
-            self._controller.notify(session_id, self._sessions.taken((task, session_id)))
+            self._controller.notify(session_id, self._sessions.wait_idle((task, session_id)))
         return _json(200, None)
 
     async def _indices(self, task: str, _: Request) -> Response:

@@ -175,13 +175,13 @@ class RemoteEnvironment:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return tuple(wire.tool(each) for each in self._begun().tools or ())
+        return tuple(wire.tool(each) for each in self._begin().tools or ())
 
     def start(self) -> Observation:
-        return Observation(tuple(wire.message(each) for each in self._begun().messages))
+        return Observation(tuple(wire.message(each) for each in self._begin().messages))
 
     def call(self, calls: Sequence[ToolCall] | str) -> Outcome:
-        self._begun()
+        self._begin()
         if self._over:
             raise EnvironmentFailure("the episode is over")
         self._turn += 1
@@ -212,7 +212,7 @@ class RemoteEnvironment:
             self._over = True
             self._remote.cancel(self._session_id)
 
-    def _begun(self) -> wire.EnvOut:
+    def _begin(self) -> wire.EnvOut:
         """Return the first answer. Raises ItemError, EnvironmentFailure."""
         if self._first is None:
             self._over = False

@@ -100,9 +100,9 @@ class Sessions:
 
     async def cancel(self, key: Key) -> None:
         """End an episode after its running turn. Raises Refused."""
-        await self.taken(key)
+        await self.wait_idle(key)
 
-    def taken(self, key: Key) -> Awaitable[None]:
+    def wait_idle(self, key: Key) -> Awaitable[None]:
         """Remove an episode from the list; await its end. Raises Refused."""
         session = self._open.get(key)
         if session is None or session.finished:

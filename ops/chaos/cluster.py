@@ -69,7 +69,7 @@ class Cluster:
         """Start every process of the run, or all of them again."""
         self._up = self._start("up", self.log)
 
-    def rival(self, role: str) -> Process:
+    def start_rival(self, role: str) -> Process:
         """A second process of a role, started by a person who thinks that the first is gone."""
         process = self._start(role, self.home / "logs" / f"rival-{role}.log")
         self._others.append(process)

@@ -133,7 +133,7 @@ class FaultInjector:
         fault, alone = self._due, any(active.fault.alone for active in open_faults)
         if fault is None or alone or len(open_faults) >= (1 if fault.alone else AT_ONCE):
             return
-        if self.observer.seen is None or (fault.name and not self.observer.healthy(fault.name)):
+        if self.observer.seen is None or (fault.name and not self.observer.is_healthy(fault.name)):
             return
         self._due = None
         course = fault.course(self.observer, self.random)
@@ -169,7 +169,7 @@ class FaultInjector:
             return
         worked_at = None
         if active.healthy_at is not None:
-            worked_at = self.observer.worked(fault.role, fault.name, active.healthy_at)
+            worked_at = self.observer.first_work_at(fault.role, fault.name, active.healthy_at)
         if worked_at is None or active.healthy_at is None:
             if late:
                 self._give_up(active)

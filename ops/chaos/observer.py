@@ -84,7 +84,7 @@ class RunObserver:
                 return self.seen.dispatcher
         return str(self.pid(name) or "")
 
-    def healthy(self, name: str, before: ProcessMark | None = None) -> bool:
+    def is_healthy(self, name: str, before: ProcessMark | None = None) -> bool:
         """Whether the process stands and answers; `before`: as another one than that."""
         pid = self.pid(name)
         if pid is None or self.seen is None:
@@ -104,7 +104,7 @@ class RunObserver:
                 return proxy is None or is_connected(pid, proxy.port)
         return True
 
-    def worked(self, role: str, name: str, since: float) -> float | None:
+    def first_work_at(self, role: str, name: str, since: float) -> float | None:
         """When the role first worked after `since`; `name`: by which process, any where empty."""
         who = self.identity(name) if role in ("worker", "policy") and name else ""
         if self.seen is None or (name and role in ("worker", "policy") and not who):

@@ -100,18 +100,20 @@ class EvaluationRecord:
         found = []
         for plan, every in self._work.items():
             wished = {each.key for each in every}
-            played = [each for each in self._played(plan) if (each.item_id, each.repeat) in wished]
+            played = [
+                each for each in self._read_scores(plan) if (each.item_id, each.repeat) in wished
+            ]
             found.append(summarise(plan, [*played, *[None] * self._failed[plan]]))
         return found
 
     def _sum_up(self, plan: Plan) -> None:
-        played, name = self._played(plan), self._names[plan]
+        played, name = self._read_scores(plan), self._names[plan]
         repeats = max((each.repeat for each in played), default=0) + 1
         all_of_it = dataclasses.replace(plan, repeats=repeats)
         values = _figures(summarise(all_of_it, [*played, *[None] * self._failed[plan]]))
         self._store.transact(lambda session: evaluations.sum_up(session, name, values))
 
-    def _played(self, plan: Plan) -> list[EpisodeScore]:
+    def _read_scores(self, plan: Plan) -> list[EpisodeScore]:
         name = self._names[plan]
         return self._store.ask(
             lambda session: [

@@ -66,7 +66,7 @@ class Servers:
         with ExitStack() as stack:
             if not lasting:
                 stack.callback(self.close)
-            engine, name = self._loaded(config, target), target.checkpoint_id
+            engine, name = self._load_engine(config, target), target.checkpoint_id
             stack.callback(_forget, engine, name)
             table = ServedCheckpoints()
             table.serve(CURRENT, name, target.version or 0)
@@ -89,7 +89,7 @@ class Servers:
         if kept is not None:
             kept.close()
 
-    def _loaded(self, config: Config, target: Target) -> LoadingEngine:
+    def _load_engine(self, config: Config, target: Target) -> LoadingEngine:
         """An engine that holds the target: the kept one, or one made for it.
 
         A vLLM that was lost meanwhile starts with what it held, whose files may be gone by now.

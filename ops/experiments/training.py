@@ -170,7 +170,7 @@ class Rounds:
         self._weighing = OfflineWeights(trainee.arm.sampling, config.dispatch.group_size)
         self._trainee = trainee
         self._settings: Settings = resolve_settings(config.trainer)
-        hardware = Hardware.configured(config.model, config.trainer)
+        hardware = Hardware.from_config(config.model, config.trainer)
         made = Path(config.model.path), self._settings, hardware
         self._learner = TorchLearner(*made)
         self._gauge = Gauge(*made) if trainee.design.gradients else None

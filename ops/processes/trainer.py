@@ -43,7 +43,7 @@ def run(config: Config, stop: threading.Event) -> None:
         return
     with open_run(config, stop) as here:
         path = _fetch_checkpoint(_first(here), config, stop)
-        hardware = Hardware.configured(config.model, config.trainer)
+        hardware = Hardware.from_config(config.model, config.trainer)
         _train(config, here, TorchLearner(path, resolve_settings(config.trainer), hardware), stop)
 
 
@@ -119,7 +119,7 @@ def _part(config: Config, first: str, ranks: "Ranks", stop: threading.Event) -> 
     path = _fetch_checkpoint(first, config, stop)
     kind = config.model.device.partition(":")[0]
     device = kind if kind == "cpu" else f"{kind}:{ranks.local}"
-    hardware = Hardware.configured(config.model, config.trainer, device)
+    hardware = Hardware.from_config(config.model, config.trainer, device)
     return DeepSpeedLearner(
         path, resolve_settings(config.trainer), hardware, config.trainer.deepspeed, ranks
     )

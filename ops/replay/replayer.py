@@ -73,7 +73,7 @@ class Replayer:
         `name`: of the episode; empty: the recorded name. Raises ItemError, EnvironmentFailure,
         PolicyError, OutOfTime, ConfigError.
         """
-        source, item = self._found(recording)
+        source, item = self._find_item(recording)
         body, name = recorded_episode.recorded, name or recording.episode_id
         claimed = ClaimedEpisode(name, body.group_id, body.member, item.task, item.item_id, 1, 1)
         sampling = msgspec.structs.replace(own.sampling, strategy=CURRENT)
@@ -92,7 +92,7 @@ class Replayer:
 
     def limits(self, recording: Recording) -> EpisodeLimits:
         """Return the episode limits of the run: the task's turns within the group's horizon."""
-        source, _ = self._found(recording)
+        source, _ = self._find_item(recording)
         turns = self.config.tasks[recording.task].max_turns or source.max_turns
         worker = self.config.worker
         return EpisodeLimits(
@@ -102,7 +102,7 @@ class Replayer:
             completion_timeout_s=worker.completion_timeout_s,
         )
 
-    def _found(self, recording: Recording) -> tuple[TaskSource, Item]:
+    def _find_item(self, recording: Recording) -> tuple[TaskSource, Item]:
         """Return the task source, opened once.
 
         Raises ConfigError, and ItemError for wrong options.
@@ -110,7 +110,7 @@ class Replayer:
         task = recording.task
         with self._opening:
             if task not in self._sources:
-                self._sources[task] = self._opened(task)
+                self._sources[task] = self._open_source(task)
                 self._items[task] = _items(self._sources[task], self.config.tasks[task].split)
             item = self._items[task].get(recording.item_id)
             if item is None:
@@ -120,7 +120,7 @@ class Replayer:
                 )
             return self._sources[task], item
 
-    def _opened(self, task: str) -> TaskSource:
+    def _open_source(self, task: str) -> TaskSource:
         """Open the task source here with its own sandboxes, or through the task worker."""
         config = self.config
         if task not in config.tasks:

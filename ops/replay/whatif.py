@@ -178,7 +178,7 @@ def _scorer(asked: StoredUpdate, config: Config) -> "Scorer | None":
     from agentrl.trainer.model.scoring import Scorer
 
     manifest.verify(path)
-    hardware = Hardware.configured(config.model, config.trainer)
+    hardware = Hardware.from_config(config.model, config.trainer)
     return Scorer(path, first, hardware)
 
 

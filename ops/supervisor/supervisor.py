@@ -158,7 +158,7 @@ class Supervisor:
                 continue
             code = child.process.poll()
             if code is not None:
-                self._ended(child, code)
+                self._handle_exit(child, code)
         metrics.PROCESSES.set(len(self.pids()))
 
     def run_is_over(self) -> None:
@@ -233,7 +233,7 @@ class Supervisor:
             )
         child.started = self._clock()
 
-    def _ended(self, child: Child, code: int) -> None:
+    def _handle_exit(self, child: Child, code: int) -> None:
         """Decide whether it is started again, and when. Raises AgentRLError where not."""
         now, pace, deaths = self._clock(), self._pace, child.deaths
         child.process, child.code = None, code

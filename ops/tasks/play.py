@@ -112,7 +112,7 @@ class TerminalPlayer:
     def _act_of(self, line: str) -> ToolCall | str | None:
         """Return the turn of a line; None: the line only asks to show something."""
         if line == ":expert":
-            return self._shown()
+            return self._show_help()
         if line == ":tools":
             print(*map(tool_text, self._environment.tools), sep="\n")
         elif line == ":help":
@@ -126,7 +126,7 @@ class TerminalPlayer:
                 print(error)
         return None
 
-    def _shown(self) -> ToolCall | str | None:
+    def _show_help(self) -> ToolCall | str | None:
         """Return the expert's turn; None: there is no expert."""
         try:
             self._expert = self._expert or self._source.expert(self._item, seed=0)

@@ -37,9 +37,9 @@ class MLflow:
             experiment = (
                 found.experiment_id if found else self._client.create_experiment(self._project)
             )
-            known = self._known(experiment, run)
+            known = self._find_runs(experiment, run)
             self._run_id = known[0].info.run_id if known else self._new(experiment, run, config)
-            return set(self._held())
+            return set(self._read_figures())
         except MlflowException as error:
             raise TrackerError(f"mlflow {self._uri}: {error}") from error
 
@@ -63,7 +63,7 @@ class MLflow:
         except MlflowException as error:
             raise TrackerError(f"mlflow {self._uri}: {error}") from error
 
-    def _known(self, experiment: str, run: str) -> list[Any]:
+    def _find_runs(self, experiment: str, run: str) -> list[Any]:
         """Return the known figures; from files only ours, since a search would read all runs."""
         if self._files is None:
             return list(self._client.search_runs([experiment], f"tags.`{RUN}` = '{run}'"))
@@ -74,7 +74,7 @@ class MLflow:
         found = [self._client.get_run(folder.name) for folder in folders]
         return [each for each in found if each.info.lifecycle_stage == LifecycleStage.ACTIVE]
 
-    def _held(self) -> Iterator[Figure]:
+    def _read_figures(self) -> Iterator[Figure]:
         for name in self._client.get_run(self._run_id).data.metrics:
             for each in self._client.get_metric_history(self._run_id, name):
                 yield figure(each.step, name, each.value)

@@ -114,7 +114,7 @@ class CloningTrainer:
         cloner = Cloner(self.student.model, self._rate(phase), phase.steps, self.dtype)
         if begun.cloner is not None:
             cloner.load_state(begun.cloner)
-        now = {name: self._encoded(each) for name, each in transcripts.items()}
+        now = {name: self._encode(each) for name, each in transcripts.items()}
         record = PhaseRecord(begun.phase, earlier=begun.earlier, loss=begun.loss)
         pace = _Pace(begun.phase, phase.steps, self.clock)
         try:
@@ -144,7 +144,7 @@ class CloningTrainer:
 
     def pass_over(self, transcripts: Transcripts) -> None:
         """Skip a phase that an earlier process has finished."""
-        self.before = {name: self._encoded(each) for name, each in transcripts.items()}
+        self.before = {name: self._encode(each) for name, each in transcripts.items()}
         self.fresh = False
 
     def _batches(
@@ -185,7 +185,7 @@ class CloningTrainer:
         chosen = (self.before.get(name, now[name]) if name in low else now[name] for name in now)
         return [lesson for lessons in chosen for lesson in lessons]
 
-    def _encoded(self, transcripts: Sequence[Transcript]) -> list[Demonstration]:
+    def _encode(self, transcripts: Sequence[Transcript]) -> list[Demonstration]:
         return [demonstrations.encode(each, self.student.template) for each in transcripts]
 
     def skills(self, items: int) -> dict[str, Skill]:

@@ -102,12 +102,12 @@ class ExternalApp:
         if self._voice.vocabulary:
             path, answer = ("/v1/completions", self._complete)
         routes: dict[tuple[str, str], Handler] = {
-            ("POST", path): _measure(self._guarded(answer)),
+            ("POST", path): _measure(self._guard(answer)),
             ("GET", "/health"): self._health,
         }
         return Application(routes, _fault, _alive)
 
-    def _guarded(self, answer: Answer) -> Handler:
+    def _guard(self, answer: Answer) -> Handler:
         async def guarded(request: Request) -> Response:
             until = time.monotonic() + self._voice.patience_s
             if not admits(self._token, request.header(b"authorization") or ""):

@@ -88,7 +88,7 @@ class VllmEngine:
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="vllm-call")
         self._zeros = config.home / "zero" / server.name
         self._zero: Path | None = None  # once it is written
-        metrics.VLLM.read = self.counted
+        metrics.VLLM.read = self.read_metrics
 
     @property
     def places(self) -> int | None:
@@ -110,13 +110,13 @@ class VllmEngine:
         if not generation:
             raise EngineAway("vLLM is starting")
         if self._lora.rank:
-            self._prove_base(generation)
+            self._verify_base(generation)
             self._add(name, path, base)
         else:
             self._check_kind(path)
             self._exchange(path, generation)
         with self._lock:
-            self._limits[name] = self._bounded(limits_of(base))
+            self._limits[name] = self._bound_limits(limits_of(base))
             self._paths[name] = generation, path
 
     def unload(self, name: str) -> None:
@@ -184,14 +184,14 @@ class VllmEngine:
 
     def close(self) -> None:
         """Stop vLLM; unfinished requests fail."""
-        if metrics.VLLM.read == self.counted:  # another may have begun
+        if metrics.VLLM.read == self.read_metrics:  # another may have begun
             metrics.VLLM.read = None
         self._stop.set()
         self._process.close()
         self._answers.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
 
-    def counted(self) -> str:
+    def read_metrics(self) -> str:
         """Return vLLM's own metrics as text; empty while it is unavailable."""
         try:
             return self._process.line().get("/metrics", self._metrics_s).decode(errors="replace")
@@ -220,13 +220,13 @@ class VllmEngine:
         if not self._lora.rank and (path / manifest.ADAPTER).is_file():
             raise CheckpointError(f"{path} is an adapter, but trainer.lora.rank is 0")
 
-    def _bounded(self, limits: ModelLimits) -> ModelLimits:
+    def _bound_limits(self, limits: ModelLimits) -> ModelLimits:
         context = min(limits.context, self._section.context or limits.context)
         return ModelLimits(limits.vocabulary, context)
 
     # --- weights ------------------------------------------------------------------------------
 
-    def _prove_base(self, generation: int) -> None:
+    def _verify_base(self, generation: int) -> None:
         """Reload the base model before the first adapter, to verify its bytes."""
         if self._holds == (generation, self._base):
             return

@@ -187,7 +187,7 @@ def test_a_disk_alarm_holds_up_publishers_and_consumers_go_on(
     publisher, consumer = broker.publisher(), broker.consumer(trainer_queue("alarm"))
     waited: list[float] = []
     with ThreadPoolExecutor(1) as pool:
-        with rabbitmqctl.alarmed():
+        with rabbitmqctl.raise_alarm():
             body = finished("alarm", member=0)
             sent = pool.submit(
                 publisher.publish, TRAJECTORIES, "alarm", body, waiting=waited.append
@@ -210,7 +210,7 @@ def test_a_broker_of_small_messages_refuses_the_large_ones_alone(
     broker.declare_run("small")
     small = finished("small", member=0)
     large = finished("small", member=1, text=secrets.token_hex(5000))
-    with rabbitmqctl.limited(len(encode(small)) + 10):
+    with rabbitmqctl.limit_size(len(encode(small)) + 10):
         publisher = broker.publisher()
         publisher.publish(TRAJECTORIES, "small", small)
         with pytest.raises(MessageRefused, match="PRECONDITION_FAILED"):

@@ -253,7 +253,7 @@ def test_a_trainer_that_was_replaced_closes_no_group_that_another_may_learn_from
     with pytest.raises(TrainerReplaced):
         _look(inbox, version=9)
     with pytest.raises(TrainerReplaced):  # also where it looked before the other began
-        inbox._close({GroupState.STALE: [too_old]}, 0)
+        inbox._close_groups({GroupState.STALE: [too_old]}, 0)
     assert world.group(too_old).state == GroupState.READY
     assert _look(inbox, version=9, epoch=1) == ()
     assert world.group(too_old).state == GroupState.STALE
@@ -275,7 +275,7 @@ def test_bodies_beyond_the_bound_give_way_and_are_read_again(world: World, link:
     with closing(link.consumer(trainer_queue(world.run_id))) as consumer:
         inbox = Inbox(world.store, consumer, world.run_id, bounds)
         for member in range(100):
-            inbox._hold(msgspec.structs.replace(bodies[0][0], episode_id=f"lapsed-{member}"))
+            inbox._keep_body(msgspec.structs.replace(bodies[0][0], episode_id=f"lapsed-{member}"))
         assert inbox._held_bytes <= bounds.held_bytes
         chosen = _given(inbox)
         assert [group.members for group in chosen] == [tuple(each) for each in bodies]
@@ -306,7 +306,7 @@ def test_a_batch_larger_than_the_bound_comes_together_and_stays(world: World, li
         assert _look(inbox) == ()
         assert len(reads) == 1
         for member in range(100):
-            inbox._hold(msgspec.structs.replace(bodies[0][0], episode_id=f"lapsed-{member}"))
+            inbox._keep_body(msgspec.structs.replace(bodies[0][0], episode_id=f"lapsed-{member}"))
         assert _look(inbox) == ()
         assert len(reads) == 1, "what a batch waits with is not read again"
         bodies.append(world.ready(3))

@@ -145,7 +145,7 @@ class DeepSpeedLearner:
         return Metrics(values, skipped)
 
     def weights(self) -> dict[str, Tensor]:
-        """See Part.weights."""
+        """See RankWorker.weights."""
         found: dict[str, Tensor] = {}
         for name, parameter in trainable_parameters(self._net.model).items():
             with self._shards.whole(parameter) as gathered:
@@ -154,7 +154,7 @@ class DeepSpeedLearner:
         return found
 
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """See Part.write; weights are in the hardware's dtype."""
+        """See RankWorker.write; weights are in the hardware's dtype."""
         self._tuned.save(directory, weights)
 
     def probe(self) -> Probe:
@@ -171,7 +171,7 @@ class DeepSpeedLearner:
         return trainable_model.probe_with(said, model)
 
     def state(self) -> State:
-        """See Part.state."""
+        """See RankWorker.state."""
         generators = random_state()
         tensors = dict(generators.tensors)
         self._shards.link()

@@ -36,7 +36,7 @@ class Hardware:
     chunk_logits: int = CHUNK_LOGITS["cpu"]
 
     @classmethod
-    def configured(cls, model: Model, trainer: Trainer, device: str = "") -> "Hardware":
+    def from_config(cls, model: Model, trainer: Trainer, device: str = "") -> "Hardware":
         """Return the configured hardware. `device`: empty: `model.device`."""
         device = device or model.device
         return cls(device, model.dtype, trainer.threads, chunk_logits(trainer, device))

@@ -126,7 +126,7 @@ class Shards:
     def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
         """Set an existing moment."""
         if self._stage == 0:
-            device = "cpu" if key == STEP and not self._fused() else parameter.device
+            device = "cpu" if key == STEP and not self._is_fused() else parameter.device
             self._base.state[parameter][key] = value.to(device, copy=True)
         elif key == STEP:
             for flat in self._flats():
@@ -156,7 +156,7 @@ class Shards:
             return torch.tensor(count, device=self._flats()[0].device)
         return int(count)
 
-    def _fused(self) -> bool:
+    def _is_fused(self) -> bool:
         return any(group.get("fused") for group in self._base.param_groups)
 
     def _utils(self) -> Any:

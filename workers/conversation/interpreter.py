@@ -73,7 +73,7 @@ class Interpreter:
 
     def _tokens(self, text: str, room: int) -> Completion:
         """Tokenise text; special tokens that it spells out are removed."""
-        ids = [*self.template.encode(self.template.defused(text)), self.template.end_id]
+        ids = [*self.template.encode(self.template.defuse(text)), self.template.end_id]
         reason = "stop" if len(ids) <= room else "length"
         return Completion(ids[:room], [], reason, masked=True)
 

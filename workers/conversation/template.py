@@ -87,7 +87,7 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=[self._plain(message) for message in messages],
-                tools=[self._defused(tool.schema()) for tool in tools] or None,
+                tools=[self._defuse_value(tool.schema()) for tool in tools] or None,
                 add_generation_prompt=generate,
                 **self._specials,
             )
@@ -163,24 +163,24 @@ class ChatTemplate:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def defused(self, text: str) -> str:
+    def defuse(self, text: str) -> str:
         """Break up special tokens in a text, invisibly, so that a message cannot inject one."""
         for token in self._special_tokens:
             text = text.replace(token, token[0] + _JOINER + token[1:])
         return text
 
     def _plain(self, message: Message) -> dict[str, str]:
-        plain = {"role": message.role, "content": self.defused(message.content)}
-        return plain | {"name": self.defused(message.name)} if message.name else plain
+        plain = {"role": message.role, "content": self.defuse(message.content)}
+        return plain | {"name": self.defuse(message.name)} if message.name else plain
 
-    def _defused(self, value: Any) -> Any:
+    def _defuse_value(self, value: Any) -> Any:
         """Defuse every text in a JSON value."""
         if isinstance(value, str):
-            return self.defused(value)
+            return self.defuse(value)
         if isinstance(value, list):
-            return [self._defused(each) for each in value]
+            return [self._defuse_value(each) for each in value]
         if isinstance(value, dict):
-            return {self.defused(key): self._defused(each) for key, each in value.items()}
+            return {self.defuse(key): self._defuse_value(each) for key, each in value.items()}
         return value
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -73,7 +73,7 @@ class Admission:
             return {}
         return self._latest_items.look(session)
 
-    def _retired(self, latest: LatestSuccess | None) -> bool:
+    def _is_resting(self, latest: LatestSuccess | None) -> bool:
         at = self._plan.retire_at
         return at is not None and latest is not None and latest.success >= at
 
@@ -82,7 +82,7 @@ class Admission:
         return {
             name: task.weight
             for name, task in self._tasks.items()
-            if any(not self._retired(items.get((name, one))) for one in self._items[name].by_id)
+            if any(not self._is_resting(items.get((name, one))) for one in self._items[name].by_id)
         }
 
     def _position(self, task: str, at: int, items: Mapping[tuple[str, str], LatestSuccess]) -> int:
@@ -92,8 +92,8 @@ class Admission:
             latest = items.get((task, stream.at(at).item_id))
             if latest is None:
                 return at
-            rests = self._rest is not None and self._rest.rests(latest, len(stream), at)
-            if not rests and not self._retired(latest):
+            rests = self._rest is not None and self._rest.is_resting(latest, len(stream), at)
+            if not rests and not self._is_resting(latest):
                 return at
             at += 1
 

@@ -52,7 +52,7 @@ class RestRule:
     high: float
     passes: int
 
-    def rests(self, latest: LatestSuccess, items: int, position: int) -> bool:
+    def is_resting(self, latest: LatestSuccess, items: int, position: int) -> bool:
         """Return whether the item is paused at a position of its task's stream of `items` items.
 
         It is paused in the passes after the one of its latest group.

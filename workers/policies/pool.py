@@ -189,7 +189,7 @@ class Sampler:
             self._held[_home(self._last)] = tokens
         self._refused.clear()
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         """Exclude the policy drawn last from this step, and read the registry again."""
         if self._last is not None:
             home = _home(self._last)

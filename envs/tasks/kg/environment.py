@@ -83,7 +83,7 @@ class KgEnvironment:
         index = final_answer(text)
         if index is None:
             return Outcome((Message("user", NO_CALL),))
-        bench = self._opened()
+        bench = self._open_workbench()
         if index >= len(bench.variables):
             return Outcome((), done=True, status=Status.INVALID_ACTION)
         found, gold = bench.answer(index), set(self._problem.answers)
@@ -103,14 +103,14 @@ class KgEnvironment:
                 "Arguments do not match the function signature. "
                 f"Error processing arguments for {call.name}"
             )
-        bench = self._opened()
+        bench = self._open_workbench()
         try:
             made = bench.use(call.name, *given)
         except ToolError as error:
             return f"Error processing tool call: {error}"
         return _describe_variable(made, len(bench.variables) - 1, self._style)
 
-    def _opened(self) -> Workbench:
+    def _open_workbench(self) -> Workbench:
         if self._bench is None:
             raise EnvironmentFailure("kg: the episode is closed")
         return self._bench

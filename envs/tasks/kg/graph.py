@@ -150,7 +150,7 @@ class Endpoint:
     def select(self, query: str) -> list[str]:
         where = f"kg: endpoint {self._url}"
         try:
-            status, body = self._asked(query)
+            status, body = self._post_query(query)
         except self._failures as error:
             raise EnvironmentFailure(f"{where}: {error}") from error
         if status != 200:
@@ -160,7 +160,7 @@ class Endpoint:
             raise EnvironmentFailure(f"{where}: an answer of more than {MAX_BYTES} bytes")
         return _column(body, self._url)
 
-    def _asked(self, query: str) -> tuple[int, bytes]:
+    def _post_query(self, query: str) -> tuple[int, bytes]:
         """Status and body, of which hardly more than MAX_BYTES is read. What comes is taken as it
         comes: an endpoint that trickles meets the deadline too."""
         deadline = time.monotonic() + self._timeout_s

@@ -47,14 +47,14 @@ class Shell:
     def run(self, script: str, timeout_s: float, keep: frozenset[Identity]) -> ShellResult:
         """The command's output. What does not end is interrupted, then killed: all but `keep`."""
         head = Head(TEXT_BYTES)
-        if self._finished(script, head, timeout_s):
+        if self._run_script(script, head, timeout_s):
             return ShellResult(head.text())
         if self._children.status(self.pid) is not None:
             self._restart(keep, sweep=False)
             return ShellResult(head.text(), ended=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGINT)
-        if self._told(head, INTERRUPT_S):
+        if self._await_line(head, INTERRUPT_S):
             return ShellResult(head.text(), late=True)
         self._restart(keep, sweep=True)
         return ShellResult(head.text(), late=True, ended=True)
@@ -78,7 +78,7 @@ class Shell:
         finally:
             for descriptor in (theirs_in, theirs_out, theirs_control):
                 os.close(descriptor)
-        if not self._finished(SETTLE, Head(0), START_S):
+        if not self._run_script(SETTLE, Head(0), START_S):
             raise OSError("bash did not start")
 
     def _restart(self, keep: frozenset[Identity], *, sweep: bool) -> None:
@@ -89,13 +89,13 @@ class Shell:
         with contextlib.suppress(OSError):
             self._start()
 
-    def _finished(self, script: str, head: Head, timeout_s: float) -> bool:
+    def _run_script(self, script: str, head: Head, timeout_s: float) -> bool:
         self._count += 1
         quoted = shlex.quote(script.replace("\0", ""))
         line = f"eval -- {quoted} </dev/null\nprintf '%s\\n' {self._count} >&{CONTROL}\n"
-        return self._told(head, timeout_s, line.encode(errors="replace"))
+        return self._await_line(head, timeout_s, line.encode(errors="replace"))
 
-    def _told(self, head: Head, timeout_s: float, line: bytes = b"") -> bool:
+    def _await_line(self, head: Head, timeout_s: float, line: bytes = b"") -> bool:
         """Whether bash says in time that this command has ended."""
         control = Head(1 << 10)
         mark = f"{self._count}"

@@ -155,7 +155,7 @@ class Indexer:
         norms = np.array([length_byte(length) for length in self._lengths], np.uint8)
         filled = max(1, int(np.count_nonzero(norms)))
         mean_length = float(np.float32(sum(self._lengths) / filled)) or 1.0
-        starts, products, counts = self._placed(rank)
+        starts, products, counts = self._place(rank)
         factors = norm_factors(mean_length)
         peaks = np.array(list(_peaks(starts, products, counts, factors[norms])), np.float32)
         order = np.empty(len(self._ids), np.uint32)
@@ -164,7 +164,7 @@ class Indexer:
         self.close()
         return Postings(vocabulary, starts, products, counts, norms, peaks, order, mean_length)
 
-    def _placed(
+    def _place(
         self, rank: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint16]]:
         """Starts, products and counts, terms by rank, products ascending within each."""

@@ -123,12 +123,12 @@ class Search:
         lists = sorted((_List(self._postings, *each) for each in known), key=_List.ceiling)
         if not lists:
             return []
-        found, scores = self._found(lists[::-1], limit)
+        found, scores = self._find(lists[::-1], limit)
         rounded = scores.astype(np.float32)
         best = np.lexsort((self._postings.order[found], -rounded))[:limit]
         return [(int(found[place]), float(rounded[place])) for place in best]
 
-    def _found(self, lists: Sequence["_List"], limit: int) -> tuple[Ids, Scores]:
+    def _find(self, lists: Sequence["_List"], limit: int) -> tuple[Ids, Scores]:
         """With a column of sums that the thread keeps: a fresh one costs more than a search."""
         sums = getattr(self._kept, "sums", None)
         self._kept.sums = None

@@ -65,7 +65,7 @@ def refuse_snapshots(observer: RunObserver, _random: random.Random, name: str) -
             SNAPSHOTS_S,
         )
         resource.prlimit(pid, resource.RLIMIT_FSIZE, former)
-    while not observer.healthy(name):
+    while not observer.is_healthy(name):
         yield
 
 

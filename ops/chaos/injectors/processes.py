@@ -14,7 +14,7 @@ def kill_process(observer: RunObserver, _random: random.Random, name: str) -> Co
     """SIGKILL; the supervisor starts another."""
     before = observer.mark(name)
     send_signal(before.pid, signal.SIGKILL)
-    while observer.pid(name) == before.pid or not observer.healthy(name, before):
+    while observer.pid(name) == before.pid or not observer.is_healthy(name, before):
         yield
 
 
@@ -26,7 +26,7 @@ def pause_process(observer: RunObserver, random: random.Random, name: str) -> Co
         yield from hold_for(lease_s(observer, name) + random.uniform(0.5, 3.0))
     finally:
         send_signal(before.pid, signal.SIGCONT)
-    while not observer.healthy(name):
+    while not observer.is_healthy(name):
         yield
 
 
@@ -40,7 +40,7 @@ def limit_files(observer: RunObserver, random: random.Random, name: str) -> Cour
         resource.prlimit(pid, resource.RLIMIT_FSIZE, former)
     except ProcessLookupError:  # it ended by itself; another one has its disk again
         yield
-    while not observer.healthy(name):
+    while not observer.is_healthy(name):
         yield
 
 
@@ -52,7 +52,7 @@ def pause_recorder(observer: RunObserver, _random: random.Random, name: str) -> 
         yield from hold_for(observer.config.dispatch.body_timeout_s + LATE_S)
     finally:
         send_signal(pid, signal.SIGCONT)
-    while not observer.healthy(name):
+    while not observer.is_healthy(name):
         yield
 
 

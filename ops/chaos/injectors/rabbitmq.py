@@ -46,7 +46,7 @@ class Rabbitmqctl:
         return done.stdout.strip()
 
     @contextmanager
-    def alarmed(self) -> Iterator[None]:
+    def raise_alarm(self) -> Iterator[None]:
         """The broker believes that its disk is short, and takes nothing from publishers."""
         before = int(self.eval("rabbit_disk_monitor:get_disk_free_limit()."))
         self.eval(f"rabbit_disk_monitor:set_disk_free_limit({NEVER_FREE}).")
@@ -56,7 +56,7 @@ class Rabbitmqctl:
             self.eval(f"rabbit_disk_monitor:set_disk_free_limit({before}).")
 
     @contextmanager
-    def limited(self, size: int) -> Iterator[None]:
+    def limit_size(self, size: int) -> Iterator[None]:
         """Channels that open from now on refuse messages of more bytes than that."""
         before = int(self.eval("application:get_env(rabbit, max_message_size, 134217728)."))
         self.eval(f"application:set_env(rabbit, max_message_size, {size}).")
@@ -74,7 +74,7 @@ def raise_disk_alarm(
     observer: RunObserver, random: random.Random, rabbitmqctl: Rabbitmqctl
 ) -> Course:
     """Publishers wait, consumers go on."""
-    with rabbitmqctl.alarmed():
+    with rabbitmqctl.raise_alarm():
         yield from hold_for(random.uniform(*ALARM_S))
     while not observer.broker_answers():
         yield
@@ -87,7 +87,7 @@ def limit_messages(
     while (sizes := _body_sizes(observer)) is None:
         yield
     limit = round(quantiles(sizes, n=4)[-1]) if len(sizes) > 1 else 0
-    with rabbitmqctl.limited(max(COMMAND_BYTES, limit)):
+    with rabbitmqctl.limit_size(max(COMMAND_BYTES, limit)):
         _reopen(observer)
         yield from hold_for(random.uniform(*SMALL_S))
     _reopen(observer)

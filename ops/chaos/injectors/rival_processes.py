@@ -16,10 +16,10 @@ def start_rival_trainer(observer: RunObserver, _random: random.Random) -> Course
     """
     before = observer.mark("trainer")
     send_signal(before.pid, signal.SIGSTOP)
-    rival = observer.cluster.rival("trainer")
+    rival = observer.cluster.start_rival("trainer")
     try:
         began = observer.seen.clock if observer.seen else 0.0
-        while observer.worked("trainer", "", began) is None:
+        while observer.first_work_at("trainer", "", began) is None:
             yield
         send_signal(before.pid, signal.SIGCONT)
         yield from wait_until(lambda: _has_left(observer) or _is_unfenced(observer), RIVAL_S)
@@ -38,7 +38,7 @@ def start_rival_dispatcher(observer: RunObserver, _random: random.Random) -> Cou
     """The dispatcher stops past its lease, another takes it over, the first wakes."""
     before = observer.mark("dispatcher")
     send_signal(before.pid, signal.SIGSTOP)
-    rival = observer.cluster.rival("dispatcher")
+    rival = observer.cluster.start_rival("dispatcher")
     try:
         while observer.identity("dispatcher") in ("", before.identity):
             yield

@@ -82,7 +82,7 @@ def measure_costs(trainee: Trainee) -> Costs:
     config = trainee.config
     waves: list[tuple[Sequence[float], float]] = []
     updates: list[tuple[Sequence[float], float]] = []
-    hardware = Hardware.configured(config.model, config.trainer)
+    hardware = Hardware.from_config(config.model, config.trainer)
     learner = TorchLearner(Path(config.model.path), resolve_settings(config.trainer), hardware)
     with rounds(trainee) as played:
         for count in ROUNDS:

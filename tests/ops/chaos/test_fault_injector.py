@@ -41,10 +41,10 @@ class Rehearsal(RunObserver):
         ticks = self.seen.clock + 1 if self.seen else 0.0
         self.seen = Liveness(ticks, "running", 3, 1, 1, "d", {}, {}, ("still",))
 
-    def healthy(self, name: str, before: object = None) -> bool:  # noqa: ARG002
+    def is_healthy(self, name: str, before: object = None) -> bool:  # noqa: ARG002
         return True
 
-    def worked(self, role: str, name: str, since: float) -> float | None:  # noqa: ARG002
+    def first_work_at(self, role: str, name: str, since: float) -> float | None:  # noqa: ARG002
         return since + 1 if role != "never" else None
 
 

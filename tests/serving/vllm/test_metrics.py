@@ -87,7 +87,7 @@ def test_what_vllm_counts_has_the_labels_of_its_policy_server(
     taken = serving_config(config)
     other = VllmEngine(taken, config.policy[0])  # as the evaluator's next, made before the end
     engine.close()
-    assert metrics.VLLM.read == other.counted
+    assert metrics.VLLM.read == other.read_metrics
     other.close()
     assert metrics.VLLM.read is None
     assert OURS in page(config)

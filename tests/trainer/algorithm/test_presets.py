@@ -100,7 +100,7 @@ def test_a_gpu_holds_more_logits_at_once_than_a_cpu() -> None:
     assert chunk_logits(Trainer(), "cpu") == 2**22
     assert chunk_logits(Trainer(), "cuda:1") == 2**27
     assert chunk_logits(Trainer(chunk_logits=1000), "cuda") == 1000
-    hardware = Hardware.configured(Model(device="cuda", dtype="bfloat16"), Trainer(threads=2))
+    hardware = Hardware.from_config(Model(device="cuda", dtype="bfloat16"), Trainer(threads=2))
     assert hardware == Hardware("cuda", "bfloat16", 2, 2**27)
 
 

@@ -34,13 +34,13 @@ def test_the_horizon_is_that_of_the_last_version_reached() -> None:
 
 def test_an_item_rests_in_the_passes_that_follow() -> None:
     rest, hard, fit = RestRule(0.1, 0.9, 2), LatestSuccess(7, 0.0), LatestSuccess(7, 0.5)
-    assert [rest.rests(hard, 5, position) for position in (9, 10, 14, 15, 19, 20)] == [
+    assert [rest.is_resting(hard, 5, position) for position in (9, 10, 14, 15, 19, 20)] == [
         *(False, True, True, True, True, False)
     ]
-    assert not any(rest.rests(fit, 5, position) for position in range(7, 30))
-    assert not RestRule(0.0, 0.9, 1).rests(hard, 5, 10)
-    assert RestRule(0.1, 0.9, 1).rests(LatestSuccess(7, 1.0), 5, 10)
-    assert not RestRule(0.1, 0.9, 1).rests(LatestSuccess(7, 0.9), 5, 10)
+    assert not any(rest.is_resting(fit, 5, position) for position in range(7, 30))
+    assert not RestRule(0.0, 0.9, 1).is_resting(hard, 5, 10)
+    assert RestRule(0.1, 0.9, 1).is_resting(LatestSuccess(7, 1.0), 5, 10)
+    assert not RestRule(0.1, 0.9, 1).is_resting(LatestSuccess(7, 0.9), 5, 10)
 
 
 def test_progress_is_the_change_between_two_windows() -> None:

@@ -112,7 +112,7 @@ def test_a_policy_that_failed_does_not_stick() -> None:
     servers = set()
     for _ in range(40):
         servers.add(sampler.draw(wait_s=0, stop=GO_ON).server_id)
-        sampler.failed()
+        sampler.note_failure()
     assert servers == {"a", "b"}
     assert pool.refreshed == 40
 
@@ -151,7 +151,7 @@ def test_what_refused_at_a_step_is_drawn_there_only_where_there_is_nothing_else(
     drawn = []
     for _ in range(3):
         drawn.append(sampler.draw(wait_s=0, stop=GO_ON).server_id)
-        sampler.failed()
+        sampler.note_failure()
     assert sorted(drawn) == ["a", "b", "c"]
     assert sampler.draw(wait_s=0, stop=GO_ON).server_id in "abc"
     sampler.sampled(10)
@@ -188,7 +188,7 @@ def test_a_replay_draws_the_same_policies(
             pool.policies = [_policy(t, 1, server=str(s)) for t in tracks for s in range(servers)]
             drawn = sampler.draw(wait_s=0, stop=GO_ON)
             if number % 5 == 4:
-                sampler.failed()
+                sampler.note_failure()
             else:
                 sampler.sampled(10 * number)
             found.append((drawn, sampler.seed(), dict(sampler.weights())))
@@ -278,7 +278,7 @@ def test_reads_of_the_registry_do_not_grow_with_steps() -> None:
         for _ in range(5000):
             sampler.draw(wait_s=0, stop=GO_ON)
         assert len(looks) == 1
-        threads = [threading.Thread(target=sampler.failed) for _ in range(100)]
+        threads = [threading.Thread(target=sampler.note_failure) for _ in range(100)]
         for thread in threads:
             thread.start()
         for thread in threads:
