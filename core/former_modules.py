@@ -112,7 +112,6 @@ FORMER = {  # below the package agentrl; a folder stands for all that is in it
     "envs.tasks.webshop.goods": "envs.tasks.webshop.product_words",
     "envs.tasks.webshop.large": "envs.tasks.webshop.large_catalogue",
     "envs.tasks.webshop.measure": "envs.tasks.webshop.measure_catalogue",
-    "envs.tasks.webshop.prepare": "envs.tasks.webshop.prepare_catalogue",
     "envs.threads": "envs.server.threads",
     "envs.watch": "envs.sandbox.disk_watch",
     "envs.webshop": "envs.tasks.webshop",

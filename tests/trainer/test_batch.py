@@ -151,7 +151,7 @@ def test_a_sequence_of_several_policies_is_refused_by_a_sequence_level_loss(
     make_trajectory: MakeTrajectory,
 ) -> None:
     mixed = TrainableGroup("g", "db", (make_trajectory([(2, 4), (5, 6)], 7, seed=3),))
-    with pytest.raises(ConfigError, match="several policies sampled episode episode-3"):
+    with pytest.raises(ConfigError, match="episode episode-3 has several policies"):
         assemble_batch([mixed], resolve_settings(Trainer(loss="gspo")))
     allowed = resolve_settings(Trainer(loss="gspo", mixed_sequences=True))
     assert assemble_batch([mixed], allowed).loss_mask.sum() == 3
