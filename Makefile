@@ -25,7 +25,7 @@ AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null),
 	$(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml))
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml
-DEV := $(foreach extra,dashboard deepspeed gguf parquet tasks tracing trackers,--extra $(extra)) --group dev
+DEV := $(foreach extra,dashboard deepspeed gguf gymnasium mcp parquet reasoning-gym tasks textarena tracing trackers,--extra $(extra)) --group dev
 # What the CUDA build of torch brings is torch's own business.
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
 

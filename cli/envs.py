@@ -6,7 +6,9 @@ import typer
 
 from agentrl.cli.processes import CONFIG, SUPERVISED
 
-TASK = typer.Argument(..., metavar="TASK", help="Name of the task.", show_default=False)
+TASK = typer.Argument(
+    ..., metavar="TASK", help="Name of the task, or ADAPTER:ARGUMENT.", show_default=False
+)
 TASKS = typer.Argument(
     None, metavar="TASK", help="Names of tasks. Default: all.", show_default=False
 )

@@ -2,6 +2,9 @@
 
 An entry point is a callable that takes the task's options and returns its TaskSource. If it has the
 name of a built-in task, it is ignored with a warning.
+
+`ADAPTER:ARGUMENT` names other people's environments. An adapter is a callable that takes the task's
+name, the argument and the task's options. It imports its package when it is called.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,17 +34,27 @@ TASKS = {
 OF_USERS = {  # their items are a user's own: no generator, no expert, nothing to hold them to
     "gateway": "agentrl.envs.gateway.source:GatewaySource",
 }
+ADAPTERS = {  # each is also the name of the extra that installs its package
+    "gymnasium": "agentrl.envs.adapters.gymnasium.source:GymnasiumSource",
+    "mcp": "agentrl.envs.adapters.mcp.source:McpSource",
+    "reasoning-gym": "agentrl.envs.adapters.reasoning_gym.source:ReasoningGymSource",
+    "textarena": "agentrl.envs.adapters.textarena.source:TextArenaSource",
+}
 
 log = get_logger()
 
 
-def source(task: str, options: Mapping[str, Any]) -> TaskSource:
-    """Open a task's source. Raises ItemError that suggests the most similar task or option."""
+def source(task: str, options: Mapping[str, Any], adapted: str = "") -> TaskSource:
+    """Open a task's source. `adapted`: ADAPTER:ARGUMENT, not needed if the task has such a name.
+
+    Raises ItemError that suggests the most similar task, option or adapter.
+    """
+    if adapted or ":" in task:
+        return _adapt(task, options, adapted or task)
     ours = TASKS | OF_USERS
     if task in ours:
         _warn_of_namesakes(task)
-        module, _, name = ours[task].partition(":")
-        make = getattr(import_module(module), name)
+        make = _load(ours[task])
     else:
         make = _outside(task)
     return cast(Callable[[Mapping[str, Any]], TaskSource], make)(options)
@@ -76,9 +89,41 @@ def place(task: str) -> str:
     """Return the module of a task's source. Raises ItemError."""
     found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     found |= TASKS | OF_USERS
+    if ":" in task:
+        return ADAPTERS[_adapter(task, task)].partition(":")[0]
     if task not in found:
         raise ItemError(f"unknown task {task}{nearest(task, names())}")
     return found[task].partition(":")[0]
+
+
+def _adapt(task: str, options: Mapping[str, Any], adapted: str) -> TaskSource:
+    adapter = _adapter(task, adapted)
+    if task in TASKS | OF_USERS:
+        text = f"{task}: a built-in task cannot have the source {adapted}"
+        raise ItemError(text, hint=f"rename [tasks.{task}]")
+    try:
+        make = cast(Callable[[str, str, Mapping[str, Any]], TaskSource], _load(ADAPTERS[adapter]))
+        return make(task, adapted.partition(":")[2], options)
+    except ImportError as error:
+        hint = f"pip install 'agentrl-system[{adapter}]'"
+        raise ItemError(f"{task}: source {adapted}: {error}", hint=hint) from error
+
+
+def _adapter(task: str, adapted: str) -> str:
+    """The adapter's name. Raises ItemError."""
+    adapter, colon, argument = adapted.partition(":")
+    if adapter not in ADAPTERS:
+        text = f"{task}: source {adapted}: unknown adapter {adapter}{nearest(adapter, ADAPTERS)}"
+        raise ItemError(text, hint="write ADAPTER:ARGUMENT, such as reasoning-gym:chain_sum")
+    if not colon or not argument:
+        text = f"{task}: source {adapted}: nothing follows the adapter's name"
+        raise ItemError(text, hint=f"{adapter}:ARGUMENT")
+    return adapter
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 @cache

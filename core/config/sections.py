@@ -85,8 +85,10 @@ class Task(Section, frozen=True):
     horizons: list[tuple[Natural, Positive]] = []
     """Turn limits that grow with training: pairs [version, turns]. From that version on an episode
     has at most that many turns."""
+    source: str = ""
+    """Other people's environments, as ADAPTER:ARGUMENT. Empty: the task named NAME."""
     options: dict[str, Any] = {}
-    """Options of the task itself. The page of the task describes them."""
+    """Options of the task itself. The page of the task or adapter describes them."""
 
 
 class Dispatch(Section, frozen=True):

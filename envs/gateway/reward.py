@@ -37,31 +37,29 @@ class Result:
         return lines[-1] if lines else ""
 
 
-Reward = Callable[[Mapping[str, Any], Result], Any]
+Reward = Callable[[Mapping[str, Any], Any], Any]
 
 
 @cache
-def load_reward(name: str) -> Reward:
+def load_reward(name: str, task: str = "gateway") -> Reward:
     """Return the function with a name. Raises ItemError."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
-        raise ItemError(
-            f"gateway: option reward: {name!r} is not the name of a function", hint=MEND
-        )
+        raise ItemError(f"{task}: option reward: {name!r} is not the name of a function", hint=MEND)
     try:
         module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:  # whatever the user's module raises when it is imported
-        text = f"gateway: option reward: {name}: {in_words(error)}"
+        text = f"{task}: option reward: {name}: {in_words(error)}"
         raise ItemError(text, hint=import_hint(error) or MEND) from error
     if not callable(function):
-        raise ItemError(f"gateway: option reward: {name} is not a function", hint=MEND)
+        raise ItemError(f"{task}: option reward: {name} is not a function", hint=MEND)
     found: Reward = function
     return found
 
 
 def call_reward(
-    function: Reward, item: Mapping[str, Any], result: Result, timeout_s: float
+    function: Reward, item: Mapping[str, Any], result: Any, timeout_s: float
 ) -> tuple[float, float]:
     """Compute reward and score.
 

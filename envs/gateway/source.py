@@ -91,12 +91,12 @@ class GatewaySource:
         return self._splits
 
 
-def read(path: Path) -> dict[str, tuple[Item, ...]]:
+def read(path: Path, task: str = "gateway") -> dict[str, tuple[Item, ...]]:
     """Read a JSONL file's items by split, `train` first. Raises ItemError that names the line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise ItemError(f"gateway: option items: {path}: {error.strerror}") from error
+        raise ItemError(f"{task}: option items: {path}: {error.strerror}") from error
     found: dict[str, dict[str, Item]] = {}
     names: set[str] = set()
     for number, line in enumerate(lines, 1):
@@ -107,7 +107,7 @@ def read(path: Path) -> dict[str, tuple[Item, ...]]:
         if name in names:
             raise ItemError(f"{where}: the id {name} occurs twice")
         names.add(name)
-        found.setdefault(split, {})[name] = Item("gateway", name, content)
+        found.setdefault(split, {})[name] = Item(task, name, content)
     if not found:
         raise ItemError(f"{path} contains no items")
     ordered = sorted(found, key=lambda split: (split != SPLIT, split))

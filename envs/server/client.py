@@ -264,11 +264,15 @@ class RemoteWorker:
 class RemoteSource:
     """A TaskSource with environments on an env server."""
 
-    def __init__(self, config: Envs, task: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: Envs, task: str, options: Mapping[str, Any], source: str = ""
+    ) -> None:
         """Raises ItemError for an unknown task or option, ConfigError for an unset token."""
         remote = self._remote = RemoteServer(config, task)
         self._local: TaskSource = (
-            RemoteWorker(remote, task, options) if remote.worker else registry.source(task, options)
+            RemoteWorker(remote, task, options)
+            if remote.worker
+            else registry.source(task, options, source)
         )
         self.name = task
         self.max_turns = self._local.max_turns

@@ -92,7 +92,7 @@ def _host(
     hosted = {
         name: HostedTask(source, task.max_turns or source.max_turns)
         for name, task in tasks.items()
-        for source in [registry.source(name, task.options)]
+        for source in [registry.source(name, task.options, task.source)]
     }
     if not any(needs_container(each.source) for each in hosted.values()):
         return hosted, lambda: None

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import combinations, product
-from typing import get_args
+from random import Random
+from typing import Any, get_args
 
 from agentrl.core.errors import AgentRLError, ItemError, with_hint
 from agentrl.core.types import SOLVED
 from agentrl.envs import registry
-from agentrl.envs.contract import Expert, Item, Outcome, TaskSource
+from agentrl.envs.contract import Expert, Item, Message, Outcome, TaskSource, ToolCall
 from agentrl.envs.server.in_process import host_sandboxes, needs_container, play
 from agentrl.envs.tasks.check import Figure, Settings
 from agentrl.envs.tasks.datasets import MissingDataset
@@ -29,6 +30,9 @@ Baselines = Callable[[Item, int], Mapping[str, Expert]]
 
 def all_figures(task: str, settings: Settings) -> Iterator[Figure]:
     """Those of every task, unless it says that none of its items are generated; then its own."""
+    if ":" in task:
+        yield from adapter_figures(task, settings)
+        return
     if getattr(registry.beside(task, "check"), "GENERATED", True):
         yield from generated_figures(task, settings)
     yield from task_figures(task, settings)
@@ -50,6 +54,50 @@ def origin_figures(task: str, origin: str, settings: Settings) -> Iterator[Figur
     """
     source = registry.source(task, {"origin": origin, "data": settings.data})
     yield from _attempt_figures(f"origin {origin}", _imported_figures(source, origin, settings))
+
+
+def adapter_figures(task: str, settings: Settings) -> Iterator[Figure]:
+    """The splits; whether a second source draws the same; what an expert and chance achieve."""
+    source, again = registry.source(task, {}), registry.source(task, {})
+    for split in source.splits:
+        yield from _attempt_figures(f"items {split}", _repeatable(source, again, split))
+    items = source.items(source.splits[-1])[: _few(source, settings)]
+    yield from _attempt_figures("expert", _imported_expert(source, items, source.splits[-1]))
+    played = _play_items(source, items, lambda item, seed: RandomCalls(source, item, seed))
+    yield Figure(f"random {source.splits[-1]}", _played_text(played))
+
+
+def _repeatable(source: TaskSource, again: TaskSource, split: str) -> Iterator[Figure]:
+    items = source.items(split)
+    yield Figure(f"items {split}", f"{len(items):,}", "> 0", bool(items))
+    same = sum(one == other for one, other in zip(items, again.items(split), strict=True))
+    yield Figure(f"same items {split}", f"{same:,}", f"{len(items):,}", same == len(items))
+
+
+class RandomCalls:
+    """An Expert that calls tools at random, with arguments that fit their schemas."""
+
+    def __init__(self, source: TaskSource, item: Item, seed: int) -> None:
+        environment = source.make(item)
+        try:
+            self._tools = environment.tools
+        finally:
+            environment.close()
+        self._random = Random(seed)
+
+    def act(self, messages: Sequence[Message]) -> ToolCall:  # noqa: ARG002
+        tool = self._random.choice(self._tools)
+        properties: Mapping[str, Mapping[str, Any]] = tool.parameters.get("properties", {})
+        return ToolCall(tool.name, {name: self._value(each) for name, each in properties.items()})
+
+    def _value(self, schema: Mapping[str, Any]) -> Any:
+        if "enum" in schema:
+            return self._random.choice(schema["enum"])
+        if schema.get("type") in ("integer", "number"):
+            return self._random.randint(
+                int(schema.get("minimum", 0)), int(schema.get("maximum", 9))
+            )
+        return {"boolean": True, "array": [], "object": {}}.get(str(schema.get("type")), "0")
 
 
 def task_figures(task: str, settings: Settings) -> Iterator[Figure]:

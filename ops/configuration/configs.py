@@ -161,7 +161,7 @@ def check_tasks(config: Config) -> None:
         return
     for name, task in config.tasks.items():
         try:
-            source = registry.source(name, task.options)
+            source = registry.source(name, task.options, task.source)
         except ItemError as error:
             raise ConfigError(f"tasks.{name}: {error}", hint=error.hint) from error
         if needs_container(source) and not config.envs.url:
@@ -186,7 +186,8 @@ def check_eval(config: Config) -> None:
     if config.envs.names_worker():
         return
     for task in config.eval.tasks or config.tasks:
-        known = registry.source(task, config.tasks[task].options).splits
+        section = config.tasks[task]
+        known = registry.source(task, section.options, section.source).splits
         for split in config.eval.splits:
             if split not in known:
                 near = nearest(split, known)
@@ -199,7 +200,7 @@ def check_items(config: Config) -> int:
     if config.envs.names_worker():
         return count
     for name, task in config.tasks.items():
-        source = registry.source(name, task.options)
+        source = registry.source(name, task.options, task.source)
         for split in (task.split, task.eval_split):
             if not source.items(split):
                 raise ItemError(f"task {name}: split {split} is empty")

@@ -42,8 +42,8 @@ This page lists every key of a run's TOML file. It is generated from `core/confi
 - *required*: the file must set the key. *absent*: the key has no value by default.
 - A default such as `0.28 (default), 4.0 (cispo)` depends on the preset, the loss or `importance`
   named in brackets. A value of the loss takes precedence over a value of the preset.
-- The options in `tasks.NAME.options` are described on the page of the task, `docs/tasks/NAME.md`;
-  those of `gateway` in [gateway.md](gateway.md).
+- The options in `tasks.NAME.options` are described on the page of the task, `docs/tasks/NAME.md`,
+  or of its adapter in `docs/adapters/`; those of `gateway` in [gateway.md](gateway.md).
 """
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
 UNITS = {"_s": "seconds", "_hours": "hours"}  # by the end of a number's key

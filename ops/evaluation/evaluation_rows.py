@@ -143,6 +143,7 @@ def settings(config: Config, plan: Plan) -> str:
     task, sampling = config.tasks[plan.task], config.sampling
     found = {
         "options": task.options,
+        **({"source": task.source} if task.source else {}),
         "max_turns": task.max_turns,
         "max_tokens": sampling.max_tokens,
         "max_step_tokens": sampling.max_step_tokens,

@@ -4,11 +4,11 @@ The options of a task may set `source`, the task whose items it plays (default: 
 and `reward_scale` (default: 1). The task source does not see these two options.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from agentrl.core.config.config import Config
+from agentrl.core.config.sections import Task
 from agentrl.core.errors import ConfigError
 from agentrl.envs import registry
 from agentrl.envs.contract import (
@@ -73,12 +73,12 @@ class VariantSource:
 
 def variants(config: Config) -> dict[str, TaskSource]:
     """Open the sources of all tasks in this process. Raises ConfigError, ItemError."""
-    return {name: _variant(name, task.options) for name, task in config.tasks.items()}
+    return {name: _variant(name, task) for name, task in config.tasks.items()}
 
 
-def _variant(name: str, options: Mapping[str, Any]) -> TaskSource:
-    rest = dict(options)
+def _variant(name: str, task: Task) -> TaskSource:
+    rest = dict(task.options)
     base, scale = rest.pop("source", name), rest.pop("reward_scale", 1.0)
     if not isinstance(scale, int | float) or not scale > 0:
         raise ConfigError(f"tasks.{name}.options.reward_scale: {scale!r} is not a number above 0")
-    return VariantSource(name, registry.source(base, rest), float(scale))
+    return VariantSource(name, registry.source(base, rest, task.source), float(scale))

@@ -53,6 +53,8 @@ def list_tasks(*, as_json: bool) -> None:
         cells = (", ".join(each.origins), ", ".join(each.splits), str(each.max_turns), each.module)
         table.add_row(each.task, *(("", each.fault, "", each.module) if each.fault else cells))
     console().print(table)
+    adapters = ", ".join(f"{each}:…" for each in registry.ADAPTERS)
+    print(f"adapters of other people's environments (docs/environments.md): {adapters}")
 
 
 def read_options(options: Sequence[str], **named: str) -> Mapping[str, Any]:

@@ -11,13 +11,13 @@ def task_sources(config: Config) -> dict[str, TaskSource]:
         from agentrl.envs.server.client import RemoteSource
 
         return {
-            name: RemoteSource(config.envs, name, task.options)
+            name: RemoteSource(config.envs, name, task.options, task.source)
             for name, task in config.tasks.items()
         }
     from agentrl.envs.call_timeouts import TimeLimitedSource
 
     limit_s = min(config.envs.call_timeout_s, config.worker.attempt_deadline_s)
     return {
-        name: TimeLimitedSource(registry.source(name, task.options), limit_s)
+        name: TimeLimitedSource(registry.source(name, task.options, task.source), limit_s)
         for name, task in config.tasks.items()
     }

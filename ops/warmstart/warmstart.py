@@ -116,7 +116,9 @@ def warmstart(options: WarmstartOptions, progress: Watch = lambda _: None) -> Wa
     begun = kept.load()
     began = time.monotonic()
     torch.set_num_threads(options.threads)
-    sources = {name: source(name, task.options) for name, task in options.tasks.items()}
+    sources = {
+        name: source(name, task.options, task.source) for name, task in options.tasks.items()
+    }
     with tempfile.TemporaryDirectory() as scratch, handle_interruption() as interruption:
         transcripts = [_transcripts(options, sources, n) for n in range(len(options.phases))]
         student = _make_student(options, transcripts, Path(scratch))

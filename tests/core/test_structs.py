@@ -24,6 +24,7 @@ for each in set(structs(msgspec.Struct)) - prepared:
     print(f"{each.__module__}.{each.__name__}")
 """
 WORKER = """
+import importlib
 from agentrl.broker import embedded, rabbit, events
 import agentrl.ops.processes.worker
 from agentrl.workers import celery_app, worker
@@ -32,6 +33,8 @@ from agentrl.envs import registry
 for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})
 import agentrl.envs.gateway.source
+for adapter in registry.ADAPTERS.values():
+    importlib.import_module(adapter.partition(":")[0])
 """
 POLICY_SERVER = """
 import agentrl.ops.processes.policy

@@ -1,0 +1,1 @@
+"""Other people's environments as tasks: an adapter for each library (`tasks.NAME.source`)."""

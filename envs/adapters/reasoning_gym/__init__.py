@@ -1,0 +1,1 @@
+"""The adapter `reasoning-gym:DATASET`: seeded problems, scored by the dataset's own scorer."""

@@ -1,0 +1,1 @@
+"""The adapter `textarena:ID`: single-player text games of TextArena."""
