@@ -25,7 +25,7 @@ AGENTRL_CONFIG ?= $(or $(shell sed -n 's/^AGENTRL_CONFIG=//p' .env 2>/dev/null),
 	$(if $(filter gpu,$(PROFILE)),configs/compose-gpu.toml,configs/compose.toml))
 LOCK := $(UV) pip compile -q --universal --python-version 3.11 --no-annotate --no-header \
 	-c requirements/torch.lock pyproject.toml
-DEV := $(foreach extra,dashboard deepspeed gguf gymnasium mcp parquet reasoning-gym tasks textarena tracing trackers,--extra $(extra)) --group dev
+DEV := $(foreach extra,dashboard deepspeed gguf gymnasium mcp parquet tasks textarena tracing trackers,--extra $(extra)) --group dev
 # What the CUDA build of torch brings is torch's own business.
 GPU_ONLY := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==
 
@@ -81,6 +81,8 @@ lock: ## resolve the versions of requirements/ anew, with uv
 	mv requirements/quickstart.lock.new requirements/quickstart.lock
 	$(LOCK) -c requirements/quickstart.lock $(DEV) | grep -vE '$(GPU_ONLY)' > requirements/dev.lock.new
 	mv requirements/dev.lock.new requirements/dev.lock
+	$(LOCK) -c requirements/dev.lock --extra reasoning-gym | grep -vxFf requirements/dev.lock > requirements/reasoning-gym.lock.new
+	mv requirements/reasoning-gym.lock.new requirements/reasoning-gym.lock
 
 up: .env ## train in containers; http://127.0.0.1:8501 shows it; PROFILE=gpu on a GPU (docs/deploy.md)
 	$(COMPOSE) --profile $(PROFILE) build $(IMAGES)

@@ -111,7 +111,7 @@ def test_what_the_agent_calls_wrongly_it_reads(options: dict[str, Any], command:
     environment = started(task)
     try:
         calls = [
-            ToolCall("read", {"nam": "n"}),
+            ToolCall("read", {"title": "n"}),
             ToolCall("write", {"name": "n", "text": "x"}),
             ToolCall("read", {}, "no JSON: char 7"),
         ]
