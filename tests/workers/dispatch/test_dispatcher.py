@@ -1,3 +1,4 @@
+import dataclasses
 import threading
 
 import pytest
@@ -389,7 +390,9 @@ def test_attempts_and_bodies_outlast_a_database_that_is_away(world: World, secon
     assert not [each for each in tick(dispatcher) if each.fence > 1]
     assert world.episode(first.episode_id).state == EpisodeState.RUNNING
     assert world.episode(others[0].episode_id).state == EpisodeState.FINISHED
-    assert world.finish(claimed, world.body(claimed))
+    assert claimed.started_at is not None
+    shifted = dataclasses.replace(claimed, started_at=claimed.started_at - seconds)
+    assert world.finish(shifted, world.body(shifted))
 
 
 @pytest.mark.parametrize("seconds", [20.0, 86400.0])
