@@ -84,7 +84,7 @@ def extras(
     needed = doctor_requirements.packages(config) if config else frozenset[str]()
     groups: dict[str, list[str]] = {}
     for requirement in requirements:
-        if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"](\w+)['"])?""", requirement):
+        if match := re.match(r"""([\w.-]+)[^;]*(?:; extra == ['"]([\w-]+)['"])?""", requirement):
             groups.setdefault(match[2] or "", []).append(match[1])
     for extra, names in groups.items():
         what, hint = "packages", f"run `pip install {PACKAGE}`"

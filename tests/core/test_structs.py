@@ -24,7 +24,7 @@ for each in set(structs(msgspec.Struct)) - prepared:
     print(f"{each.__module__}.{each.__name__}")
 """
 WORKER = """
-import importlib
+import contextlib, importlib
 from agentrl.broker import embedded, rabbit, events
 import agentrl.ops.processes.worker
 from agentrl.workers import celery_app, worker
@@ -34,7 +34,8 @@ for task in registry.TASKS:
     registry.source(task, {"items": 4, "test_items": 2})
 import agentrl.envs.gateway.source
 for adapter in registry.ADAPTERS.values():
-    importlib.import_module(adapter.partition(":")[0])
+    with contextlib.suppress(ModuleNotFoundError):  # its extra is not installed
+        importlib.import_module(adapter.partition(":")[0])
 """
 POLICY_SERVER = """
 import agentrl.ops.processes.policy

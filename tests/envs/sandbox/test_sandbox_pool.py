@@ -32,7 +32,7 @@ def test_one_that_died_while_idle_is_not_lent(
         held = pool.lease()
         pool.release(held, sound=True)
         docker_client.containers.get(held.container).kill()
-        eventually(lambda: not held.channel.quiet(), within_s=60, text=lambda: "too late")
+        eventually(lambda: not held.channel.is_quiet(), within_s=60, text=lambda: "too late")
         fresh = pool.lease()
         assert fresh.container != held.container
         assert ask(fresh, "1 + 1") == "2"
@@ -66,7 +66,7 @@ def test_one_that_hangs_while_idle_is_not_lent(
         held = pool.lease()
         pool.release(held, sound=True)
         docker_client.api.pause(held.container)
-        assert held.channel.quiet()
+        assert held.channel.is_quiet()
         assert pool.lease().container != held.container
 
 

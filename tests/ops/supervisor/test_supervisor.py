@@ -279,11 +279,11 @@ def test_a_trainer_has_the_time_that_its_file_gives_it_to_save() -> None:
     config = config_loading.loads("[tasks.dbbench]\n[trainer]\nstop_s = 90.0")
     patience = {child.name: child.stop_s for child in children(config, Path("x.toml"))}
     assert patience == {
-        "policy-policy": 4.5,
-        "recorder": 4.5,
+        "policy-policy": 5.5,
+        "recorder": 5.5,
         "trainer": 90.0,
-        "worker-0": 5.0,
-        "dispatcher": 5.0,
+        "worker-0": 5.5,
+        "dispatcher": 5.5,
     }
 
 
